@@ -38,9 +38,10 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"core", "masks", "lowering", "ops"},
     "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
     "predict": {"core", "masks", "lowering", "store", "ops.band.tables.backward_rule"},
-    "claims": {"core", "store"},
-    "report": {"core", "store", "advice", "predict"},
-    "paper": {"core", "data", "masks", "store", "published", "claims", "report", "advice", "cp.partition", "cp.schedule"},
+    "ranking": {"core", "store"},
+    "claims": {"core", "store", "ranking"},
+    "report": {"core", "store", "ranking", "advice", "predict"},
+    "paper": {"core", "ranking", "data", "masks", "store", "published", "claims", "report", "advice", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},
     "images": {"core", "store"},
@@ -75,7 +76,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "predict", "advice",
+NEVER_TORCH = ("core", "data", "masks", "store", "published", "ranking", "claims", "report", "compare", "archive", "images", "predict", "advice",
                "cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 

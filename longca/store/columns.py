@@ -218,6 +218,8 @@ COLUMNS: tuple[Column, ...] = (
     # where and with what
     Column("device", "str", "", "Model of the GPU, or of the CPU that did the work", "environment.nodes", lambda v: v.device),
     Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),
+    Column("gpus", "str", "", "UUIDs of the GPUs that took part, in the order of ranks; empty on a CPU", "environment.nodes.gpu",
+           lambda v: v.gpus),
     Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
     Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
            lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ IDENTITY = ("cell_id", "method_version", "run_id", "started_at")  # equal in all
 COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
 MOST_NAMED = 100  # rows of one file that cannot be used
+GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')  # a later column, and the key of a GPU in the text of a record
 FILES = (".parquet", ".json")  # files of records end so
 
 
@@ -115,11 +117,15 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """None where the file is damaged, or from before one of the columns: then its records must tell."""
     try:
         types = {column.name: column.type for column in COLUMNS}
-        frame = read_columns(path, {name: types[name] for name in columns}, optional=LATER_FIELDS.keys()).to_pandas()
+        optional = {*LATER_FIELDS, GPUS}
+        frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
+        lacking = [name for name in columns if name not in frame]
+        values = {name: "" if LATER_FIELDS[name] == {} else LATER_FIELDS[name] for name in lacking if name != GPUS}
+        if GPUS in lacking:  # of records from before the column: without decoding them, which takes seconds
+            values[GPUS] = [" ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)]
     except BadTable:
         return None
-    lacking = [name for name in columns if name not in frame]
-    return frame.assign(**{name: "" if LATER_FIELDS[name] == {} else LATER_FIELDS[name] for name in lacking}).loc[:, columns]
+    return frame.assign(**values).loc[:, columns]
 
 
 def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:

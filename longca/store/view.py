@@ -235,6 +235,13 @@ class View:
             return ""
         return str(self.node.gpu.get("name", "unknown GPU")) if self.device_type == "cuda" else self.node.cpu
 
+    @property
+    def gpus(self) -> str:
+        """UUIDs of the GPUs that took part, in the order of ranks, with blanks between them; "" on a CPU, and where one is not known."""
+        nodes = self.record.environment.nodes if self.record.environment and self.device_type == "cuda" else ()
+        uuids = list(dict.fromkeys(str(node.gpu.get("uuid", "")) for node in nodes))
+        return "" if "" in uuids else " ".join(uuids)
+
     def package(self, name: str) -> str:
         return self.software.packages.get(name, "") if self.software else ""
 

@@ -1,0 +1,61 @@
+"""Ranking: who is faster, by how much, and who is not told apart. The only place that knows. Never imports torch.
+
+Only `longca.ranking.table` needs pandas. `longca.ranking.sentences` has the words for all of it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longca.ranking.interval import median_interval
+    from longca.ranking.lead import Lead, compare, mean_lead
+    from longca.ranking.measurement import Measurement
+    from longca.ranking.order import RankedMethod, Standing, mean_standing, standing
+    from longca.ranking.point import MeasuredPoint
+    from longca.ranking.relation import RELATIONS, Relation, RepeatPair, relation_of
+    from longca.ranking.repeats import is_told_apart, repeat_pairs
+    from longca.ranking.resolution import Resolution, Resolutions
+    from longca.ranking.tally import Tally, WorstShare, tallies
+
+_MODULES = {
+    "interval": ("median_interval",),
+    "lead": ("Lead", "compare", "mean_lead"),
+    "measurement": ("Measurement",),
+    "order": ("RankedMethod", "Standing", "mean_standing", "standing"),
+    "point": ("MeasuredPoint",),
+    "relation": ("RELATIONS", "Relation", "RepeatPair", "relation_of"),
+    "repeats": ("is_told_apart", "repeat_pairs"),
+    "resolution": ("Resolution", "Resolutions"),
+    "tally": ("Tally", "WorstShare", "tallies"),
+}
+__all__ = [
+    "RELATIONS",
+    "Lead",
+    "MeasuredPoint",
+    "Measurement",
+    "RankedMethod",
+    "Relation",
+    "RepeatPair",
+    "Resolution",
+    "Resolutions",
+    "Standing",
+    "Tally",
+    "WorstShare",
+    "compare",
+    "is_told_apart",
+    "mean_lead",
+    "mean_standing",
+    "median_interval",
+    "relation_of",
+    "repeat_pairs",
+    "standing",
+    "tallies",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
+        raise AttributeError(f"module 'longca.ranking' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(f"longca.ranking.{module}"), name)

@@ -1,0 +1,45 @@
+"""Measurements: what one record says of the speed of its cell, and where and when it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from longca.ranking.interval import median_interval
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured cell. Rates are in any unit that is the same for all that are compared; higher is better."""
+
+    rate: float
+    """at the median time; above 0"""
+    low: float
+    high: float
+    """the rate's 95 % interval; equal to the rate where it is not known"""
+    device: str = ""
+    """model of the GPU, or of the CPU"""
+    unit: str = ""
+    """the device itself: the UUIDs of its GPUs, or the host of a CPU; "" if not known"""
+    run: str = ""
+    playoff: str = ""
+    """id of the play-off in which its calls alternated with others'; "" for a cell measured by itself"""
+    seed: int = 0
+    cell_id: str = ""
+    version: str = ""
+    """method version: equal where the same code made both numbers"""
+    times_ms: tuple[float, ...] = field(default=(), repr=False)
+    """samples in their order; empty if not known"""
+    noise: float = 0.0
+    """interquartile range over median"""
+    disturbed: bool = False
+    """others used the device meanwhile"""
+
+    @classmethod
+    def timed(cls, times_ms: Collection[float], work: float = 1e3, **facts: Any) -> Measurement:
+        """A measurement of samples in ms: its rate is work over time, by default calls a second."""
+        times = tuple(times_ms)
+        shortest, longest = median_interval(times)
+        return cls(work / median(times), work / longest, work / shortest, times_ms=times, **facts)

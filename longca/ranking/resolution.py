@@ -1,0 +1,149 @@
+"""Resolutions: the differences that two measurements of the same thing show, by model of device and by their relation.
+
+Two medians that differ by less are not told apart. They are made from repeats of identical cells by `python -m tools.repeats`; repeats
+in a user's own records widen them where these differ by more (`Resolutions.widened`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import comb, expm1
+from pathlib import Path
+from typing import Any
+
+from longca.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
+from longca.store.text import percent, plural
+
+FILE = Path(__file__).with_name("repeats.json")
+QUANTILE = 0.95  # of pairs of repeats, at most one in twenty is called different
+ENOUGH = 100  # pairs from which the quantile is taken as it is; of fewer, an upper bound of it
+BOUND = 0.9  # confidence of that bound
+LEAST_PAIRS = 20  # pairs without which nothing is known of a relation: their 95th percentile would be beyond the largest
+DOUBT = 0.05  # probability below which a study's own repeats are worse than the known resolution allows
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The resolution of one relation on one model of device."""
+
+    device: str
+    relation: Relation
+    log_ratio: float
+    """natural logarithm of the ratio of two medians up to which they are not told apart"""
+    num_pairs: int
+    common: float = 1.0
+    """share of the variance that all cells of a pair of devices have in common, from 0 to 1: a mean over cells does not shrink it"""
+    is_own: bool = False
+    """it is of the repeats in the study's own records"""
+    borrowed_by: str = ""
+    """for what it is used in place of its own, in words: nothing is known of that; else "" """
+
+    @property
+    def percent(self) -> str:
+        """The largest difference that means nothing: "3.8 %"."""
+        return percent(expm1(self.log_ratio))
+
+    def of_mean(self, count: int) -> float:
+        """The logarithm for a mean over so many cells."""
+        return self.log_ratio * (self.common + (1 - self.common) / count) ** 0.5
+
+    def __str__(self) -> str:
+        origin = f"{plural(self.num_pairs, 'repeat')} on {WORDS[self.relation]}{f' ({self.device})' if self.device else ''}"
+        own = " of this study" if self.is_own else ""
+        return f"{self.percent}, from {origin}{own}{f'; none are known of {self.borrowed_by}' if self.borrowed_by else ''}"
+
+
+@dataclass(frozen=True)
+class Resolutions:
+    """All that is known, for each model of device and relation."""
+
+    entries: tuple[Resolution, ...]
+
+    @staticmethod
+    def known() -> Resolutions:
+        """Those that come with the package."""
+        return _known()
+
+    def of(self, device: str, relation: Relation) -> Resolution:
+        """The resolution of a relation on a model of device.
+
+        Where there are too few repeats of it, it is that of the next wider relation on that model, and without any the widest that is
+        known of any model; then `borrowed_by` says so. Across two models it is the widest as well.
+        """
+        by_key = {(entry.device, entry.relation): entry for entry in self.entries}
+        for wider in RELATIONS[RELATIONS.index(relation) :] if relation in RELATIONS else ():
+            entry = by_key.get((device, wider))
+            if entry is not None:
+                return entry if wider == relation else _borrowed(entry, WORDS[relation])
+        widest = max(self.entries, key=lambda entry: entry.log_ratio)
+        return _borrowed(widest, f"{WORDS[relation]}{f' ({device})' if device else ''}")
+
+    def widened(self, pairs: Iterable[RepeatPair]) -> Resolutions:
+        """The same with the repeats of a study, which count where more than one in twenty differ by more than is known.
+
+        A play-off's relation is always that of the study itself, if it has enough repeats: they are of the very same calls.
+        """
+        groups: dict[tuple[str, Relation], list[RepeatPair]] = defaultdict(list)
+        for pair in pairs:
+            groups[pair.first.device, pair.relation].append(pair)
+        own = [resolution for key, members in groups.items() if (resolution := self._of_study(*key, members))]
+        replaced = {(entry.device, entry.relation) for entry in own}
+        kept = [entry for entry in self.entries if (entry.device, entry.relation) not in replaced]
+        return Resolutions((*kept, *own)) if own else self
+
+    def _of_study(self, device: str, relation: Relation, pairs: Sequence[RepeatPair]) -> Resolution | None:
+        known = self.of(device, relation)
+        ratios = [pair.log_ratio for pair in pairs]
+        if relation == "play-off" and known.borrowed_by and len(ratios) >= LEAST_PAIRS:
+            return Resolution(device, relation, upper_quantile(ratios), len(ratios), is_own=True)
+        beyond = sum(ratio > known.log_ratio for ratio in ratios)
+        if _tail(len(ratios), beyond) >= DOUBT:
+            return None
+        return Resolution(
+            device, relation, max(upper_quantile(ratios), known.log_ratio), len(ratios), is_own=True
+        )
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """For the file of the package."""
+        return [
+            {key: value for key, value in asdict(entry).items() if key not in ("is_own", "borrowed_by")}
+            for entry in self.entries
+        ]
+
+
+def upper_quantile(values: Sequence[float]) -> float:
+    """The 95th percentile of values; of fewer than 100 an upper bound of it (90 %), and the largest where that would be beyond."""
+    ordered = sorted(values)
+    count = len(ordered)
+    if count >= ENOUGH:
+        position = QUANTILE * (count - 1)
+        index = int(position)
+        return ordered[index] + (ordered[min(index + 1, count - 1)] - ordered[index]) * (position - index)
+    below = 0.0
+    for index in range(count):
+        below += comb(count, index) * QUANTILE**index * (1 - QUANTILE) ** (count - index)
+        if below >= BOUND:
+            return ordered[index]
+    return ordered[-1]
+
+
+def _tail(count: int, beyond: int) -> float:
+    """The probability that so many or more of `count` pairs differ by more than nineteen in twenty do."""
+    miss = 1 - QUANTILE
+    return 1 - sum(comb(count, index) * miss**index * QUANTILE ** (count - index) for index in range(beyond))
+
+
+def _borrowed(entry: Resolution, what: str) -> Resolution:
+    return Resolution(
+        entry.device, entry.relation, entry.log_ratio, entry.num_pairs, entry.common, entry.is_own, what
+    )
+
+
+@lru_cache(maxsize=1)
+def _known() -> Resolutions:
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    return Resolutions(tuple(Resolution(**entry) for entry in content["resolutions"]))

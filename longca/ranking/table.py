@@ -1,0 +1,255 @@
+"""The ranking of the derived table: its rows as measurements, points and standings. The only module here that needs pandas."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from longca.ranking.measurement import Measurement
+from longca.ranking.order import Standing, standing
+from longca.ranking.point import MeasuredPoint
+from longca.ranking.relation import RepeatPair
+from longca.ranking.repeats import repeat_pairs
+from longca.ranking.resolution import Resolutions
+from longca.store.columns import COLUMNS as TABLE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RATE = "tflops_per_device"
+CASE = (
+    "device",
+    "kind",
+    "world",
+    "mask",
+    "mask_params",
+    "corpus",
+    "seqlen",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "dtype",
+    "direction",
+    "input_values",
+    "sustained",
+)
+"""what cells have in common that are ranked together; seeds of a mask are one case"""
+_READ = {
+    *CASE,
+    "cell_id",
+    "study",
+    "method",
+    "seed",
+    "status",
+    "device_type",
+    "hostname",
+    "gpus",
+    "run_id",
+    "playoff",
+    "method_version",
+    "started_at",
+    "disturbed",
+    "noise",
+    "samples_ms",
+    RATE,
+}
+COLUMNS = tuple(column.name for column in TABLE if column.name in _READ)
+"""the columns of the derived table that ranking reads, beside those of `longca.store.table.is_ranked`; what a table lacks is not known"""
+ABSENT = "unavailable"  # the status of a method that is not installed: it was not asked what it can do
+
+
+def counted(table: pd.DataFrame) -> pd.Series:
+    """True for the rows that stand for their cells: neither of a play-off, nor repeats of a cell that has another row.
+
+    Of several studies with records of one method in one case, that counts which measured most methods there; of several records of a cell
+    the newest, if possible one that nothing disturbed.
+    """
+    import pandas as pd
+
+    keep = pd.Series(True, index=table.index)
+    if "playoff" in table:
+        keep &= table.playoff.fillna("") == ""
+    rows = table.loc[
+        keep,
+        [name for name in (*CASE, "study", "method", "cell_id", "started_at", "disturbed") if name in table],
+    ]
+    repeated = (
+        rows.duplicated(["cell_id", "device"], keep=False)
+        if "device" in rows
+        else rows.duplicated(["cell_id"], keep=False)
+    )
+    if not repeated.any():
+        return keep
+    case = rows.groupby([name for name in CASE if name in rows], sort=False, dropna=False).ngroup()
+    rows = rows.assign(case=case)
+    rows = rows[case.isin(set(case[repeated]))]
+    rows = rows.assign(
+        methods=rows.groupby(["case", "study"]).method.transform("nunique"),
+        disturbed=rows.disturbed.fillna(False).astype(bool) if "disturbed" in rows else False,
+    )
+    rows = rows.sort_values(["methods", "study", "started_at"], ascending=[False, True, False], kind="stable")
+    study = rows.groupby(["case", "method"]).study.transform("first")
+    chosen = (
+        rows[rows.study == study].sort_values("disturbed", kind="stable").drop_duplicates(["case", "cell_id"])
+    )
+    return keep & ~(keep.index.isin(rows.index) & ~keep.index.isin(chosen.index))
+
+
+def measurements(table: pd.DataFrame, rate: str = RATE) -> list[Measurement | None]:
+    """Each row as a measurement; None for rows without a rate above 0."""
+    columns = {
+        name: table[name].tolist() if name in table else [None] * len(table)
+        for name in (
+            "status",
+            rate,
+            "samples_ms",
+            "device",
+            "device_type",
+            "hostname",
+            "gpus",
+            "run_id",
+            "playoff",
+            "seed",
+            "cell_id",
+            "method_version",
+            "noise",
+            "disturbed",
+        )
+    }
+    return [_measurement(*values) for values in zip(*columns.values(), strict=True)]
+
+
+def resolutions_of(table: pd.DataFrame) -> Resolutions:
+    """The resolutions by which the rows of a table are told apart: those of the package, with the table's own repeats."""
+    return Resolutions.known().widened(pairs_of(table))
+
+
+def pairs_of(table: pd.DataFrame, *, any_version: bool = False) -> list[RepeatPair]:
+    """The repeats among the rows of attention: see `repeat_pairs`."""
+    cells = table.cell_id.duplicated(keep=False)
+    if "playoff" in table:
+        cells |= table.playoff.fillna("") != ""
+    if "is_control" in table:
+        cells &= ~table.is_control.astype(bool)
+    chosen = table[cells & (table.status == "ok")]
+    return repeat_pairs((one for one in measurements(chosen) if one), any_version=any_version)
+
+
+def points(
+    table: pd.DataFrame, by: Sequence[str], resolutions: Resolutions | None = None
+) -> dict[tuple[Any, ...], MeasuredPoint]:
+    """The points of all combinations of `by` and method that have a rate, by the values of `by`, then the method.
+
+    Args:
+        by: columns that tell cases apart; with the device's model among them, or in one that has it.
+        resolutions: `resolutions_of` the table if not given.
+    """
+    known = resolutions_of(table) if resolutions is None else resolutions
+    own = counted(table).tolist()
+    groups: dict[tuple[Any, ...], tuple[list[Measurement], list[Measurement]]] = defaultdict(lambda: ([], []))
+    keys = zip(*(table[name].tolist() for name in (*by, "method")), strict=True)
+    for key, one, is_own in zip(keys, measurements(table), own, strict=True):
+        if one is not None and (is_own or one.playoff):
+            groups[key][bool(one.playoff)].append(one)
+    return {
+        key: MeasuredPoint(str(key[-1]), tuple(cells), tuple(_newest(played)), known)
+        for key, (cells, played) in groups.items()
+    }
+
+
+def standings(
+    table: pd.DataFrame,
+    by: Sequence[str] = CASE,
+    *,
+    methods: Collection[str] | None = None,
+    resolutions: Resolutions | None = None,
+) -> dict[tuple[Any, ...], Standing]:
+    """The standing of each case of a table in which any method has a rate, by the values of `by`, in the order of the rows.
+
+    Args:
+        table: rows that may be ranked (`longca.store.table.is_ranked`), of any status.
+        by: columns that tell cases apart; see `points`.
+        methods: those that can be asked; those of the rows of each kind and device if not given.
+        resolutions: `resolutions_of` the table if not given.
+    """
+    cases: dict[tuple[Any, ...], list[MeasuredPoint]] = defaultdict(list)
+    for key, point in points(table, by, resolutions).items():
+        cases[key[:-1]].append(point)
+    statuses: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
+    fields: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    asked: dict[tuple[Any, ...], dict[str, None]] = defaultdict(dict)
+    facts = [
+        table[name].tolist() if name in table else [""] * len(table)
+        for name in ("method", "status", "kind", "device")
+    ]
+    keys = zip(*(table[name].tolist() for name in by), strict=True)
+    for key, method, status, *of_field in zip(keys, *facts, strict=True):
+        fields.setdefault(key, tuple(of_field))
+        asked[tuple(of_field)][method] = None
+        if status != "ok":
+            statuses[key].setdefault(method, status)
+    order = {key: index for index, key in enumerate(fields)}
+    found = {}
+    for key in sorted(cases, key=order.__getitem__):
+        ran = {point.method for point in cases[key]}
+        could_not = {
+            method: status
+            for method, status in statuses[key].items()
+            if method not in ran and status != ABSENT
+        }
+        others = sorted(set(methods if methods is not None else asked[fields[key]]) - ran - set(could_not))
+        found[key] = standing(cases[key], could_not, others, resolutions)
+    return found
+
+
+def _measurement(
+    status: Any,
+    rate: Any,
+    samples: Any,
+    device: Any,
+    device_type: Any,
+    host: Any,
+    gpus: Any,
+    run: Any,
+    playoff: Any,
+    seed: Any,
+    cell_id: Any,
+    version: Any,
+    noise: Any,
+    disturbed: Any,
+) -> Measurement | None:
+    value = _number(rate)
+    if (status is not None and status != "ok") or not value > 0:
+        return None
+    facts = {
+        "device": device or "",
+        "unit": gpus or (host if device_type == "cpu" else "") or "",
+        "run": run or "",
+        "playoff": playoff or "",
+        "seed": int(_number(seed)) if _number(seed) == _number(seed) else 0,
+        "cell_id": cell_id or "",
+        "version": version or "",
+        "noise": _number(noise) if _number(noise) == _number(noise) else 0.0,
+        "disturbed": disturbed is True,
+    }
+    times = tuple(samples) if hasattr(samples, "__len__") else ()
+    if not times:
+        return Measurement(value, value, value, **facts)
+    timed = Measurement.timed(times, **facts)
+    return Measurement(
+        value, value * timed.low / timed.rate, value * timed.high / timed.rate, times_ms=times, **facts
+    )
+
+
+def _number(value: Any) -> float:
+    """NaN for what is not known."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _newest(played: Iterable[Measurement]) -> list[Measurement]:
+    """One for each seed; rows come in the order of their start."""
+    return list({one.seed: one for one in played}.values())

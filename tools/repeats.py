@@ -1,0 +1,232 @@
+"""Writes longca/ranking/repeats.json, the differences that repeats of identical cells show, and the table of docs/design/ranking.md.
+
+    python -m tools.repeats
+
+Repeats are cells of attention that several of the committed studies measured, on devices of one model, with the same kernel: records of
+`band` before its present kernels are left out. The table says how many of these pairs each rule calls different, the present one and
+those that the project had before, and the same for pairs that were held out: resolutions are made from one half of the cells, and the
+other half is judged by them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from math import exp, log
+from statistics import fmean, median, quantiles
+from typing import Any
+
+from longca.ranking.relation import RELATIONS, WORDS, RepeatPair
+from longca.ranking.repeats import is_told_apart, share_told_apart
+from longca.ranking.resolution import FILE, LEAST_PAIRS, Resolution, Resolutions, upper_quantile
+from longca.store.text import percent
+from tools.pages import ROOT
+
+PAGE = ROOT / "docs/design/ranking.md"
+FOLDERS = ("reports/h100", "reports/h200")
+LEAST_OF_DEVICES = 3  # pairs of two devices, from which their mean says what they have in common
+FOLDS = 2
+DURATIONS_MS = (0.3, 3.0, 30.0)
+Rule = Callable[[RepeatPair], bool]
+
+
+def pairs() -> list[RepeatPair]:
+    """The repeats among the committed records."""
+    from longca.predict.ways import EARLIER_RECORDS, ran_earlier
+    from longca.ranking.table import COLUMNS, pairs_of
+    from longca.store.load import load_columns
+    from longca.store.table import RANKED_BY, is_ranked
+
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.parquet"))]
+    table, problems = load_columns(files, [*dict.fromkeys((*COLUMNS, *RANKED_BY, "git_sha"))])
+    assert not problems and EARLIER_RECORDS
+    usual = [
+        is_ranked(of_study) for _, of_study in table.groupby("study")
+    ]  # in its own study each row counts
+    keep = table.index.isin([row for rows in usual for row in rows.index[rows]])
+    earlier = [ran_earlier(kernel, sha) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)]
+    return pairs_of(table[keep & ~_array(earlier)], any_version=True)
+
+
+def content(found: Sequence[RepeatPair]) -> dict[str, Any]:
+    """The whole file."""
+    return {
+        "made_by": "python -m tools.repeats",
+        "records": [f"{folder}/*.parquet" for folder in FOLDERS],
+        "resolutions": resolutions(found).as_json(),
+    }
+
+
+def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
+    """The resolution of each model of device and relation that has enough pairs."""
+    groups: dict[tuple[str, Any], list[RepeatPair]] = defaultdict(list)
+    for pair in found:
+        groups[pair.first.device, pair.relation].append(pair)
+    entries = [
+        Resolution(
+            device,
+            relation,
+            round(upper_quantile([pair.log_ratio for pair in members]), 6),
+            len(members),
+            round(common_share(members), 3) if relation == "model" else 1.0,
+        )
+        for (device, relation), members in sorted(
+            groups.items(), key=lambda item: (item[0][0], RELATIONS.index(item[0][1]))
+        )
+        if len(members) >= LEAST_PAIRS
+    ]
+    return Resolutions(tuple(entries))
+
+
+def common_share(members: Sequence[RepeatPair]) -> float:
+    """The share of the variance of log ratios that pairs of the same two devices have in common (one-way analysis of variance).
+
+    Ratios beyond the 95th percentile count as if they were there: single delays would hide what devices have in common.
+    """
+    limit = upper_quantile([pair.log_ratio for pair in members])
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for pair in members:
+        one, other = sorted((pair.first, pair.second), key=lambda side: side.unit)
+        groups[one.unit, other.unit].append(max(-limit, min(limit, log(one.rate / other.rate))))
+    kept = [values for values in groups.values() if len(values) >= LEAST_OF_DEVICES]
+    total = sum(map(len, kept))
+    if len(kept) < 2:
+        return 1.0
+    within = sum(sum((value - fmean(values)) ** 2 for value in values) for values in kept) / (
+        total - len(kept)
+    )
+    size = (total - sum(len(values) ** 2 for values in kept) / total) / (len(kept) - 1)
+    # the devices' means are compared with no difference: a device that is always slower is no property of a method
+    between = max(sum(len(values) * fmean(values) ** 2 for values in kept) / len(kept) - within, 0.0) / size
+    return between / (between + within) if between + within else 1.0
+
+
+def table(found: Sequence[RepeatPair]) -> str:
+    """The table of the page: a row for each model of device and relation, a column for each rule."""
+    held_out = _held_out(found)
+    known = resolutions(found)
+    rules: dict[str, Rule] = {
+        "as it was: page": _page,
+        "claims": _claims,
+        "`compare`": _compare,
+        "3 % alone": _fastest,
+        "now": lambda pair: is_told_apart(pair, known),
+    }
+    lines = [
+        "| device | relation | pairs | median | 95th percentile | resolution | "
+        + " | ".join(rules)
+        + " | held out |",
+        "|---" * (7 + len(rules)) + "|",
+    ]
+    groups: dict[tuple[str, Any], list[RepeatPair]] = defaultdict(list)
+    for pair in found:
+        groups[pair.first.device, pair.relation].append(pair)
+    for (device, relation), members in sorted(
+        groups.items(), key=lambda item: (item[0][0], RELATIONS.index(item[0][1]))
+    ):
+        ratios = [pair.log_ratio for pair in members]
+        resolution = known.of(device, relation)
+        apart = sum(held_out[id(pair)] for pair in members)
+        lines.append(
+            f"| {device} | {WORDS[relation]} | {len(members)} | {percent(exp(median(ratios)) - 1)} | "
+            f"{percent(exp(_percentile(ratios)) - 1)} | {resolution.percent}{' (borrowed)' if resolution.borrowed_by else ''} | "
+            + " | ".join(_share(members, rule) for rule in rules.values())
+            + f" | {percent(apart / len(members))} |"
+        )
+    return "\n".join(lines)
+
+
+def durations(found: Sequence[RepeatPair]) -> str:
+    """The same by the duration of a call: what the rule calls different, all relations and models together."""
+    known = resolutions(found)
+    lines = ["| call of | pairs | 95th percentile | called different |", "|---|---|---|---|"]
+    limits = (0.0, *DURATIONS_MS, float("inf"))
+    for low, high in zip(limits, limits[1:], strict=False):
+        members = [pair for pair in found if low <= median(pair.first.times_ms) < high]
+        name = (
+            f"{low:g} to {high:g} ms"
+            if low and high < limits[-1]
+            else f"less than {high:g} ms"
+            if not low
+            else f"{low:g} ms and more"
+        )
+        if members:
+            lines.append(
+                f"| {name} | {len(members)} | {percent(exp(_percentile([pair.log_ratio for pair in members])) - 1)} | "
+                f"{_share(members, lambda pair: is_told_apart(pair, known))} |"
+            )
+    return "\n".join(lines)
+
+
+def _held_out(found: Sequence[RepeatPair]) -> dict[int, bool]:
+    """Pair → whether it is called different by resolutions that were made without its cell's half."""
+    verdicts: dict[int, bool] = {}
+    for fold in range(FOLDS):
+        known = resolutions([pair for pair in found if _fold(pair) != fold])
+        verdicts |= {id(pair): is_told_apart(pair, known) for pair in found if _fold(pair) == fold}
+    return verdicts
+
+
+def _fold(pair: RepeatPair) -> int:
+    return int(pair.first.cell_id[:4], 16) % FOLDS
+
+
+def _quartiles(one: Any) -> tuple[float, float, float]:
+    """(at the third quartile of the times, at their median, at the first) of calls a second."""
+    low, middle, high = quantiles(one.times_ms, n=4, method="inclusive")
+    return 1 / high, 1 / middle, 1 / low
+
+
+def _page(pair: RepeatPair) -> bool:
+    """Apart by more than the mean of both interquartile ranges: the rule that pages had."""
+    behind, ahead = sorted(map(_quartiles, (pair.first, pair.second)), key=lambda rates: rates[1])
+    return 2 * (ahead[1] - behind[1]) > ahead[2] - ahead[0] + behind[2] - behind[0]
+
+
+def _claims(pair: RepeatPair) -> bool:
+    return _apart(pair, 0.025)
+
+
+def _compare(pair: RepeatPair) -> bool:
+    return _apart(pair, 0.03)
+
+
+def _apart(pair: RepeatPair, tolerance: float) -> bool:
+    """Apart by more than the tolerance, and quartiles do not meet."""
+    behind, ahead = sorted(map(_quartiles, (pair.first, pair.second)), key=lambda rates: rates[1])
+    return ahead[1] / behind[1] > 1 + tolerance and behind[2] < ahead[0]
+
+
+def _fastest(pair: RepeatPair) -> bool:
+    return exp(pair.log_ratio) > 1.03
+
+
+def _share(members: Sequence[RepeatPair], rule: Rule) -> str:
+    apart, count = share_told_apart(members, rule)
+    return percent(apart / count)
+
+
+def _percentile(values: Sequence[float]) -> float:
+    return quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
+
+
+def _array(values: Sequence[bool]) -> Any:
+    import numpy as np
+
+    return np.array(values, bool)
+
+
+def text(found: Sequence[RepeatPair]) -> str:
+    return json.dumps(content(found), indent=1) + "\n"
+
+
+def main() -> None:
+    found = pairs()
+    FILE.write_text(text(found), encoding="utf-8")
+    print(table(found))
+    print(durations(found))
+
+
+if __name__ == "__main__":
+    main()
