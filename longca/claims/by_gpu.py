@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.claims.contract import OPEN, Claim, Verdict
-from longca.claims.rows import STUDY_GPU, prepared, short_name
+from longca.claims.rows import STUDY_GPU, prepared
+from longca.store.text import short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,7 @@ def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdict]:
         table: as of `Claim.judge`, of any devices.
     """
     of_gpus = table.loc[table.device_type == "cuda"].groupby("device", sort=True)
-    tables = {short_name(str(device)): prepared(rows) for device, rows in of_gpus}
+    tables = {short_device(str(device)): prepared(rows) for device, rows in of_gpus}
     return [_judged(claim, tables) if tables else claim.judge(table) for claim in claims]
 
 

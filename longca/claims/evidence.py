@@ -15,14 +15,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.claims.contract import Gaps, Observation
-from longca.claims.rows import MEASURED, RESOLUTIONS, ROLE, STUDY_GPU, prepared, short_name
+from longca.claims.rows import MEASURED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
-from longca.ranking import Lead, Measurement, compare, mean_lead
-from longca.ranking import Point as RankedPoint
+from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from longca.ranking.table import COLUMNS as OF_RANKING
 from longca.ranking.table import RATE
 from longca.store.table import RANKED_BY
-from longca.store.text import format_bytes, number, plural
+from longca.store.text import format_bytes, number, plural, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,10 +111,10 @@ class Point:
         return self.value(RATE)
 
     @cached_property
-    def ranked(self) -> RankedPoint | None:
+    def ranked(self) -> MeasuredPoint | None:
         """The same as the ranking has it; None without a rate."""
         own = tuple(cell.measurement for cell in self.cells if cell.measurement is not None)
-        return RankedPoint(self.method, own, self.played, self.resolutions) if own or self.played else None
+        return MeasuredPoint(self.method, own, self.played, self.resolutions) if own or self.played else None
 
     @property
     def cell_ids(self) -> tuple[str, ...]:
@@ -220,7 +219,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
         elif measurement is not None:
             groups[identity][1].append(measurement)
     known = table.attrs.get(RESOLUTIONS)
-    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=short_name(identity[0]),
+    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=short_device(identity[0]),
                    played=tuple({one.seed: one for one in played}.values()), resolutions=known)
              for identity, (cells, played) in groups.items() if cells]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from longca.ranking.table import counted, measurements, resolutions_of
@@ -29,11 +28,7 @@ def prepared(table: pd.DataFrame) -> pd.DataFrame:
     if "playoff" in rows:
         roles[rows.playoff.fillna("") != ""] = "played"
     measured = pd.Series(measurements(rows), index=rows.index, dtype=object)
-    found = table.assign(**{ROLE: roles.reindex(table.index, fill_value=""), MEASURED: measured.reindex(table.index)})
+    added = {ROLE: roles.reindex(table.index, fill_value=""), MEASURED: measured.reindex(table.index)}
+    found = pd.concat([table, pd.DataFrame(added)], axis=1)
     found.attrs[RESOLUTIONS] = resolutions_of(rows)
     return found
-
-
-def short_name(device: str) -> str:
-    """"H100" for "NVIDIA H100 80GB HBM3"; other names keep their memory, which may tell two models apart."""
-    return re.sub(r" \d+GB HBM\d\w*$", "", device.removeprefix("NVIDIA "))

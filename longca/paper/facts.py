@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from longca.claims.rows import STUDY_GPU, short_name
+from longca.claims.rows import STUDY_GPU
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import load_study
@@ -14,7 +14,7 @@ from longca.core.units import format_length
 from longca.masks import build_mask
 from longca.masks.contract import Pattern
 from longca.report.look.masks import MaskDrawing, mask_drawings
-from longca.store.text import percent
+from longca.store.text import percent, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ def coverage(table: pd.DataFrame) -> Coverage:
     for cell in load_study(STUDY).cells():
         by_part[_part(cell)].append(cell.cell_id)
     devices = sorted({str(device) for device in table.device[table.device_type == "cuda"]}, key=lambda name: (STUDY_GPU not in name, name))
-    parts = tuple(part for device in devices for part in _parts(table.loc[table.device == device], short_name(device), by_part))
+    parts = tuple(part for device in devices for part in _parts(table.loc[table.device == device], short_device(device), by_part))
     if not parts:
         return Coverage((), "The records settle no cell of the study's grid on a GPU")
     words = [f"{gpu} {_listed([f'{part.share} of the {part.asked:,} cells of {part.name}' for part in of_gpu])}"

@@ -8,11 +8,11 @@ import pytest
 from longca.claims.by_gpu import judged
 from longca.claims.contract import STATUSES, Observation, Verdict, all_claims, decided, in_parts, summary
 from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
-from longca.claims.rows import short_name
 from longca.store.columns import COLUMNS
 from longca.store.load import committed as committed_files
 from longca.store.load import load, load_columns
 from longca.store.table import FRAME_TYPES, derived
+from longca.store.text import short_device
 from tests.claims.cases import CASES, REGULAR
 from tests.claims.made import GIB, grid, table
 
@@ -66,7 +66,7 @@ def test_the_records_of_the_project_are_judged(committed):
     records, verdicts = committed
     for number, verdict in verdicts.items():
         for one in (verdict, *verdict.elsewhere):
-            known = set(records.cell_id[records.device.map(short_name) == one.gpu])
+            known = set(records.cell_id[records.device.map(short_device) == one.gpu])
             assert one.status in STATUSES and one.finding.startswith(f"On {one.gpu}: ")
             assert re.search(r"\d", one.finding) and "nan" not in one.finding and "–×" not in one.finding, number
             assert not re.search(r"\b1 [a-z]+s\b|points needs", one.finding), number
@@ -100,7 +100,7 @@ def test_each_gpu_is_judged_by_itself():
     crossed = table(grid(500, **blocks, **h100, mask_params=large), grid(250, **blocks, **h200, mask_params=small))
     (alone,) = judged([CLAIMS[10]], crossed)
     assert alone.status == "open" and not alone.cell_ids
-    assert [short_name(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-80GB", "NVIDIA H200")] == [
+    assert [short_device(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-80GB", "NVIDIA H200")] == [
         "H100", "H100 NVL", "A100-SXM4-80GB", "H200"]
 
 
