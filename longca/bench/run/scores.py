@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,20 +48,31 @@ class Score:
     is_control: bool = False
     num_disturbed: int = 0
     """records of the cell in a row during which others used the device; 0 if none did this time"""
-    measurement: Measurement | None = None
-    """as it is ranked; None where it is not, and for masks without visible pairs"""
+    device: str = ""
+    """model that measured it"""
+    facts: CellFacts | None = field(default=None, repr=False)
+    """what is remembered of its record; None where there is the record itself"""
+    measured: Measurement | None = None
+    """the record as it is ranked, with its samples"""
 
     @classmethod
     def of(cls, record: Record) -> Score:
-        score, view = cls.known(record.cell, CellFacts.of(record)), View(record, Hardware())
-        return replace(score, measurement=measurement_of(view, score.tflops)) if score.is_ranked else score
+        score = cls.known(record.cell, CellFacts.of(record))
+        measured = measurement_of(View(record, Hardware()), score.tflops) if score.is_ranked else None
+        return replace(score, facts=None, measured=measured)
 
     @classmethod
     def known(cls, cell: Cell, facts: CellFacts) -> Score:
         """The score of a cell by what is remembered of its record."""
-        score = cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason,
-                    _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed)
-        return replace(score, measurement=_remembered(cell, facts)) if score.is_ranked else score
+        return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason,
+                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed, facts.device, facts)
+
+    @cached_property
+    def measurement(self) -> Measurement | None:
+        """The score as it is ranked; None where it is not, and for masks without visible pairs."""
+        if self.facts is None or not self.is_ranked:
+            return self.measured
+        return _remembered(self.cell, self.facts)
 
     @property
     def is_failed(self) -> bool:
@@ -81,7 +92,7 @@ class Score:
     def case(self) -> Case:
         """The problem without its seed, on one model of device."""
         cell = self.cell
-        return self.measurement.device if self.measurement else "", cell.kind, *_mask(cell), *_setting(cell)
+        return self.device, cell.kind, *_mask(cell), *_setting(cell)
 
     @property
     def rate(self) -> str:
@@ -104,11 +115,13 @@ class Scoreboard:
         """
         self.scores: list[Score] = []
         self._best: dict[Problem, Score] = {}
+        self._standings: dict[Case, Standing] | None = None
         for score in known:
             self.add(score)
 
     def add(self, score: Score) -> None:
         self.scores.append(score)
+        self._standings = None
         if score.is_ranked and score.time_ms is not None:
             best = self._best.setdefault(score.problem, score)
             if best.time_ms is None or score.time_ms < best.time_ms:
@@ -134,6 +147,11 @@ class Scoreboard:
 
     def standings(self) -> dict[Case, Standing]:
         """The standing of each case: the last record of each cell counts, and all seeds of a mask are one case."""
+        if self._standings is None:
+            self._standings = self._ranked()
+        return self._standings
+
+    def _ranked(self) -> dict[Case, Standing]:
         own: dict[Case, dict[str, dict[int, Measurement]]] = defaultdict(lambda: defaultdict(dict))
         played: dict[Case, dict[str, dict[int, Measurement]]] = defaultdict(lambda: defaultdict(dict))
         lacking: dict[Case, dict[str, str]] = defaultdict(dict)
@@ -141,7 +159,7 @@ class Scoreboard:
             if score.measurement:
                 where = played if score.measurement.playoff else own
                 where[score.case][score.cell.method][score.cell.seed] = score.measurement
-            elif score.status != "ok":
+            elif score.status not in ("ok", ABSENT):
                 lacking[score.case[1:]][score.cell.method] = score.status
         known = Resolutions.known().widened(repeat_pairs(score.measurement for score in self.scores if score.measurement))
         found = {}
@@ -149,7 +167,7 @@ class Scoreboard:
             points = [MeasuredPoint(method, tuple(own[case][method].values()), tuple(played[case][method].values()), known)
                       for method in dict.fromkeys((*own[case], *played[case]))]
             could_not = {method: status for method, status in lacking[case[1:]].items()
-                         if status != ABSENT and all(method != point.method for point in points)}
+                         if all(method != point.method for point in points)}
             found[case] = standing(points, could_not)
         return found
 
