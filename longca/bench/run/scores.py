@@ -160,13 +160,14 @@ class Scoreboard:
                 where = played if score.measurement.playoff else own
                 where[score.case][score.cell.method][score.cell.seed] = score.measurement
             elif score.status not in ("ok", ABSENT):
-                lacking[score.case[1:]][score.cell.method] = score.status
+                lacking[score.case][score.cell.method] = score.status
         known = Resolutions.known().widened(repeat_pairs(score.measurement for score in self.scores if score.measurement))
         found = {}
         for case in dict.fromkeys((*own, *played)):
             points = [MeasuredPoint(method, tuple(own[case][method].values()), tuple(played[case][method].values()), known)
                       for method in dict.fromkeys((*own[case], *played[case]))]
-            could_not = {method: status for method, status in lacking[case[1:]].items()
+            nowhere = ("", *case[1:])  # what failed before a device was known
+            could_not = {method: status for method, status in (lacking[nowhere] | lacking[case]).items()
                          if all(method != point.method for point in points)}
             found[case] = standing(points, could_not)
         return found
