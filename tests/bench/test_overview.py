@@ -48,7 +48,7 @@ def test_the_finding_counts_who_is_first_and_the_caption_stands_once(board):
     contested = [scores for scores in cases.values() if len(scores) > 1]
     wins = [min(scores, key=lambda score: score.time_ms or 0).cell.method for scores in contested]
     first = max(set(wins), key=wins.count)
-    told = re.fullmatch(r"Example CPU @ 2.1 GHz: (\w+) leads on (\d+) of (\d+) cases, (\w+) on (\d+); "
+    told = re.fullmatch(r"On Example CPU @ 2.1 GHz: (\w+) leads on (\d+) of (\d+) cases, (\w+) on (\d+); "
                         r"on (\d+) no method leads alone, against 1 to 2 others, by up to 4.0×.", finding(board))
     assert told and told[1] == first and told[4] in wins
     (most, total, others, ties) = map(int, told.group(2, 3, 5, 6))
@@ -90,7 +90,7 @@ def test_methods_that_are_not_told_apart_share_the_mark_and_are_a_tie():
     board = _board(fa3=500, flex=495, sdpa=300)
     table, = rate_tables(board, 200)
     assert [("*" in str(text)) for text in table.rows[0][1:]] == [True, True, False], table.columns
-    assert finding(board) == "H200: No method leads alone on the one case, against 2 others."
+    assert finding(board) == "On H200: No method leads alone on the one case, against 2 others."
     best, flex, sdpa = sorted(board.scores, key=lambda score: score.time_ms or 0)
     assert board.numbers(flex).endswith(" tie") and not board.numbers(best).endswith("tie") and not board.is_tied(sdpa)
     assert [row["tied_with_best"] for row in board.rows()].count(True) == 1
@@ -110,5 +110,5 @@ def test_gpus_of_two_models_are_never_in_one_case():
     records = [record(kernel_cell(kernel, 8192), tflops=rate, gpu=gpu) for kernel, rate, gpu in (
         ("fa3", 500, "NVIDIA H200"), ("flex", 900, "NVIDIA H100 80GB HBM3"), ("sdpa", 300, "NVIDIA H200"))]
     board = Scoreboard(map(Score.of, records))
-    assert finding(board).startswith("H200: fa3 leads on the one case") and "H100" not in finding(board)
+    assert finding(board).startswith("On H200: fa3 leads on the one case") and "H100" not in finding(board)
     assert {table.title.split(", ")[2] for table in rate_tables(board, 200)} == {"H100", "H200"}

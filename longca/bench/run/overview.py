@@ -67,7 +67,7 @@ def finding(board: Scoreboard) -> str:
     for case, found in board.standings().items():
         if found.is_compared:
             by_device[found.device][case] = found
-    return " ".join(f"{short_device(device)}: {counts_text(cases, 'case')}." for device, cases in sorted(by_device.items()))
+    return " ".join(f"On {short_device(device)}: {counts_text(cases, 'case')}." for device, cases in sorted(by_device.items()))
 
 
 @dataclass(frozen=True)
