@@ -71,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench.workers": {"core", "store", "cp.comm", "bench.measure", "bench.judge"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
-    "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "paper", "compare",
+    "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "ranking", "claims", "report", "paper", "compare",
             "archive", "images", "bench", "advice", "predict"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import exp, log
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -54,15 +56,40 @@ def content(found: Sequence[RepeatPair]) -> dict[str, Any]:
     return {
         "made_by": "python -m tools.repeats",
         "records": [f"{folder}/*.parquet" for folder in FOLDERS],
-        "resolutions": resolutions(found).as_json(),
+        "resolutions": judged(found).as_json(),
     }
+
+
+def judged(found: Sequence[RepeatPair]) -> Resolutions:
+    """The resolutions, with the numbers of pairs that they call different."""
+    known, held_out = resolutions(found), _held_out(found)
+    members = {
+        (entry.device, entry.relation): [
+            pair for pair in found if _group(pair) == (entry.device, entry.relation)
+        ]
+        for entry in known.entries
+    }
+    return Resolutions(
+        tuple(
+            replace(
+                entry,
+                num_apart=sum(is_told_apart(pair, known) for pair in members[entry.device, entry.relation]),
+                num_apart_held_out=sum(held_out[id(pair)] for pair in members[entry.device, entry.relation]),
+            )
+            for entry in known.entries
+        )
+    )
+
+
+def _group(pair: RepeatPair) -> tuple[str, str]:
+    return pair.first.device, pair.relation
 
 
 def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
     """The resolution of each model of device and relation that has enough pairs."""
     groups: dict[tuple[str, Any], list[RepeatPair]] = defaultdict(list)
     for pair in found:
-        groups[pair.first.device, pair.relation].append(pair)
+        groups[_group(pair)].append(pair)
     entries = [
         Resolution(
             device,
@@ -121,7 +148,7 @@ def table(found: Sequence[RepeatPair]) -> str:
     ]
     groups: dict[tuple[str, Any], list[RepeatPair]] = defaultdict(list)
     for pair in found:
-        groups[pair.first.device, pair.relation].append(pair)
+        groups[_group(pair)].append(pair)
     for (device, relation), members in sorted(
         groups.items(), key=lambda item: (item[0][0], RELATIONS.index(item[0][1]))
     ):
@@ -142,7 +169,7 @@ def durations(found: Sequence[RepeatPair]) -> str:
     known = resolutions(found)
     lines = ["| call of | pairs | 95th percentile | called different |", "|---|---|---|---|"]
     limits = (0.0, *DURATIONS_MS, float("inf"))
-    for low, high in zip(limits, limits[1:], strict=False):
+    for low, high in pairwise(limits):
         members = [pair for pair in found if low <= median(pair.first.times_ms) < high]
         name = (
             f"{low:g} to {high:g} ms"

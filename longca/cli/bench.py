@@ -11,11 +11,10 @@ import typer
 from longca.cli.options import Json, check_call, line_width, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from longca.bench.run.own_file import OwnFileResult, OwnFileRun
     from longca.core.cell import Cell
     from longca.core.record import Accuracy, Record
+    from longca.ranking import RankedMethod, Standing
 
 BASELINE = "sdpa"  # what the kernel is compared with beside the best, since everybody has it
 DEFAULTS = {"cuda": {"seqlen": "8K", "heads": "64:8", "head_dim": 128, "dtype": "bf16"},
@@ -154,16 +153,18 @@ def _print_times(result: OwnFileResult) -> None:
     """The file's kernel first, then its rivals, the fastest first."""
     from longca.report.series import rate_unit
 
-    points, cell = _points(result), result.own.cell
-    unit = rate_unit(points.value.max())
-    ran = sorted((rival for rival in result.rivals if rival.outcome.status == "ok"), key=lambda rival: points.place[rival.cell.kernel])
+    case, cell = _standing(result), result.own.cell
+    unit = rate_unit(case.first.rate)
+    rivals = {rival.cell.kernel: rival for rival in result.rivals}
+    ran = [rivals[entry.method] for entry in case.entries if entry.method in rivals]
     print()
     print_table(f"{cell.mask}, {WORDS[cell.direction]}", ["kernel", "ms", unit.name, "of best", "error / budget"],
-                [_row(record, points, unit.factor) for record in (result.own, *ran)])
+                [_row(record, case, unit.factor) for record in (result.own, *ran)])
 
 
 def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
     """"k is right, 1.32× sdpa, 0.81× the best (flex)", or what is wrong with it."""
+    from longca.ranking.sentences import names
     from longca.store.text import number
 
     outcome = result.own.outcome
@@ -174,20 +175,22 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
         what = words.get(outcome.status, outcome.status)
         place = f"\n  {result.place}" if result.place else ""
         return f"{run.kernel} {what}: {_view(result.own).reason}{place}"
-    points = _points(result)
-    own = points.loc[run.kernel]
+    case = _standing(result)
+    own = _entry(case, run.kernel)
     right = "is right" if result.own.accuracy is None or result.own.accuracy.scope == "all" else "is right where it was checked"
-    if len(points) == 1:
+    others = [entry for entry in case.entries if entry.method != run.kernel]
+    if not others:
         return f"{run.kernel} {right}: {number(_view(result.own).median_ms)} ms; no rival ran beside it"
-    others = points.drop(index=run.kernel)
-    parts = [f"{number(own.value / others.value[BASELINE])}× {BASELINE}"] if BASELINE in others.index else []
-    best = str(others.value.idxmax())
+    rates = {entry.method: entry.rate for entry in others}
+    parts = [f"{number(own.rate / rates[BASELINE])}× {BASELINE}"] if BASELINE in rates else []
+    best = others[0].method
+    is_tied = run.kernel in case.leaders and len(case.leaders) > 1
     if own.place == 1:
-        second = f"{number(own.value / others.value[best])}× {best}" if best != BASELINE else ""
-        facts = ", ".join(filter(None, (second, "a tie within the noise" if own.tied else "")))
-        parts.append(f"the fastest of {len(points)}" + (f" ({facts})" if facts else ""))
-    elif own.tied:
-        parts.append(f"as fast as the best ({best}) within the noise")
+        second = f"{number(own.rate / rates[best])}× {best}" if best != BASELINE else ""
+        facts = ", ".join(filter(None, (second, f"not told apart from {names(case.leaders[1:])}" if is_tied else "")))
+        parts.append(f"{'in front' if is_tied else 'the fastest'} of {len(case.entries)}" + (f" ({facts})" if facts else ""))
+    elif is_tied:
+        parts.append(f"not told apart from the best ({best})")
     elif best != BASELINE or not parts:
         parts.append(f"{number(own.share)}× the best ({best})")
     else:
@@ -203,22 +206,29 @@ def _checked(accuracy: Accuracy) -> str:
     return f"checked: {accuracy.scope}{timed}" + (f" (--check-seed {accuracy.seed})" if accuracy.seed is not None else "")
 
 
-def _points(result: OwnFileResult) -> pd.DataFrame:
-    """Measured cells by kernel, ranked as on pages (`longca.report.findings.ranked`)."""
-    from longca.report.decide.cases import cases
+def _standing(result: OwnFileResult) -> Standing:
+    """The measured cells, ranked as on pages."""
+    from longca.ranking.table import standings
     from longca.store.table import derived
 
-    return cases(derived([result.own, *result.rivals]), "kernel").set_index("method")
+    case, = standings(derived([result.own, *result.rivals])).values()
+    return case
 
 
-def _row(record: Record, points: pd.DataFrame, factor: float) -> list[Any]:
+def _entry(case: Standing, kernel: str) -> RankedMethod:
+    entry = case.entry(kernel)
+    assert entry
+    return entry
+
+
+def _row(record: Record, case: Standing, factor: float) -> list[Any]:
     from longca.store.text import number, percent
 
-    view, name = _view(record), record.cell.kernel
+    view, entry = _view(record), _entry(case, record.cell.kernel)
     tensor = view.worst_tensor
     error = "" if tensor is None else f"{tensor} {view.error(tensor):.1e} / {view.accuracy.budget[tensor]:.1e}" if view.accuracy else ""
-    tied = " (tie)" if points.tied[name] and points.place[name] > 1 else ""
-    return [name, number(view.median_ms), number(factor * points.value[name]), f"{percent(points.share[name], 3)}{tied}", error]
+    tied = " (tie)" if entry.is_tied else ""
+    return [entry.method, number(view.median_ms), number(factor * entry.rate), f"{percent(entry.share, 3)}{tied}", error]
 
 
 def _plain(run: OwnFileRun, result: OwnFileResult) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from longca.report.look.style import Style
 from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
 from longca.report.rows import points_json
-from longca.report.series import labelled, rate_unit, sampled
+from longca.report.series import for_file, labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
@@ -206,7 +206,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     if not len(data):
         return ShownExhibit(exhibit)
     pairs = published_pairs(data, paper.published)
-    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(with_published(data, pairs)))
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(for_file(with_published(data, pairs))))
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import comb, expm1
 from pathlib import Path
@@ -37,6 +37,10 @@ class Resolution:
     num_pairs: int
     common: float = 1.0
     """share of the variance that all cells of a pair of devices have in common, from 0 to 1: a mean over cells does not shrink it"""
+    num_apart: int | None = None
+    """pairs that the tie rule calls different by this resolution; None if not counted"""
+    num_apart_held_out: int | None = None
+    """the same by resolutions that were made without the pair"""
     is_own: bool = False
     """it is of the repeats in the study's own records"""
     borrowed_by: str = ""
@@ -62,6 +66,10 @@ class Resolutions:
     """All that is known, for each model of device and relation."""
 
     entries: tuple[Resolution, ...]
+
+    def __deepcopy__(self, memo: Any) -> Resolutions:
+        """It never changes. Frames that carry it in their attributes copy these with each selection."""
+        return self
 
     @staticmethod
     def known() -> Resolutions:
@@ -138,9 +146,7 @@ def _tail(count: int, beyond: int) -> float:
 
 
 def _borrowed(entry: Resolution, what: str) -> Resolution:
-    return Resolution(
-        entry.device, entry.relation, entry.log_ratio, entry.num_pairs, entry.common, entry.is_own, what
-    )
+    return replace(entry, borrowed_by=what)
 
 
 @lru_cache(maxsize=1)

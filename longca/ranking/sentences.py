@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from math import floor
+from math import expm1, floor
 from typing import Any
 
 from longca.ranking.lead import Lead
 from longca.ranking.order import Standing
 from longca.ranking.relation import WORDS
-from longca.ranking.tally import Tally, WorstShare, num_open, num_played_off
+from longca.ranking.tally import Tally, WorstShare, num_open, num_played_off, tallies
 from longca.store.text import number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
@@ -36,15 +36,12 @@ def names(methods: Sequence[str], most: int = MOST_NAMES) -> str:
 
 
 def lead_text(lead: Lead, second: str) -> str:
-    """ "8.0 % faster than fa4 (3.9 to 12 %)", or "not told apart from fa4 (0.4 % ahead; 3.7 % would tell)"."""
+    """ "8.0 % faster than fa4 (3.9 to 12 %)", or "tied with fa4 (0.40 % ahead; 3.7 % would tell them apart)"."""
     if lead.is_tie:
-        own = lead.below if lead.log_ratio > 0 else lead.above
-        needed = percent(max(own, lead.log_resolution))
-        return (
-            f"not told apart from {second} ({percent(abs(lead.ratio - 1))} {'ahead' if lead.ratio >= 1 else 'behind'}, "
-            f"more than {needed} would tell)"
-        )
-    if lead.ratio < 2:
+        needed = max(lead.below if lead.log_ratio > 0 else lead.above, lead.log_resolution)
+        side = "ahead" if lead.log_ratio >= 0 else "behind"
+        return f"tied with {second} ({percent(expm1(abs(lead.log_ratio)))} {side}; {percent(expm1(needed))} would tell them apart)"
+    if 1 <= lead.ratio < 2:
         return f"{ahead(lead.ratio)} {second} ({percent(lead.low - 1)[:-2]} to {percent(lead.high - 1)})"
     return f"{ahead(lead.ratio)} {second}"
 
@@ -60,10 +57,10 @@ def field_text(case: Standing) -> str:
 
 
 def relation_text(case: Standing) -> str:
-    """The basis of the comparison of the first two: "by a play-off", or "one device in two runs, not played off"."""
+    """How the first two were measured: "a play-off", "one device in two runs"; "" if there is no second."""
     if not case.relation:
         return ""
-    return "by a play-off" if case.played_off else f"{WORDS[case.relation]}, {NOT_PLAYED_OFF}"
+    return "a play-off" if case.played_off else WORDS[case.relation]
 
 
 def verdict(case: Standing, rate_text: RateText) -> str:
@@ -71,25 +68,25 @@ def verdict(case: Standing, rate_text: RateText) -> str:
 
     "band is the fastest of 12, by a play-off: 512 TFLOP/s, 8.0 % faster than fa4 (6.1 to 9.9 %)."
     "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). Two devices of one model, not played off."
-    "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. Two devices of one model, not played off."
+    "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played off."
     """
     first, rate = case.first, rate_text(case.first.rate)
     if not case.is_compared:
         rest = f" {len(case.not_asked)} others were not asked." if len(case.not_asked) > 1 else ""
         return f"Only {first.method} ran: {rate}. There is nothing to compare it with.{rest}"
     assert case.second and case.lead
-    basis = relation_text(case)
+    basis = f"{relation_text(case).capitalize()}, {NOT_PLAYED_OFF}."
     if case.is_clear:
         lead = lead_text(case.lead, case.second.method)
         if case.played_off:
-            return f"{first.method} is the fastest of {len(case.entries)}, {basis}: {rate}, {lead}."
-        return f"{first.method} leads {len(case.entries)}: {rate}, {lead}. {basis[0].upper()}{basis[1:]}."
+            return f"{first.method} is the fastest of {len(case.entries)}, by a play-off: {rate}, {lead}."
+        return f"{first.method} leads {len(case.entries)}: {rate}, {lead}. {basis}"
     tied = case.leaders[1:]
     rest = next((entry for entry in case.entries if entry.method not in case.leaders), None)
     after = f"; then {rest.method} at {share_text(rest.share)}" if rest else ""
     return (
         f"A tie of {len(case.leaders)} in front: {first.method} ({rate}) and {', '.join(tied)}{after}. "
-        f"{basis[0].upper()}{basis[1:]}."
+        f"{'By a play-off.' if case.played_off else basis}"
     )
 
 
@@ -160,6 +157,41 @@ def rivals_text(compared: Mapping[Any, Standing]) -> str:
     return f"against {most if least == most else f'{least} to {most}'} other{'s' if most > 1 else ''}"
 
 
+def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", covered: str = "") -> str:
+    """The end of a sentence about many cases, and a second sentence.
+
+    "band leads alone in 9 of 24 cases (12 masks, forward and backward), fa3 in 3; in 12 no kernel leads alone.
+    No case was played off. Of the 7 that ran them all (6 could not run some), band loses least: …"
+
+    Args:
+        thing: what is ranked, in the singular.
+        covered: the cases that were compared, in words.
+    """
+    compared = {key: case for key, case in standings.items() if case.is_compared}
+    things = "strategies" if thing == "strategy" else f"{thing}s"
+    if not compared:
+        return f"no two {things} ran the same: there is nothing to compare."
+    total, played, num_ties = len(compared), num_played_off(compared), num_open(compared)
+    verb = f"is the fastest {thing}" if played == total else "leads alone"
+    counts = Counter(case.first.method for case in compared.values() if case.is_clear)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    cases = f"{plural(total, 'case')}{f' ({covered})' if covered else ''}"
+    if not ordered:
+        opening = f"no {thing} {verb} in {f'any of {cases}' if total > 1 else f'the {cases}'}"
+    else:
+        (first, count), *others = ordered
+        opening = f"{first} {verb} in {f'all {cases}' if count == total else f'{count} of {cases}'}"
+        opening += "".join(f", {method} in {number_of}" for method, number_of in others[: MOST_NAMES - 1])
+        rest = len(others) - MOST_NAMES + 1
+        opening += f", {plural(rest, 'other')} in {sum(value for _, value in others[MOST_NAMES - 1 :])}" if rest > 0 else ""
+        opening += f"; in {num_ties} no {thing} {verb}" if num_ties else ""
+    if played != total:
+        opening += f". {'No case was' if not played else f'{played} of them were'} played off"
+    if ordered and ordered[0][1] == len(standings):
+        return f"{opening}."
+    return f"{opening}. {everywhere_text(tallies(standings), len(standings), thing)}"
+
+
 def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
     """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run them all, band loses least: …"."""
     everywhere = sorted(
@@ -169,14 +201,10 @@ def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
     missing = Counter(
         "not asked" if not one.num_could_not else "could not" for one in found if 0 < one.num_cases < total
     )
-    rest = "; ".join(
-        f"{count} {words}"
-        for words, count in (
-            ("could not run some", missing["could not"]),
-            ("were not asked for some", missing["not asked"]),
-        )
-        if count
-    )
+    not_asked = missing["not asked"]
+    parts = [f"{missing['could not']} could not run some"] if missing["could not"] else []
+    parts += [f"{not_asked} {'was' if not_asked == 1 else 'were'} not asked for some"] if not_asked else []
+    rest = "; ".join(parts)
     if not everywhere:
         return f"No {thing} has a number in all of them{f' ({rest})' if rest else ''}."
     best = everywhere[0]

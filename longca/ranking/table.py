@@ -62,38 +62,32 @@ ABSENT = "unavailable"  # the status of a method that is not installed: it was n
 def counted(table: pd.DataFrame) -> pd.Series:
     """True for the rows that stand for their cells: neither of a play-off, nor repeats of a cell that has another row.
 
-    Of several studies with records of one method in one case, that counts which measured most methods there; of several records of a cell
-    the newest, if possible one that nothing disturbed.
+    Of several studies with records of one method in one case, that counts which measured most methods
+    there; of several records of a cell the newest, if possible one that nothing disturbed.
     """
+    keep = ~is_played(table)
+    names = [name for name in (*CASE, "study", "method", "cell_id", "status", "started_at", "disturbed") if name in table]
+    rows = table.loc[keep, names]
+    if not rows.duplicated([name for name in ("cell_id", "device") if name in names]).any():
+        return keep
+    rows["case"] = rows.groupby([name for name in CASE if name in names], sort=False, dropna=False).ngroup()
+    rows["ran"] = rows.method.where(rows.status == "ok")
+    rows["methods"] = rows.groupby(["case", "study"], dropna=False).ran.transform("nunique")
+    rows["disturbed"] = rows.disturbed.fillna(False).astype(bool) if "disturbed" in names else False
+    rows = rows.sort_values([name for name in ("methods", "study", "started_at") if name in rows],
+                            ascending=[name == "study" for name in ("methods", "study", "started_at") if name in rows], kind="stable")
+    rows = rows[rows.study == rows.groupby(["case", "method"]).study.transform("first")]
+    chosen = rows.sort_values("disturbed", kind="stable").drop_duplicates(["case", "cell_id"])
+    return keep & keep.index.isin(chosen.index)
+
+
+def is_played(table: pd.DataFrame) -> pd.Series:
+    """True for the rows of play-offs, which rank, and stand for no cell."""
     import pandas as pd
 
-    keep = pd.Series(True, index=table.index)
-    if "playoff" in table:
-        keep &= table.playoff.fillna("") == ""
-    rows = table.loc[
-        keep,
-        [name for name in (*CASE, "study", "method", "cell_id", "started_at", "disturbed") if name in table],
-    ]
-    repeated = (
-        rows.duplicated(["cell_id", "device"], keep=False)
-        if "device" in rows
-        else rows.duplicated(["cell_id"], keep=False)
-    )
-    if not repeated.any():
-        return keep
-    case = rows.groupby([name for name in CASE if name in rows], sort=False, dropna=False).ngroup()
-    rows = rows.assign(case=case)
-    rows = rows[case.isin(set(case[repeated]))]
-    rows = rows.assign(
-        methods=rows.groupby(["case", "study"]).method.transform("nunique"),
-        disturbed=rows.disturbed.fillna(False).astype(bool) if "disturbed" in rows else False,
-    )
-    rows = rows.sort_values(["methods", "study", "started_at"], ascending=[False, True, False], kind="stable")
-    study = rows.groupby(["case", "method"]).study.transform("first")
-    chosen = (
-        rows[rows.study == study].sort_values("disturbed", kind="stable").drop_duplicates(["case", "cell_id"])
-    )
-    return keep & ~(keep.index.isin(rows.index) & ~keep.index.isin(chosen.index))
+    if "playoff" not in table:
+        return pd.Series(False, index=table.index)
+    return table.playoff.fillna("") != ""
 
 
 def measurements(table: pd.DataFrame, rate: str = RATE) -> list[Measurement | None]:
@@ -128,8 +122,7 @@ def resolutions_of(table: pd.DataFrame) -> Resolutions:
 def pairs_of(table: pd.DataFrame, *, any_version: bool = False) -> list[RepeatPair]:
     """The repeats among the rows of attention: see `repeat_pairs`."""
     cells = table.cell_id.duplicated(keep=False)
-    if "playoff" in table:
-        cells |= table.playoff.fillna("") != ""
+    cells |= is_played(table)
     if "is_control" in table:
         cells &= ~table.is_control.astype(bool)
     chosen = table[cells & (table.status == "ok")]

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.record import STATUSES
-from longca.report.findings import contested, fastest, rivals, wins
-from longca.report.rates import rate_points
-from longca.report.series import DIRECTIONS, is_repeat, labelled, without_repeats
+from longca.ranking import Standing, tallies
+from longca.ranking.sentences import rivals_text
+from longca.ranking.tally import num_open, num_played_off
+from longca.report.decide.cases import CaseKey, Cases, cases
+from longca.report.findings import at_largest
+from longca.report.series import DIRECTIONS, labelled
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
@@ -37,9 +40,12 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
     ok = attention[attention.status == "ok"]
     found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table), "#support")]
     parallel = (attention.kind == "cp").any()
+    both = parallel and (attention.kind == "kernel").any()
     for kind in ("cp", "kernel") if parallel else ("kernel",):
-        for direction in DIRECTIONS:
-            found += _fastest(table, kind, direction, parallel)
+        of_kind = cases(labelled(table), kind)
+        for direction, word in DIRECTIONS.items():
+            label = f"Leading strategy, {word}" if kind == "cp" else f"Leading kernel{' alone' if parallel else ''}, {word}"
+            found += _fastest(of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest")
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())
@@ -54,25 +60,32 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
     return found
 
 
-def _fastest(table: pd.DataFrame, kind: str, direction: str, parallel: bool) -> list[Tile]:
-    """The strategy or the kernel that is most often the fastest; none where no two of them ran the same."""
-    named = labelled(table)
-    data = rate_points(named, kind, ["direction", "seqlen", "world"], direction=direction)
-    data = without_repeats(data.assign(is_repeat=is_repeat(data, named)))
-    by, things = ["mask_label", "setting"], "pair of mask and setting" if named.setting.any() else "mask"
+def _fastest(found: Cases, kind: str, direction: str, label: str, link: str) -> list[Tile]:
+    """The strategy or the kernel that leads alone most often, on each model of device; none where no two of them ran the same."""
+    of_device: dict[str, dict[CaseKey, Standing]] = {}
+    for key, case in found.where(direction=direction).counting.items():
+        of_device.setdefault(case.device, {})[key] = case
+    return [tile for device, of_one in of_device.items()
+            for tile in _of_device(of_one, kind, f"{label}{f', {device}' if len(of_device) > 1 else ''}", link)]
+
+
+def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: str) -> list[Tile]:
+    things = "pair of mask and setting" if len({key.setting for key in standings}) > 1 else "mask"
     if kind == "cp":
-        by, things = [*by, "world", "seqlen"], "combination of mask, ranks and length"
-    winners = contested(fastest(data, by))
-    if not len(winners):
+        things = "combination of mask, ranks and length"
+    else:
+        largest = at_largest({(key.mask_label, key.setting, key.seqlen): case for key, case in standings.items()})
+        standings = {CaseKey(mask, "", setting, 1, seqlen): case for (mask, setting), (seqlen, case) in largest.items()}
+    compared = {key: case for key, case in standings.items() if case.is_compared}
+    if not compared:
         return []
-    method, count = wins(winners)[0]
-    doubtful = int((~winners.clear.astype(bool) & (winners.method == method)).sum())
-    detail = (f"on {count} of {plural(len(winners), things)}{f', {doubtful} of them within the noise' if doubtful else ''}; "
-              f"against {rivals(winners)} other{'s' if winners.num_methods.max() > 2 else ''}")
-    label = f"Fastest strategy, {DIRECTIONS[direction]}" if kind == "cp" else \
-        f"Fastest kernel{' alone' if parallel else ''}, {DIRECTIONS[direction]}"
-    return [Tile(label, method, detail, "#fastest-cp" if kind == "cp" and (table.kind[~table.is_control.astype(bool)] == "kernel").any()
-                 else "#fastest")]
+    first = min(tallies(compared), key=lambda one: (-one.num_clear, -one.num_leading, -one.mean, one.method))
+    ties, played = num_open(compared), num_played_off(compared)
+    tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
+    nobody = f"; no method alone on {ties}" if ties else ""
+    doubt = f"; {played or 'none'} played off" if played < len(compared) else ""
+    return [Tile(label, first.method, f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
+                 f"{rivals_text(compared)}{doubt}", link)]
 
 
 def _not_ok(table: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ from longca.core.record import STATUSES, Record
 from longca.core.version import VERSION
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
+from longca.report.decide.cases import cases
 from longca.report.decide.predicted import with_predictions
 from longca.report.index import overviews
 from longca.report.look.colours import MARKERS, looks, theme
@@ -21,8 +22,9 @@ from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
 from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
+from longca.report.repeats import repeat_rows
 from longca.report.rows import on_page, rows_json
-from longca.report.series import labelled, mask_order, rate_unit, sampled
+from longca.report.series import for_file, labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import EXPORTED, export_files, frame_csv
@@ -131,6 +133,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
     fastest = [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))]
+    standings = [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
     images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
     linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
@@ -160,13 +163,12 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "software": tables.software(ordered), "images": images, "finding_of_images": tables.finding_of_images(images),
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
-        "looks": variables,
+        "looks": variables, "repeat_rows": repeat_rows(table, standings),
         "files": _files(out, sources, _downloads(ordered, values, beside) if beside else []), "overviews": overviews(out),
         "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
-        "verdict": views.verdict(decided.default, decided.default.opening) if decided else "",
         "noisy": NOISY, "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
         "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
         "views": views.views_json(decided, rows) if decided else "",
@@ -210,7 +212,7 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
     title = figure.title(data)
     if paper.beside:
         replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode())
-        replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(data))
+        replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(for_file(data)))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     if "cell_id" in data and paper.is_part:

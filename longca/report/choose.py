@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.report.decide.views import HeatMap, Placed, decision, verdict
+from longca.ranking.sentences import field_text
+from longca.ranking.table import COLUMNS as RANKING
+from longca.report.decide.views import HeatMap, Placed, decision
 from longca.report.series import DIRECTIONS, is_earlier, join, labelled
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family", "mask_params",
-           "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "seed",
-           "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density", "tflops_per_device",
-           "tflops_per_device_low", "tflops_per_device_high", "device", "git_sha")
+_OWN = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family", "mask_params",
+        "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "seed",
+        "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density", "tflops_per_device",
+        "tflops_per_device_low", "tflops_per_device_high", "device", "git_sha")
+COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
 """the columns of the derived table that a choice needs"""
 AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
 WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0, "num_kv_heads": 1.0, "seqlen": 1.0}
@@ -121,7 +124,9 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     setting = join(f"{question.mask} ({', '.join(params)})" if params else question.mask, f"documents of {documents}" if documents else "",
                    _setting({axis: getattr(question, axis) for axis in AXES}))
     earlier = set(ran.method[is_earlier(ran)])
-    return CallRanking(verdict(view, mask), setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
+    case = view.cases[mask]
+    others = f" {field_text(case).partition('; ')[2]}." if case.could_not or case.not_asked else ""
+    return CallRanking(f"{view.verdicts[mask]}{others}", setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
                        tuple(sorted(set(ran.study))))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.units import format_length
 from longca.report.look.dot_rows import mark, marked_rows
 from longca.report.panels import MASK, PANEL, draw_panels, in_panel_order
-from longca.report.series import attention, labelled, points, rate_unit
+from longca.report.series import attention, labelled, points, rankable, rate_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str
         sparse: only block-sparse masks, or only the others.
     """
     named = labelled(table)
-    tried = attention(named, kind, direction)
+    tried = rankable(attention(named, kind, direction, every=True))
     if sparse is not None:
         tried = tried[(tried.mask_family == "block-sparse") == sparse]
     return in_panel_order(points(tried, [*MASK, "method", *by], *RATE, unit="TFLOP/s"), named)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from longca.ranking.table import RATE, counted, is_played, resolutions_of
+from longca.ranking.table import points as ranked_points
 from longca.store.table import is_ranked
 from longca.store.text import number, plural, rate_scale
 
@@ -18,6 +20,8 @@ FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
+RESOLUTIONS = "resolutions"  # in a table's attributes, and in those of its parts: by which all of its rows are told apart
+POINT = "point"  # the column of points as which rates are ranked
 PAPER_COMPAT = "paper_compat=True"
 SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
 
@@ -54,6 +58,7 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         return table
     table = table.copy()
     table.attrs[LABELLED] = len(table)
+    table.attrs.setdefault(RESOLUTIONS, resolutions_of(table))
     table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)]
     keys = list(zip(table["mask"], table.mask_params, strict=True))
     names = _mask_names(dict.fromkeys(keys))  # a large study has many cells of few masks
@@ -134,17 +139,21 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     """One row for each combination of `by`: seeds of one cell are put together.
 
     Args:
+        table: rows, perhaps with those of play-offs, which rank, but have no numbers of their own here.
         value, low, high: columns to take the number and its spread from.
         unit: of these columns.
 
     Returns:
         by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed), noise
         (spread of the least steady cell over its value), num_cells, num_samples, status ("ok", or else the most frequent
-        failure) and cell_ids. Only ok rows have numbers.
+        failure) and cell_ids. Only ok rows have numbers. Of rates there is also `point`, as which they are ranked
+        (`longca.ranking.MeasuredPoint`; None without a number).
     """
     import pandas as pd
 
-    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids"]
+    is_rate = value == RATE and "method" in by
+    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids", *([POINT] if is_rate else [])]
+    every, table = table, table[~is_played(table)]
     if not len(table):
         return pd.DataFrame(columns=columns)
     # whole columns at once: a page has tens of thousands of groups
@@ -165,13 +174,29 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     ids: list[list[str]] = [[] for _ in first]
     for key, cell_id in zip(group, table.cell_id, strict=True):
         ids[key].append(cell_id)
-    return found.assign(cell_ids=list(map(" ".join, ids))).loc[:, columns]
+    found = found.assign(cell_ids=list(map(" ".join, ids)))
+    if is_rate:
+        keys = [name for name in by if name != "method"]
+        known = ranked_points(every, keys, table.attrs.get(RESOLUTIONS))
+        found[POINT] = pd.Series([known.get(key) for key in zip(*(found[name].tolist() for name in (*keys, "method")), strict=True)],
+                                 dtype=object)
+    return found.loc[:, columns]
 
 
-def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> pd.DataFrame:
-    """Rows of attention that was tried and may be ranked: no control, nothing unsupported or unavailable, no row "as released"."""
+def attention(table: pd.DataFrame, kind: str, direction: str | None = None, *, every: bool = False) -> pd.DataFrame:
+    """Rows of attention that was tried and may be ranked: no control, nothing unsupported or unavailable, no row "as released".
+
+    Args:
+        every: also the rows of play-offs and repeats of cells; else one row stands for each cell.
+    """
     chosen = table[(table.kind == kind) & is_ranked(table) & table.status.isin(("ok", *FAILURES))]
-    return chosen if direction is None else chosen[chosen.direction == direction]
+    chosen = chosen if direction is None else chosen[chosen.direction == direction]
+    return chosen if every else chosen[counted(chosen)]
+
+
+def rankable(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those rows of `attention` with `every` that rank: one for each cell, and those of play-offs."""
+    return rows[counted(rows) | is_played(rows)]
 
 
 def is_earlier(table: pd.DataFrame) -> pd.Series:
@@ -187,6 +212,11 @@ def is_earlier(table: pd.DataFrame) -> pd.Series:
 def rate_unit(largest_tflops: float) -> Unit:
     """The unit in which such rates have few digits."""
     return Unit(*rate_scale(largest_tflops))
+
+
+def for_file(data: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a figure's data that a file of them has."""
+    return data.drop(columns=POINT, errors="ignore")
 
 
 def sampled(data: pd.DataFrame) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from longca.ranking.sentences import counts_text
 from longca.report.contract import Figure
-from longca.report.findings import contested, fastest, who_wins
+from longca.report.findings import at_largest, standings_of
 from longca.report.rates import draw_rates, rate_points
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ class Throughput(Figure):
         return rate_points(table, "kernel", ["direction", "seqlen"], direction=self.direction, sparse=False)
 
     def title(self, data: pd.DataFrame) -> str:
-        winners = fastest(data, ["mask_label", "setting"])
-        what = "panel" if data.detail.any() else "mask"
-        where = ", each at the longest length that two or more ran" if len(contested(winners)) else ""
-        return f"{self.word}: {who_wins(winners, what)}{where}"
+        chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
+        judged = {key: case for key, (_, case) in chosen.items()}
+        where = ", each at the longest length that two or more ran" if any(case.is_compared for case in judged.values()) else ""
+        return f"{self.word}: {counts_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

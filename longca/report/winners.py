@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.report.findings import contested, fastest
-from longca.report.rates import rate_points
-from longca.report.series import DIRECTIONS, FAMILIES, Unit, is_repeat, join, labelled, rate_unit, without_repeats
-from longca.store.text import number, percent, plural
+from longca.ranking import Standing, mean_standing
+from longca.ranking.sentences import field_text, lead_text, names, relation_text
+from longca.report.decide.cases import cases
+from longca.report.findings import at_largest
+from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, mask_order, rate_unit
+from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
 
 FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks over documents",
                  "block-sparse": "Block-sparse masks"}
 NOT_TIMED = "not timed"
-MOST_NAMES = 4  # of methods that are not ranked; of more their number is told
+Chosen = tuple[int, Standing]
+"""(tokens, standing) at which a mask is judged"""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest method of one mask, or of one family of masks, in one direction."""
+    """The first method of one mask, or of one family of masks, in one direction."""
 
     method: str
     rate: str
     spread: str
-    """quartiles of one mask; lowest and highest mask of a family"""
+    """the median's 95 % interval of one mask; lowest and highest mask of a family"""
     rest: str
-    """by how much it leads, and the data behind the number"""
+    """by how much it leads and by what comparison, and the data behind the number"""
     cell_id: str = ""
 
 
@@ -62,21 +65,27 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
     There is none of a setting where no two methods ran the same.
     """
     named = labelled(table)
-    data = rate_points(named, kind, ["direction", "seqlen", "world"])
-    data = data.assign(is_repeat=is_repeat(data, named))
-    families = dict(zip(named.mask_label, named.mask_family, strict=True))
-    unit = rate_unit(data.value.max())
-    found = []
-    for (setting, *size), points in data.groupby(["setting", "world", "seqlen"] if kind == "cp" else ["setting"], sort=True):
+    found = cases(named, kind)
+    of_kind = named[(named.kind == kind) & named.mask_label.isin({key.mask_label for key in found.standings})]
+    families = dict(zip(of_kind.mask_label, of_kind.mask_family, strict=True))
+    order = mask_order(of_kind) if len(of_kind) else []
+    sizes: dict[tuple[Any, ...], dict[tuple[str, str, int], Standing]] = {}
+    for key, case in found.standings.items():
+        size = (key.setting, key.world, key.seqlen) if kind == "cp" else (key.setting,)
+        sizes.setdefault(size, {})[key.mask_label, key.direction, key.seqlen] = case
+    unit = rate_unit(max((case.first.rate for case in found.standings.values()), default=0.0))
+    result = []
+    for (setting, *size), of_size in sorted(sizes.items()):
         ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
-        lengths = set(contested(fastest(points, ["mask_label", "direction"])).seqlen)
-        length = format_length(int(min(lengths))) if len(lengths) == 1 else ""
-        of_points = points.mask_label.map(families)
-        rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length, ceilings)]
+        chosen = at_largest(of_size)
+        lengths = {seqlen for seqlen, case in chosen.values() if case.is_compared}
+        tells = _Tells(unit, len(lengths) != 1, ceilings)
+        rows = [row for family in FAMILIES
+                for row in _family([mask for mask in order if families[mask] == family], family, chosen, found.repeats, tells)]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
         if any(isinstance(winner, Winner) for row in rows for winner in row.winners.values()):
-            found.append(Ranking(join(ranks, str(setting)), length, rows))
-    return found
+            result.append(Ranking(join(ranks, str(setting)), format_length(int(min(lengths))) if len(lengths) == 1 else "", rows))
+    return result
 
 
 def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
@@ -90,69 +99,74 @@ def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
     return named - {""}
 
 
-def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> list[Row]:
-    if not len(members):
+@dataclass(frozen=True)
+class _Tells:
+    """What the texts of one setting need."""
+
+    unit: Unit
+    length: bool
+    """each text names its length"""
+    ceilings: Mapping[str, float]
+
+    def share(self, rate: float, cell_id: str) -> str:
+        """The share of a matrix product's rate; "" where none was measured."""
+        ceiling = self.ceilings.get(cell_id, float("nan"))
+        return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""
+
+
+def _family(masks: Sequence[str], family: str, chosen: Mapping[tuple[str, str], Chosen], repeats: frozenset[str],
+            tells: _Tells) -> list[Row]:
+    masks = [mask for mask in masks if any((mask, direction) in chosen for direction in DIRECTIONS)]
+    if not masks:
         return []
-    winners = fastest(members, ["mask_label", "direction"])
-    once = without_repeats(members)
-    best: dict[str, Winner | str] = {direction: _of_family(once, winners, direction, unit, ceilings) for direction in DIRECTIONS}
-    rows = [Row(FAMILY_TITLES[family], True, best)]
-    for label in dict.fromkeys(members.mask_label):
-        found: dict[str, Winner | str] = {}
-        for direction in DIRECTIONS:
-            row = winners[(winners.mask_label == label) & (winners.direction == direction)]
-            found[direction] = _of_mask(row.iloc[0], unit, tell_length, ceilings) if len(row) else NOT_TIMED
-        rows.append(Row(label, False, found))
+    counting = [mask for mask in masks if mask not in repeats] or masks
+    rows = [Row(FAMILY_TITLES[family], True, {
+        direction: _of_family([chosen[mask, direction][1] for mask in counting if (mask, direction) in chosen], tells)
+        for direction in DIRECTIONS})]
+    for mask in masks:
+        rows.append(Row(mask, False, {direction: _of_mask(*chosen[mask, direction], tells) if (mask, direction) in chosen else NOT_TIMED
+                                      for direction in DIRECTIONS}))
     return rows
 
 
-def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> Winner | str:
-    if not row.second:
-        return f"only {row.method} ran: {unit.text(row.value)} at {format_length(int(row.seqlen))}"
-    lead = f"{_ahead(row.lead, row.second) if row.clear else f'a tie with {row.second}, within the noise'}; first of {row.num_methods}"
-    length = f", {format_length(int(row.seqlen))}" if tell_length else ""
-    cell_id = row.cell_ids.split(" ")[0]
-    share = _share(row.value, ceilings[cell_id])
-    return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high),
-                  f"{lead}{share}{length}, n\u00a0=\u00a0{row.num_samples}", cell_id)
+def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
+    first = case.first
+    if not case.is_compared:
+        rest = f"; {plural(len(case.not_asked), 'other')} not asked" if case.not_asked and not case.could_not else ""
+        return f"only {first.method} ran: {tells.unit.text(first.rate)} at {format_length(seqlen)}{rest}"
+    cell_id, length = first.point.best_known[0].cell_id, f", {format_length(seqlen)}" if tells.length else ""
+    num_samples = sum(len(cell.times_ms) for cell in first.point.best_known)
+    return Winner(first.method, tells.unit.text(first.rate), tells.unit.span(first.low, first.high),
+                  f"{_lead(case)}{tells.share(first.rate, cell_id)}{length}, n\u00a0=\u00a0{num_samples}", cell_id)
 
 
-def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit,
-               ceilings: dict[str, float]) -> Winner | str:
-    """The method with the highest geometric mean among those that ran every mask of the family.
-
-    Args:
-        members: points of the family's masks without repeats.
-        winners: the fastest of each mask, repeats included.
-    """
-    import numpy as np
-
-    asked = winners[(winners.direction == direction) & winners.mask_label.isin(set(members.mask_label))]
-    if not len(asked):
+def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
+    """The method with the highest geometric mean among those that ran every mask of the family that any two were asked for."""
+    if not members:
         return NOT_TIMED
-    timed = members[(members.direction == direction) & members.value.notna()]
-    timed = timed.merge(asked[["mask_label", "seqlen"]], on=["mask_label", "seqlen"])
-    complete = {method: rows for method, rows in timed.groupby("method") if rows.mask_label.nunique() == len(asked)}
-    if not complete:
+    asked = [case for case in members if case.is_compared or case.could_not]
+    if not asked:
+        return f"no two methods were asked for {'any of ' if len(members) > 1 else ''}{plural(len(members), 'mask')}"
+    family = mean_standing(asked)
+    if family is None:
         return f"none ran all {len(asked)} masks"
-    means = {method: float(np.exp(np.log(rows.value.astype(float)).mean())) for method, rows in complete.items()}
-    first, *others = sorted(means, key=lambda method: -means[method])
-    if not others:
-        return f"only {first} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {unit.text(means[first])}"
-    lead = f"{_ahead(means[first] / means[others[0]], others[0])}; first of {len(means)}"
-    missing = sorted(set(timed.method) - set(complete))
-    without = f"; not ranked: {', '.join(missing) if len(missing) <= MOST_NAMES else f'{len(missing)} others'}" if missing else ""
-    rows = complete[first]
-    share = _share(means[first], ceilings[rows.cell_ids.iloc[0].split(" ")[0]])
-    return Winner(first, unit.text(means[first]), unit.span(rows.value.min(), rows.value.max()),
-                  f"{lead}{share}, n\u00a0=\u00a0{int(rows.num_samples.sum())}{without}")
+    first = family.first
+    if not family.is_compared:
+        return f"only {first.method} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {tells.unit.text(first.rate)}"
+    num_samples = sum(len(cell.times_ms) for case in asked for cell in _point(case, first.method).best_known)
+    return Winner(first.method, tells.unit.text(first.rate), tells.unit.span(first.low, first.high),
+                  f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, n\u00a0=\u00a0{num_samples}")
 
 
-def _ahead(lead: float, second: str) -> str:
-    """4 % ahead of fa4; 2.30× naive."""
-    return f"{percent(lead - 1)} ahead of {second}" if lead < 2 else f"{number(lead)}× {second}"
+def _point(case: Standing, method: str) -> Any:
+    entry = case.entry(method)
+    assert entry
+    return entry.point
 
 
-def _share(rate: float, ceiling: float) -> str:
-    """The share of a matrix product's rate; "" where none was measured."""
-    return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""
+def _lead(case: Standing) -> str:
+    """"8.0 % faster than fa4 (4.1 to 12 %); two devices of one model; first of 9; 3 could not"."""
+    assert case.lead and case.second
+    tied = case.leaders[1:]
+    lead = next(entry.behind for entry in case.entries if entry.method in tied) if tied else case.lead
+    return f"{lead_text(lead, names(tied) if tied else case.second.method)}; {relation_text(case)}; {field_text(case)}"

@@ -7,7 +7,8 @@ import pytest
 from longca.core.cell import Cell
 from longca.core.record import Incorrect, OutOfMemory, Samples
 from longca.report.answers import tiles
-from longca.report.findings import fastest, leaders, ranked, who_wins
+from longca.ranking.sentences import counts_text
+from longca.report.findings import at_largest, leaders, standings_of
 from longca.report.matrix import matrices, reasons
 from longca.report.rates import rate_points
 from longca.report.series import labelled, mask_order, rate_unit
@@ -27,28 +28,37 @@ def rates(records):
     return rate_points(derived(records), "kernel", ["direction", "seqlen"])
 
 
+def judged(records):
+    """Mask → (length, standing) at which it is judged."""
+    return {mask: chosen for (mask,), chosen in at_largest(standings_of(rates(records), ["mask_label", "seqlen"])).items()}
+
+
+def told(records):
+    return counts_text({mask: case for mask, (_, case) in judged(records).items()})
+
+
+def timed(kernel, *times, **fields):
+    return record(cell(kernel, **fields), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic"))
+
+
 def test_nothing_is_the_fastest_where_nothing_else_ran():
     """The longest length that two ran counts; a method that is alone under a mask has beaten nobody."""
     records = [record(cell("naive", seqlen=512), tflops=9.0), record(cell("sdpa", seqlen=512), tflops=1.0),
                record(cell("sdpa"), tflops=3.0), record(cell("sdpa", "full"), tflops=4.0)]
-    winners = fastest(rates(records), ["mask_label"]).set_index("mask_label")
-    assert (winners.method["causal"], winners.seqlen["causal"], winners.num_methods["causal"]) == ("naive", 512, 2)
-    assert winners.num_methods["full"] == 1 and winners.second["full"] == ""
-    assert who_wins(fastest(rates(records), ["mask_label"])).startswith("naive is fastest on the one mask, against 1 other")
-    found = {row.title: row.winners["fwd"] for row in rankings(derived(records))[0].rows}
-    assert found["causal"].method == "naive" and re.fullmatch(r"only sdpa ran: [\d.]+ TFLOP/s at 1K", found["full"])
-    assert not [tile for tile in tiles(derived(records[2:])) if "Fastest" in tile.label]
+    found = judged(records)
+    assert (found["causal"][0], found["causal"][1].leaders) == (512, ("naive",)) and not found["full"][1].is_compared
+    assert told(records).startswith("naive leads on the one mask, against 1 other")
+    rows = {row.title: row.winners["fwd"] for row in rankings(derived(records))[0].rows}
+    assert rows["causal"].method == "naive" and re.fullmatch(r"only sdpa ran: [\d.]+ TFLOP/s at 1K; 1 other not asked", rows["full"])
+    assert not [tile for tile in tiles(derived(records[2:])) if "Leading" in tile.label]
 
 
 def test_places_shares_and_ties():
-    def timed(kernel, *times):
-        return record(cell(kernel), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic"))
-
-    found = ranked(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2), timed("flex", 2.1, 2.1, 2.1)]), ["mask_label"])
-    assert list(found.method) == ["sdpa", "naive", "flex"] and list(found.place) == [1, 2, 3] and list(found.tied) == [True, True, False]
-    assert list(found.share) == pytest.approx([1, 1.05 / 1.1, 0.5]) and list(found.lead)[:2] == pytest.approx([1.1 / 1.05, 2.1 / 1.1])
-    assert leaders(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2), timed("flex", 2.1, 2.1)]), ["mask_label"], 2) == [
-        "sdpa", "naive"]
+    records = [timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2), timed("flex", 2.1, 2.1, 2.1)]
+    case, = standings_of(rates(records), ["mask_label"]).values()
+    assert [entry.method for entry in case.entries] == ["sdpa", "naive", "flex"] and case.leaders == ("sdpa", "naive")
+    assert [entry.share for entry in case.entries] == pytest.approx([1, 1.05 / 1.1, 0.5])
+    assert leaders(rates(records), ["mask_label"], 2) == ["sdpa", "naive"]
 
 
 def test_strategies_stand_before_kernels():
@@ -56,34 +66,37 @@ def test_strategies_stand_before_kernels():
     parallel = [record(cell("sdpa", kind="cp", strategy=name, world=2), tflops=speed) for name, speed in (("ulysses", 9.0), ("usp", 5.0))]
     kernels = [record(cell(name), tflops=speed) for name, speed in (("naive", 1.0), ("sdpa", 2.0))]
     found = tiles(derived(kernels + parallel))
-    assert [(tile.label, tile.value) for tile in found if "Fastest" in tile.label] == [
-        ("Fastest strategy, forward", "ulysses+sdpa"), ("Fastest kernel alone, forward", "sdpa")]
-    assert found[1].detail == "on 1 of 1 combination of mask, ranks and length; against 1 other"
-    assert "Fastest kernel alone, forward" in labels
+    assert [(tile.label, tile.value) for tile in found if "Leading" in tile.label] == [
+        ("Leading strategy, forward", "ulysses+sdpa"), ("Leading kernel alone, forward", "sdpa")]
+    assert found[1].detail == "leads alone on 1 of 1 combination of mask, ranks and length; against 1 other; none played off"
+    assert "Leading kernel alone, forward" in labels
 
 
 def test_the_fastest_is_judged_at_the_longest_length():
     records = [record(cell("naive", seqlen=512), tflops=9.0), record(cell("sdpa", seqlen=512), tflops=1.0),
                record(cell("naive"), tflops=2.0), record(cell("sdpa"), tflops=3.0)]
-    winner = fastest(rates(records), ["mask_label"]).iloc[0]
-    assert winner.method == "sdpa" and winner.second == "naive" and winner.lead == pytest.approx(1.5, rel=0.1)
+    seqlen, case = judged(records)["causal"]
+    assert (seqlen, case.winner, case.leaders, case.second.method) == (1024, "", ("sdpa",), "naive")
+    assert case.lead.ratio == pytest.approx(1.5, rel=0.1)
 
 
-def test_a_lead_within_the_spread_is_called_so():
-    def timed(kernel, *times):
-        return record(cell(kernel), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic"))
+def test_a_lead_within_what_repeats_differ_by_is_a_tie():
+    assert told([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2)]) == "No method leads alone on the one mask, against 1 other"
+    assert told([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 0.5, 0.55, 0.6)]).startswith("sdpa leads on the one mask")
 
-    close = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2)]), ["mask_label"])
-    apart = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 0.5, 0.55, 0.6)]), ["mask_label"])
-    assert list(close.clear) == [False] and list(apart.clear) == [True]
-    assert who_wins(close) == "sdpa is fastest on the one mask, against 1 other, by up to 1.0× (1 of them within the noise)"
+
+def test_devices_have_tiles_of_their_own():
+    records = [record(cell(kernel), tflops=speed, gpu=gpu) for gpu, speeds in (("NVIDIA H200", (2.0, 1.0)), ("NVIDIA A100", (1.0, 2.0)))
+               for kernel, speed in zip(("sdpa", "naive"), speeds, strict=True)]
+    found = {tile.label: tile.value for tile in tiles(derived(records)) if "Leading" in tile.label}
+    assert found == {"Leading kernel, forward, NVIDIA H200": "sdpa", "Leading kernel, forward, NVIDIA A100": "naive"}
 
 
 def test_an_incorrect_result_never_wins():
     records = [record(cell("naive"), Incorrect(reason="wrong")), record(cell("sdpa"), tflops=1.0)]
     data = rates(records)
     assert data.value[data.method == "naive"].isna().all() and list(data.status[data.method == "naive"]) == ["incorrect"]
-    assert who_wins(fastest(data, ["mask_label"])) == "Only sdpa ran"
+    assert told(records) == "Only sdpa ran"
 
 
 def test_rows_as_released_are_never_ranked():
@@ -98,9 +111,8 @@ def test_claims_count_masks():
     records = [record(cell(kernel, mask), tflops=speed) for mask, speeds in {"causal": (1.0, 2.0), "full": (1.0, 4.0),
                                                                              "prefix_lm": (3.0, 1.0)}.items()
                for kernel, speed in zip(("naive", "sdpa"), speeds, strict=True)]
-    told = who_wins(fastest(rates(records), ["mask_label"]))
-    assert told == "sdpa is fastest on 2 of 3 masks, naive on 1, against 1 other, by up to 3.9×"
-    assert who_wins(fastest(rates([]), ["mask_label"])) == "Nothing could be timed"
+    assert told(records) == "sdpa leads on 2 of 3 masks, naive on 1, against 1 other, by up to 3.9×"
+    assert told([]) == "Nothing could be timed"
 
 
 def test_a_family_is_won_by_a_kernel_that_ran_all_of_it():
@@ -112,9 +124,9 @@ def test_a_family_is_won_by_a_kernel_that_ran_all_of_it():
     assert ranking.length == "1K" and family.is_family
     assert family.winners["fwd"].startswith("only naive ran all 2 masks: ")
     full, causal = (row.winners["fwd"] for row in masks)
-    assert full.startswith("only naive ran: ") and causal.method == "sdpa"
+    assert full.startswith("only naive ran: ") and "not asked" not in full and causal.method == "sdpa"
     more, *_ = rankings(derived([*records, record(cell("flex", "causal"), tflops=2.0), record(cell("flex", "full"), tflops=3.0)]))[0].rows
-    assert more.winners["fwd"].method == "flex" and "not ranked: sdpa" in more.winners["fwd"].rest
+    assert more.winners["fwd"].method == "flex" and "; first of 2; 1 could not" in more.winners["fwd"].rest
     assert family.winners["bwd"] == "not timed" and isinstance(causal, Winner)
 
 
@@ -128,7 +140,7 @@ def test_strategies_are_ranked_by_ranks_and_tokens():
     first, third = rankings(derived(records), "cp")
     assert [ranking.setting for ranking in (first, third)] == ["2 ranks × 2K tokens", "4 ranks × 8K tokens"] and third.length == "32K"
     assert first.rows[1].winners["fwd"].method == "ulysses+sdpa"
-    assert third.rows[0].winners["fwd"].rest.endswith("not ranked: 6 others")
+    assert "; first of 2; 6 were not asked" in third.rows[0].winners["fwd"].rest
     assert rankings(derived(records)) == [], "a kernel alone is ahead of nobody"
 
 

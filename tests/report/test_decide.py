@@ -8,11 +8,12 @@ import pytest
 from longca.core.record import OutOfMemory, Samples
 from longca.report.answers import tiles
 from longca.report.build import build
-from longca.report.decide.cases import cases, num_cases, num_open, standings
-from longca.report.decide.views import ALONE, ASIDE, decision, described, verdict, views_json
+from longca.ranking import tallies
+from longca.report.decide.cases import cases
+from longca.report.decide.views import ALONE, ASIDE, decision, described, views_json
 from longca.report.winners import Winner, rankings
 from longca.store.table import derived
-from tests.records import gpu_study, record
+from tests.records import gpu_study, quick_study, record
 from tests.report.test_answers import cell
 
 
@@ -29,32 +30,38 @@ def small():
     return derived(records)
 
 
-def test_standings_tell_the_worst_share_and_on_how_many_masks(small):
-    found = cases(small[small.seqlen == 1024], "kernel")
-    flex, sdpa, naive = standings(found)
-    assert [one.method for one in (flex, sdpa, naive)] == ["flex", "sdpa", "naive"]
-    assert (flex.num_cases, flex.num_first, flex.where) == (2, 1, "causal") and flex.worst == pytest.approx(1 / 1.03)
-    assert (sdpa.num_cases, sdpa.worst, sdpa.where) == (2, pytest.approx(0.5), "full") and naive.num_cases == 1
-    assert num_cases(found) == 2 and num_open(found) == 1
+def tallied(table):
+    """Method → its tally over the cases of kernels that count."""
+    return {one.method: one for one in tallies(cases(table, "kernel").counting)}
+
+
+def test_tallies_tell_the_worst_share_and_on_how_many_masks(small):
+    found = tallied(small[small.seqlen == 1024])
+    assert list(found) == ["flex", "sdpa", "naive"]
+    flex, sdpa, naive = found.values()
+    assert (flex.num_cases, flex.num_clear, flex.num_shared) == (2, 1, 1)
+    assert (flex.worst.where.mask_label, flex.worst.share) == ("causal", pytest.approx(1 / 1.03))
+    assert (sdpa.num_cases, sdpa.worst.share, sdpa.worst.where.mask_label) == (2, pytest.approx(0.5), "full")
+    assert (naive.num_cases, naive.num_could_not, naive.num_not_asked) == (1, 1, 0)
 
 
 def test_the_finding_is_of_the_fullest_setting(small):
     found = decision(small)
     assert found and (found.default.seqlen, found.default.ranks, found.default.direction) == (1024, ALONE, "fwd")
     assert found.finding == (
-        "At 1K tokens no kernel is the fastest everywhere: of 2 cases (2 masks), flex on 1, sdpa on 1; in 1 the first two lie within the "
-        "noise. Of the 2 that run them all, flex loses least: at its worst it reaches 97 % of the best.")
+        "At 1K tokens on Example CPU @ 2.1 GHz flex leads alone in 1 of 2 cases (2 masks); in 1 no kernel leads alone. No case was played "
+        "off. Of the 2 that ran them all, flex loses least (1 could not run some): at its worst it reaches 97 % of the best.")
     assert described(found.default, found) == "1K tokens · forward"
 
 
 def test_verdicts_name_ties_and_the_lonely(small):
     found = decision(small)
     assert found
-    assert verdict(found.default, "full").endswith("2.00 ms, 2.00 times as fast as sdpa.")
-    tie = verdict(found.default, "causal")
-    assert tie.startswith("A tie of 2 within the noise: sdpa (") and tie.endswith("ms) and flex; then naive at 25 %.")
+    verdicts = found.default.verdicts
+    assert re.search(r"2.00 ms, 2.00 times as fast as sdpa. One device in one run, not played off.$", verdicts["full"])
+    assert verdicts["causal"].startswith("A tie of 2 in front: sdpa (") and "ms) and flex; then naive at 25 %." in verdicts["causal"]
     alone, = (view for view in found.views if view.seqlen == 2048)
-    assert verdict(alone, "causal").startswith("Only naive ran: ") and "nothing to compare" in verdict(alone, "causal")
+    assert alone.verdicts["causal"].startswith("Only naive ran: ") and "nothing to compare" in alone.verdicts["causal"]
 
 
 def test_what_has_no_number_says_why(small):
@@ -66,11 +73,21 @@ def test_a_noisy_result_is_no_worst_share_unless_there_is_no_other():
     """A host that delays a record must not be told as a weakness of its method."""
     records = [timed("sdpa", mask, 1.0, 1.0) for mask in ("causal", "full")]
     noisy, steady = timed("flex", "full", 2.0, 4.0, 6.0), timed("flex", "causal", 2.0, 2.0)
-    worst = {one.method: one for one in standings(cases(derived([*records, noisy, steady]), "kernel"))}["flex"]
-    assert (worst.worst, worst.where, worst.num_cases) == (pytest.approx(0.5), "causal", 2)
-    assert worst.mean == pytest.approx((0.5 * 0.25) ** 0.5), "the mean is of all"
-    only = {one.method: one for one in standings(cases(derived([*records, noisy]), "kernel"))}["flex"]
-    assert (only.worst, only.where) == (pytest.approx(0.25), "full")
+    flex = tallied(derived([*records, noisy, steady]))["flex"]
+    assert (flex.worst.share, flex.worst.where.mask_label, flex.num_cases) == (pytest.approx(0.5), "causal", 2)
+    assert flex.mean == pytest.approx((0.5 * 0.25) ** 0.5), "the mean is of all"
+    view = decision(derived([*records, noisy, steady])).default
+    column = next(one for one in view.columns if one.method == "flex")
+    assert column.note == "25 % with 1 noisy", "the foot says what it leaves out"
+    only = tallied(derived([*records, noisy]))["flex"]
+    assert (only.worst.share, only.worst.where.mask_label, only.worst.left_out) == (pytest.approx(0.25), "full", ())
+
+
+def test_the_foot_of_a_column_is_the_worst_that_it_shows_or_says_what_it_leaves_out():
+    for view in decision(derived(quick_study())).views:
+        for column in view.columns:
+            shown = [entry.share for (_, method), entry in view.entries.items() if method == column.method and not entry.is_alone]
+            assert column.share is None if not shown else column.share == min(shown) or f"{int(100 * min(shown))} % with" in column.note
 
 
 def repeated():
@@ -84,21 +101,21 @@ def repeated():
 def test_a_mask_in_the_papers_definition_counts_only_where_there_is_no_other():
     table = derived(repeated())
     found = decision(table)
-    assert found and found.finding == "At 1K tokens flex is the fastest kernel in all 1 case (1 mask)."
+    assert found and found.finding.endswith("flex leads alone in all 1 case (1 mask). No case was played off.")
     view = found.default
     assert view.masks == ["full_document", "full_document · paper compat"] and view.num_counted == 1 and view.has_repeats
-    assert [(one.method, one.num_cases, one.worst) for one in view.standings] == [
-        ("flex", 1, 1.0), ("sdpa", 1, pytest.approx(0.5)), ("naive", 0, None)], "it has its column all the same"
+    assert [(one.method, one.ran_all, one.share) for one in view.columns] == [
+        ("flex", True, 1.0), ("sdpa", True, pytest.approx(0.5)), ("naive", False, None)], "it has its column all the same"
     assert view.entries["full_document · paper compat", "naive"].share == 1
     packed, = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}))["views"]
-    assert packed["counted"] == 1 and packed["standings"][2][1:] == [0, 0, None, None]
+    assert packed["columns"][2][1:4] == [None, "0 of 1", 0]
     alone = decision(derived(repeated()[2:]))
-    assert alone and not alone.default.has_repeats and "naive is the fastest kernel" in alone.finding
+    assert alone and not alone.default.has_repeats and "naive leads alone" in alone.finding
 
 
 def test_counts_and_families_leave_repeats_out():
-    tile, = (tile for tile in tiles(derived(repeated())) if "Fastest" in tile.label)
-    assert (tile.value, tile.detail) == ("flex", "on 1 of 1 mask; against 1 other")
+    tile, = (tile for tile in tiles(derived(repeated())) if "Leading" in tile.label)
+    assert (tile.value, tile.detail) == ("flex", "leads alone on 1 of 1 mask; against 1 other; none played off")
     family, usual, paper = rankings(derived(repeated()))[0].rows
     assert isinstance(family.winners["fwd"], Winner) and family.winners["fwd"].method == "flex"
     assert [row.winners["fwd"].method for row in (usual, paper) if isinstance(row.winners["fwd"], Winner)] == ["flex", "naive"]
@@ -108,19 +125,20 @@ def test_a_lone_result_is_first_of_nothing(small, tmp_path):
     """Neither frame nor percent nor place, in the map, the last row and the ranking."""
     found = decision(small[small.seqlen == 2048])
     assert found and found.default.entries["causal", "naive"].is_alone
-    assert [(one.num_cases, one.num_first, one.worst) for one in found.default.standings] == [(1, 0, None)]
+    assert [(one.ran_all, one.share) for one in found.default.columns] == [(True, None)]
     text = build([timed("naive", "causal", 9.0, 9.0)], [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
     shown = re.search(r'<tbody>.*?<tfoot>.*?</tfoot>', text[text.index('id="map"'):], re.DOTALL)[0]
     assert 'class="case lone"' in shown and ">only<" in shown and "100" not in re.sub(r'style="[^"]*"', "", shown) and "<b>–</b>" in shown
     ranking = re.search(r"<tbody>.*?</tbody>", text[text.index('id="ranking"'):], re.DOTALL)[0]
-    assert re.findall(r">([^<>]*)</td>", ranking)[0] == "–" and "first" not in ranking and "%" not in ranking
+    assert re.findall(r">([^<>]*)</td>", ranking)[0] == "–" and "leads" not in ranking and "%" not in ranking
 
 
 def test_a_lone_result_is_no_share():
     """sdpa is alone under full and the slower one under causal: both its worst and its mean are those of causal."""
     records = [timed("flex", "causal", 1.0, 1.0), timed("sdpa", "causal", 4.0, 4.0), timed("sdpa", "full", 1.0, 1.0)]
-    sdpa, flex = standings(cases(derived(records), "kernel"))
-    assert (sdpa.num_cases, sdpa.num_first, sdpa.worst, sdpa.mean) == (2, 0, pytest.approx(0.25), pytest.approx(0.25)) and flex.worst == 1
+    sdpa, flex = tallied(derived(records)).values()
+    assert (sdpa.num_cases, sdpa.num_leading, sdpa.worst.share, sdpa.mean) == (2, 0, pytest.approx(0.25), pytest.approx(0.25))
+    assert flex.worst.share == 1
 
 
 def test_the_first_mask_that_is_asked_about_has_a_comparison(tmp_path):
@@ -129,7 +147,7 @@ def test_the_first_mask_that_is_asked_about_has_a_comparison(tmp_path):
     view = decision(derived(records)).default
     assert (view.masks, view.opening) == (["full", "causal"], "causal")
     text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
-    assert "<option>causal</option>" in text and '"mask":"causal"}' in text and "flex is the fastest of 2" in text
+    assert "<option>causal</option>" in text and '"mask":"causal"}' in text and "flex leads 2: " in text
     assert decision(derived(records[:1])).default.opening == "full"
 
 
@@ -138,16 +156,17 @@ def test_the_finding_counts_what_was_compared():
     records = [timed(kernel, mask, time, time, direction=direction) for kernel, time in (("flex", 1.0), ("sdpa", 2.0))
                for mask, direction in (("causal", "fwd"), ("causal", "bwd"), ("full", "fwd"))]
     found = decision(derived(records))
-    assert found and found.finding.endswith("in all 3 cases (2 masks, not all of them in both directions).")
+    assert found and "in all 3 cases (2 masks, not all of them in both directions)" in found.finding
     found = decision(derived([*records, timed("sdpa", "full", 1.0, 1.0, direction="bwd"), timed("sdpa", "prefix_lm", 1.0, 1.0)]))
-    assert found and found.finding.endswith("all 3 cases (2 masks, not all of them in both directions). And only sdpa runs all 5 cases "
-                                            "that were timed: at its worst it reaches 50 % of the best.")
+    assert found and found.finding.endswith(
+        "all 3 cases (2 masks, not all of them in both directions). No case was played off. Only sdpa ran them all (1 was not asked for "
+        "some): at its worst it reaches 50 % of the best.")
 
 
 def test_a_study_of_rows_as_released_says_that_they_are_never_ranked():
     released = [timed("as_released_flex", "causal", 1.0, 1.0)]
     found = decision(derived([timed("flex", "causal", 1.0, 1.0), timed("sdpa", "causal", 2.0, 2.0), *released]))
-    assert found and found.finding.startswith(f"{ASIDE}At 1K tokens flex is the fastest")
+    assert found and found.finding.startswith(f"{ASIDE}At 1K tokens") and "flex leads alone" in found.finding
 
 
 def test_methods_without_any_number_or_rank_are_left_out():
@@ -168,7 +187,8 @@ def test_strategies_come_first_where_there_are_as_many():
                      parallel("usp", 2, 4096, 5.0), parallel("usp", 4, 8192, 5.0)])
     found = decision(table)
     assert found and found.default.ranks == "2" and described(found.default, found) == "4K tokens · 2 ranks × 2K · forward"
-    assert found.finding == "At 4K tokens on 2 ranks ulysses+sdpa is the fastest strategy in all 1 case (1 mask)."
+    assert found.finding.endswith("ulysses+sdpa leads alone in all 1 case (1 mask). No case was played off.")
+    assert found.finding.startswith("At 4K tokens on 2 ranks")
     assert {view.ranks for view in found.views} == {ALONE, "2", "4"}
 
 
@@ -176,13 +196,13 @@ def test_a_setting_with_a_comparison_comes_before_larger_ones_without():
     lonely = [record(cell("sdpa", mask, seqlen=seqlen)) for mask in ("full", "causal") for seqlen in (4096, 8192)]
     rivals = [record(cell("sdpa", kind="cp", strategy=strategy, world=2)) for strategy in ("ulysses", "usp")]
     found = decision(derived([*lonely, *rivals]))
-    assert found and found.default.ranks == "2" and "the fastest strategy" in found.finding
+    assert found and found.default.ranks == "2" and "strategies" not in found.finding
 
 
 def test_nothing_to_decide():
     assert decision(derived([])) is None and decision(derived([record(cell(), OutOfMemory(requested_bytes=None, where="fwd"))])) is None
     lone = decision(derived([record(cell())]))
-    assert lone and lone.finding == "At 1K tokens no two kernels ran the same: there is nothing to compare."
+    assert lone and lone.finding.endswith("no two kernels ran the same: there is nothing to compare.")
 
 
 def test_the_script_has_the_numbers_of_every_view():
@@ -194,11 +214,12 @@ def test_the_script_has_the_numbers_of_every_view():
     assert len(data["views"]) == len(found.views) == 16 and data["default"]["seqlen"] == found.default.seqlen
     for view, packed in zip(found.views, data["views"], strict=True):
         assert [data["masks"][mask] for mask in packed["masks"]] == view.masks
-        assert [data["methods"][name] for name, *_ in packed["standings"]] == [one.method for one in view.standings]
-        for mask, name, tflops, _, _, ms, share, place, _, _, _, row in packed["entries"]:
+        assert [data["methods"][name] for name, *_ in packed["columns"]] == [one.method for one in view.columns]
+        assert packed["verdicts"] == [view.verdicts[mask] for mask in view.masks]
+        for mask, name, tflops, _, _, ms, share, place, _, margin, _, _, row in packed["entries"]:
             entry = view.entries[data["masks"][mask], data["methods"][name]]
-            assert (tflops, ms, share, place) == (pytest.approx(entry.tflops, 1e-3), pytest.approx(entry.ms, 1e-3),
-                                                  pytest.approx(entry.share, 1e-3), entry.place)
+            assert (tflops, ms, share, place, margin) == (pytest.approx(entry.tflops, 1e-3), pytest.approx(entry.ms, 1e-3),
+                                                          pytest.approx(entry.share, 1e-3), entry.place, entry.margin)
             assert table.method[row] == data["methods"][name] and table["mask"][row] == data["names"][mask]
         for mask in view.masks:
             shares = [entry.share for _, entry in view.ranking(mask)]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
+from longca.ranking import Lead, MeasuredPoint, Measurement, compare
+from longca.ranking.table import measurements
 from longca.report.series import DIRECTIONS, FAILURES, attention, labelled, mask_order
 from longca.store.text import number, percent, plural
 
@@ -28,11 +30,12 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
     A row without the defect is of the same study where that has one, and else of another study on the same device.
 
     Adds:
-        ratio, ratio_low, ratio_high: time as released over time without, and its range from the quartiles of both; NA if either failed.
+        ratio, ratio_low, ratio_high: time as released over time without, and its interval (`longca.ranking.Lead`); NA if either failed.
+        apart: the two are told apart.
         memory_ratio: the same of the memory of a call.
         rank_released, rank_without, num_ranked: the place of the kernel's throughput among those of all kernels with records of that call;
             NA where it failed, or where no other kernel has a record.
-        rank_changes: the ranks differ, and not by noise: the quartiles of both do not meet, or the row as released failed.
+        rank_changes: the ranks differ and the two are told apart, or the row as released failed.
     """
     is_released = table.kernel.str.startswith(AS_RELEASED)
     honest = [attention(of_study, "kernel").index for _, of_study in table.groupby("study")]  # in their own study all are ranked
@@ -45,22 +48,23 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
     named = labelled(plain.merge(calls, on=["kernel", *CALL]))  # labels tell these rows apart, and no others
     order = mask_order(named) if len(named) else []
     keys = ["kernel", *CALL, "mask_label", "heads", "is_released"]
-    taken = named.loc[:, [*keys, *TAKEN]].rename(columns=TAKEN)
+    taken = named.loc[:, [*keys, *TAKEN]].rename(columns=TAKEN).assign(measured=measurements(named))
     both = taken[taken.is_released].merge(taken[~taken.is_released], on=["kernel", *CALL, "mask_label", "heads"],
                                           suffixes=("_released", "_without"))
-    both = both.assign(apart=both.study_released != both.study_without, place=both.mask_label.map({m: i for i, m in enumerate(order)}),
+    both = both.assign(other_study=both.study_released != both.study_without, place=both.mask_label.map({m: i for i, m in enumerate(order)}),
                        late=both.direction != "fwd")
     both = both.sort_values(["started_at_released", "started_at_without"], ascending=False, kind="stable")
-    both = both.sort_values("apart", kind="stable").drop_duplicates(["kernel", *CALL])
+    both = both.sort_values("other_study", kind="stable").drop_duplicates(["kernel", *CALL])
     both = both.sort_values(["kernel", "place", "seqlen", "late", *CALL], kind="stable", ignore_index=True)
+    leads = [_lead(*pair) for pair in zip(both.measured_without, both.measured_released, strict=True)]
     both = both.assign(
-        ratio=both.time_ms_released / both.time_ms_without, ratio_low=both.time_ms_low_released / both.time_ms_high_without,
-        ratio_high=both.time_ms_high_released / both.time_ms_low_without,
+        ratio=both.time_ms_released / both.time_ms_without, ratio_low=[lead.low if lead else None for lead in leads],
+        ratio_high=[lead.high if lead else None for lead in leads], apart=[lead is not None and not lead.is_tie for lead in leads],
         memory_ratio=both.peak_bytes_released.astype(float) / both.peak_bytes_without.astype(float).where(both.peak_bytes_without > 0),
         num_cells=2, cell_ids=both.cell_id_released + " " + both.cell_id_without,
         num_samples=both.num_samples_released.fillna(0) + both.num_samples_without.fillna(0))
     return _ranked(both, attention(table, "kernel")).drop(columns=[
-        "is_released_released", "is_released_without", "apart", "place", "late", "cell_id_released", "cell_id_without",
+        "is_released_released", "is_released_without", "measured_released", "measured_without", "other_study", "place", "late", "cell_id_released", "cell_id_without",
         "num_samples_released", "num_samples_without", "started_at_released", "started_at_without"])
 
 
@@ -75,21 +79,28 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
         others = of_calls[key].drop(row["kernel"], errors="ignore") if (key := tuple(row[name] for name in CALL)) in of_calls else []
         places = [1 + int((others > row[f"tflops_{word}"]).sum()) if len(others) and row[f"status_{word}"] == "ok" else None
                   for word in ("released", "without")]
-        apart = row["status_released"] != "ok" or row["ratio_low"] > 1 or row["ratio_high"] < 1
+        apart = row["status_released"] != "ok" or row["apart"]
         found.append({"rank_released": places[0], "rank_without": places[1], "num_ranked": len(others) + 1 if len(others) else None,
                       "rank_changes": places[1] is not None and places[0] != places[1] and bool(apart)})
     ranks = pd.DataFrame(found, columns=["rank_released", "rank_without", "num_ranked", "rank_changes"], index=both.index)
     return both.join(ranks.astype(dict.fromkeys(("rank_released", "rank_without", "num_ranked"), "Int64") | {"rank_changes": bool}))
 
 
+def _lead(without: Measurement | None, released: Measurement | None) -> Lead | None:
+    """The lead of the row without the defect; None if either has no number."""
+    if without is None or released is None:
+        return None
+    return compare(MeasuredPoint("without", (without,)), MeasuredPoint("released", (released,)))
+
+
 def slower(both: pd.DataFrame) -> pd.Series:
-    """True for the pairs that are slower as released: by more than NOTABLE, and by more than their quartiles."""
-    return (both.ratio > 1 + NOTABLE) & (both.ratio_low > 1)
+    """True for the pairs that are slower as released: told apart, and by more than NOTABLE."""
+    return (both.ratio > 1 + NOTABLE) & both.apart
 
 
 def quicker(both: pd.DataFrame) -> pd.Series:
     """The other way round."""
-    return (both.ratio < 1 - NOTABLE) & (both.ratio_high < 1)
+    return (both.ratio < 1 - NOTABLE) & both.apart
 
 
 def effect(of_kernel: pd.DataFrame) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from longca.paper.analysis.select import devices_apart, kernels, main_heads, rates
 from longca.paper.contract import PaperFigure
+from longca.ranking import tallies
+from longca.ranking.sentences import worst_text
+from longca.ranking.tally import num_open
+from longca.report.findings import standings_of
 from longca.report.panels import MASK, in_panel_order
 from longca.report.rates import draw_rates
-from longca.store.text import percent, plural
-from longca.store.view import NOISY
+from longca.store.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,27 +46,27 @@ class Curves(PaperFigure):
 
 
 def most_often_fastest(data: pd.DataFrame) -> str:
-    """The kernel that is the fastest most often, and the one that loses least of those that have nearly all points; on each device.
+    """The kernel that leads most often, and the one that loses least of those that have nearly all points; on each device.
 
-    "fa3 is the fastest at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more, band loses least, at its
-    worst 79 % of the fastest". A point whose samples scatter is no kernel's worst: it tells of what delayed it.
+    "fa3 leads alone at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more, band loses least, at its
+    worst 79 % of the best".
     """
     if devices_apart(data):
         return "; ".join(f"on {device} {most_often_fastest(rows)}" for device, rows in data.groupby("device"))
-    ok = data.loc[data.value.notna()].copy()
-    ok["best"] = ok.groupby(POINT).value.transform("max")
-    rivals = ok.groupby(POINT).method.transform("nunique")
-    ok = ok.loc[rivals > 1]
-    if not len(ok):
+    compared = {key: case for key, case in standings_of(data, POINT).items() if case.is_compared}
+    if not compared:
         return "no two kernels ran the same cells"
-    total = ok.groupby(POINT).ngroups
-    wins = ok[ok.value == ok.best].method.value_counts()
-    shares = ok.assign(share=(ok.value / ok.best).where(ok.noise <= NOISY)).groupby("method").share.agg(["min", "size"])
-    first, count = str(wins.index[0]), int(wins.iloc[0])
-    sentence = f"{first} is the fastest at {count} of {plural(total, 'point')} of mask and length"
-    complete = shares["min"][shares["size"] >= NEARLY_ALL * total].dropna()
-    if len(complete):
-        worst = f"at its worst {percent(float(np.max(complete)))} of the fastest"
-        sentence += (f"; of {len(complete)} kernels with nine tenths of them or more, {complete.idxmax()} loses least, {worst}"
-                     if len(complete) > 1 else f"; only {complete.index[0]} has nine tenths of them or more, {worst}")
+    found, total = tallies(compared), len(compared)
+    first = min(found, key=lambda one: (-one.num_clear, -one.num_leading, -one.mean, one.method))
+    ties = num_open(compared)
+    points = f"{plural(total, 'point')} of mask and length"
+    sentence = f"{first.method} leads alone at {first.num_clear} of {points}" if first.num_clear else f"no kernel leads alone at {points}"
+    sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
+    complete = [one for one in found if one.num_cases >= NEARLY_ALL * total and one.worst]
+    if complete:
+        best = max(complete, key=lambda one: one.worst.share if one.worst else 0.0)
+        assert best.worst
+        worst = f"at its worst {worst_text(best.worst)} of the best"
+        sentence += (f"; of {len(complete)} kernels with nine tenths of them or more, {best.method} loses least, {worst}"
+                     if len(complete) > 1 else f"; only {best.method} has nine tenths of them or more, {worst}")
     return sentence

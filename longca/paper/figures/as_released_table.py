@@ -30,9 +30,9 @@ class AsReleasedTable(PaperTable):
         return pairs(table)
 
     def title(self, data: pd.DataFrame) -> str:
-        apart = int(((data.ratio_low > 1) | (data.ratio_high < 1)).sum())
+        apart = int(data.apart.sum())
         memory = data.memory_ratio.dropna()
-        sentence = f"Of {plural(int(data.ratio.notna().sum()), 'pair')} with two times, {apart} differ by more than their quartiles"
+        sentence = f"Of {plural(int(data.ratio.notna().sum()), 'pair')} with two times, {apart} are told apart"
         if len(memory):
             worst: Any = data.loc[memory.idxmax()]
             sentence += (f"; memory of a call grows most for {worst.kernel}: {number(float(worst.memory_ratio))}× "

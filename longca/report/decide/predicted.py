@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longca.ranking import MeasuredPoint, compare
+from longca.ranking.table import measurements
+from longca.report.series import RESOLUTIONS
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -58,12 +62,14 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row for each rule and setting: rule, SETTING, method, best (the quickest method), regret (its time over that of the
-        quickest, less 1), noise (the spread of both), cell_id.
+        quickest, less 1), tied (it is the quickest, or not told apart from it), cell_id.
     """
     import pandas as pd
 
     found = []
     chosen = named[named.strategy_params == ""]
+    known = named.attrs.get(RESOLUTIONS)
+    chosen = chosen.assign(measured=measurements(chosen))
     for key, cells in chosen.groupby(SETTING, sort=False):
         ran = cells.drop_duplicates("strategy").set_index("strategy")
         if len(ran) < FEWEST:
@@ -74,7 +80,7 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
                  **{f"always {name}": str(name) for name in ran.index}}
         for rule, taken in rules.items():
             row = ran.loc[taken]
-            noise = float(np.nanmax([float(ran.loc[name].noise or 0) for name in (taken, best)]))
+            first, second = (MeasuredPoint(name, (ran.loc[name].measured,)) for name in (best, taken))
             found.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method, "best": ran.loc[best].method,
-                          "regret": float(times[taken] / times[best] - 1), "noise": noise, "status": "ok", "cell_id": row.cell_id})
-    return pd.DataFrame(found, columns=["rule", *SETTING, "method", "best", "regret", "noise", "status", "cell_id"])
+                          "regret": float(times[taken] / times[best] - 1), "tied": taken == best or compare(first, second, known).is_tie, "status": "ok", "cell_id": row.cell_id})
+    return pd.DataFrame(found, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"])

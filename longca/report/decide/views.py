@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
-from longca.report.decide.cases import Standing, cases, num_cases, num_open, standings
+from longca.ranking import RankedMethod, Standing, Tally, tallies
+from longca.ranking.sentences import finding_text, left_out_text, margin, share_text, verdict, worst_text
+from longca.ranking.table import is_played
+from longca.report.decide.cases import CaseKey, Cases, cases
 from longca.report.rows import UNSAFE
-from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit, without_repeats
+from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
 from longca.store.table import is_ranked
-from longca.store.text import number, percent, plural
+from longca.store.text import number, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,10 +38,13 @@ class Placed:
     tflops: float
     low: float
     high: float
+    """the median's 95 % interval"""
     ms: float
     share: float
     place: int
     tied: bool
+    """it is in front with others that are not told apart"""
+    margin: str
     num_samples: int
     num_cells: int
     cell_id: str
@@ -57,6 +62,19 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Column:
+    """The foot of a method's column in a heat map."""
+
+    method: str
+    share: float | None
+    """its worst share; None if it was compared with no other method"""
+    note: str
+    """what stands below it: what it leaves out, on how many masks it ran"""
+    ran_all: bool
+    tip: str
+
+
+@dataclass(frozen=True)
 class HeatMap:
     """One setting and direction."""
 
@@ -65,7 +83,9 @@ class HeatMap:
     ranks: str
     direction: str
     masks: list[str]
-    standings: list[Standing]
+    columns: list[Column]
+    cases: dict[str, Standing]
+    """mask → the standing of the methods there"""
     entries: dict[tuple[str, str], Placed]
     """(mask, method) → its result"""
     missing: dict[tuple[str, str], tuple[str, str]]
@@ -80,21 +100,26 @@ class HeatMap:
     @property
     def num_compared(self) -> int:
         """The results on masks that several methods ran."""
-        return sum(count for count in self._methods_of_masks.values() if count > 1)
+        return sum(len(case.entries) for case in self.cases.values() if case.is_compared)
 
     @property
     def opening(self) -> str:
         """The mask that is shown first: the first that several methods ran, or else the first."""
-        return next((mask for mask in self.masks if self._methods_of_masks[mask] > 1), self.masks[0])
-
-    @cached_property
-    def _methods_of_masks(self) -> Counter[str]:
-        return Counter(mask for mask, _ in self.entries)
+        return next((mask for mask in self.masks if self.cases[mask].is_compared), self.masks[0])
 
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
         """The methods of one mask, the best first."""
-        return sorted(((method, entry) for (name, method), entry in self.entries.items() if name == mask),
-                      key=lambda item: item[1].place)
+        return [(entry.method, self.entries[mask, entry.method]) for entry in self.cases[mask].entries]
+
+    @cached_property
+    def verdicts(self) -> dict[str, str]:
+        """The outcome of each mask, in words."""
+        unit = rate_unit(max(entry.tflops for entry in self.entries.values()))
+        return {mask: verdict(self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms")
+                for mask in self.masks}
+
+    def _ms(self, mask: str) -> float:
+        return self.entries[mask, self.cases[mask].first.method].ms
 
 
 @dataclass(frozen=True)
@@ -114,45 +139,59 @@ def decision(table: pd.DataFrame) -> Decision | None:
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
-    found = {kind: points for kind in ("kernel", "cp") if (named.kind == kind).any() and len(points := cases(table, kind))}
+    found = {kind: of_kind for kind in ("kernel", "cp") if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings}
     if not found:
         return None
     order, views = mask_order(named), []
-    for kind, points in found.items():
-        of_kind = named[named.kind == kind]
-        times, missing = _times(of_kind), _missing(of_kind)
-        for key, rows in points.groupby(["world", "seqlen", "setting", "direction"], sort=True):
-            views.append(_view(kind, key, rows, times, missing.get(key, {}), order))
+    for kind, of_kind in found.items():
+        missing = _missing(named[named.kind == kind])
+        for key in sorted({(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}):
+            world, seqlen, setting, direction = key
+            chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
+            views.append(_view(kind, key, chosen, missing.get(key, {}), order))
     default = _default(views)
     kind = "kernel" if default.ranks == ALONE else "cp"
-    points = found[kind]
-    chosen = points[(points.seqlen == default.seqlen) & (points.setting == default.setting)]
-    chosen = chosen if kind == "kernel" else chosen[chosen.world == int(default.ranks)]
-    finding = f"{ASIDE if aside else ''}{_sentence(without_repeats(chosen), kind)}"
+    chosen = found[kind].where(seqlen=default.seqlen, setting=default.setting)
+    chosen = chosen if kind == "kernel" else chosen.where(world=int(default.ranks))
+    finding = f"{ASIDE if aside else ''}{_sentence(chosen, kind)}"
     return Decision(views, default, finding, [mask for mask in order if any(mask in view.masks for view in views)],
                     dict(zip(named.mask_label, named["mask"], strict=True)))
 
 
-def _view(kind: str, key: tuple[Any, ...], rows: pd.DataFrame, times: dict[tuple[Any, ...], float],
-          missing: dict[tuple[str, str], tuple[str, str]], order: list[str]) -> HeatMap:
+def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str, str], tuple[str, str]],
+          order: list[str]) -> HeatMap:
     world, seqlen, setting, direction = key
-    entries = {(row.mask_label, row.method): Placed(
-        row.value, row.low, row.high, times[(*key, row.mask_label, row.method)], row.share, row.place, bool(row.tied), row.num_samples,
-        row.num_cells, row.cell_ids.split(" ")[0], row.num_methods == 1) for row in rows.itertuples()}
-    seen = set(rows.mask_label)
-    return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction, [mask for mask in order if mask in seen],
-                standings(rows), entries, {name: lost for name, lost in missing.items() if name not in entries and name[0] in seen},
-                num_cases(without_repeats(rows)))
+    of_masks = {name.mask_label: case for name, case in found.standings.items()}
+    entries = {(mask, entry.method): _placed(case, entry) for mask, case in of_masks.items() for entry in case.entries}
+    lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
+    counting = {name.mask_label: case for name, case in found.counting.items()}
+    columns = [_column(tally, len(counting)) for tally in tallies(counting, of_masks)]
+    return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
+                   [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost, len(counting))
 
 
-def _times(named: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    ok = named[named.status == "ok"]
-    return ok.groupby(["world", "seqlen", "setting", "direction", "mask_label", "method"]).time_ms_median.median().astype(float).to_dict()
+def _placed(case: Standing, entry: RankedMethod) -> Placed:
+    cells = entry.point.best_known
+    return Placed(entry.rate, entry.low, entry.high, median(median(cell.times_ms) for cell in cells), entry.share, entry.place,
+                  entry.is_tied or (entry.place == 1 and len(case.leaders) > 1), margin(case, entry.place),
+                  sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id, not case.is_compared)
+
+
+def _column(tally: Tally, num_masks: int) -> Column:
+    worst, ran_all = tally.worst, tally.num_cases == num_masks
+    notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
+    notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
+    least = f"Worst: {worst_text(worst)} of the best, under {worst.where}" if worst else "It was compared with no other method."
+    rest = [f"{count} {words}" for count, words in ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked")) if count]
+    leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
+    tip = f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks" \
+          f"{f' ({chr(44).join(rest)})' if rest else ''}, {leads}.\n{least}"
+    return Column(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
 
 
 def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
     found: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
-    for row in named[named.status != "ok"].itertuples():
+    for row in named[(named.status != "ok") & ~is_played(named)].itertuples():
         key = (row.world, row.seqlen, row.setting, row.direction)
         found.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
     return found
@@ -180,41 +219,25 @@ def _default(views: list[HeatMap]) -> HeatMap:
     return min((view for view in views if view.setting == setting), key=lambda view: list(DIRECTIONS).index(view.direction))
 
 
-def _sentence(found: pd.DataFrame, kind: str) -> str:
-    """The leader at the default setting, and the method that loses least of those that run everything."""
-    thing = "kernel" if kind == "kernel" else "strategy"
-    first = found.iloc[0]
+def _sentence(found: Cases, kind: str) -> str:
+    """The leaders at the default setting, and the method that loses least of those that ran everything."""
+    counting = found.counting
+    first, case = next(iter(counting.items()))
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
-    setting = f" ({first.setting})" if first.setting else ""
-    where = f"At {format_length(int(first.seqlen))} tokens{ranks}{setting}"
-    compared = found[found.num_methods > 1]
-    if not len(compared):
-        return f"{where} no two {thing}s ran the same: there is nothing to compare."
-    masks, directions, total = compared.mask_label.nunique(), compared.direction.nunique(), num_cases(found)
-    contested = num_cases(compared)
-    what = plural(masks, "mask") if directions == 1 else f"{plural(masks, 'mask')}, {' and '.join(DIRECTIONS.values())}" \
-        if contested == masks * directions else f"{plural(masks, 'mask')}, not all of them in both directions"
-    them = "them all" if total == contested else f"all {plural(total, 'case')} that were timed"
-    table = standings(found)
-    winners = sorted((one for one in table if one.num_first), key=lambda one: (-one.num_first, one.method))
-    counts = ", ".join(f"{one.method} on {one.num_first}" for one in winners[:4])
-    more = f", {plural(len(winners) - 4, 'other')} on the rest" if len(winners) > 4 else ""
-    doubt = num_open(compared)
-    noise = f"; in {doubt} the first two lie within the noise" if doubt else ""
-    if len(winners) == 1:
-        opening = f"{where} {winners[0].method} is the fastest {thing} in all {plural(contested, 'case')} ({what}{noise})."
-    else:
-        opening = f"{where} no {thing} is the fastest everywhere: of {plural(contested, 'case')} ({what}), {counts}{more}{noise}."
-    everywhere = sorted(((one, one.worst) for one in table if one.num_cases == total and one.worst is not None),
-                        key=lambda pair: (-pair[1], pair[0].method))
-    if not everywhere:
-        return f"{opening} No {thing} runs {them}."
-    best, worst = everywhere[0]
-    if best.num_first == contested:
-        return opening
-    least = f"Of the {len(everywhere)} that run {them}, {best.method} loses least" if len(everywhere) > 1 else \
-        f"And only {best.method} runs {them}"
-    return f"{opening} {least}: at its worst it reaches {share_text(worst)} of the best."
+    where = f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
+    on = f" on {case.device}" if case.device and case.device not in first.setting else ""
+    return f"{where}{on} {finding_text(counting, 'kernel' if kind == 'kernel' else 'strategy', _covered(counting))}"
+
+
+def _covered(counting: dict[CaseKey, Standing]) -> str:
+    """The masks and directions of the cases that were compared: "12 masks, forward and backward"."""
+    compared = [key for key, case in counting.items() if case.is_compared]
+    masks, directions = {key.mask_label for key in compared}, {key.direction for key in compared}
+    if len(directions) == 1:
+        return plural(len(masks), "mask")
+    if len(compared) == len(masks) * len(directions):
+        return f"{plural(len(masks), 'mask')}, {' and '.join(DIRECTIONS.values())}"
+    return f"{plural(len(masks), 'mask')}, not all of them in both directions"
 
 
 def cells(found: Decision) -> set[str]:
@@ -229,16 +252,16 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
     Args:
         rows: cell → its row in the page's records.
     """
-    methods = sorted({one.method for view in found.views for one in view.standings})
+    methods = sorted({column.method for view in found.views for column in view.columns})
     mask_at, method_at = ({name: index for index, name in enumerate(names)} for names in (found.masks, methods))
     views = [{
         "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
         "masks": [mask_at[mask] for mask in view.masks],
-        "counted": view.num_counted,
-        "standings": [[method_at[one.method], one.num_cases, one.num_first,
-                       *((None, None) if one.worst is None else (_short(one.worst), mask_at[one.where]))] for one in view.standings],
+        "verdicts": [view.verdicts[mask] for mask in view.masks],
+        "columns": [[method_at[column.method], None if column.share is None else _short(column.share), column.note, int(column.ran_all),
+                     column.tip] for column in view.columns],
         "entries": [[mask_at[mask], method_at[method], _short(entry.tflops), _short(entry.low), _short(entry.high), _short(entry.ms),
-                     _short(entry.share), entry.place, int(entry.tied), entry.num_samples, entry.num_cells, rows[entry.cell_id]]
+                     _short(entry.share), entry.place, int(entry.tied), entry.margin, entry.num_samples, entry.num_cells, rows[entry.cell_id]]
                     for (mask, method), entry in view.entries.items()],
         "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
@@ -256,33 +279,6 @@ def described(view: HeatMap, found: Decision) -> str:
     ranks = f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}" if view.ranks != ALONE else \
         "kernels alone" if any(other.ranks != ALONE for other in found.views) else ""
     return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
-
-
-def verdict(view: HeatMap, mask: str) -> str:
-    """The winner of one case and its lead: "band is the fastest of 12: 512 TFLOP/s, 8.0 % faster than fa4"."""
-    ranking = view.ranking(mask)
-    unit = rate_unit(max(entry.tflops for entry in view.entries.values()))
-    (first, best), *others = ranking
-    rate = f"{unit.text(best.tflops)}, {number(best.ms)} ms"
-    if not others:
-        return f"Only {first} ran: {rate}. There is nothing to compare it with."
-    tied = [method for method, entry in others if entry.tied]
-    if tied:
-        rest = next(((method, entry) for method, entry in others if not entry.tied), None)
-        after = f"; then {rest[0]} at {share_text(rest[1].share)}" if rest else ""
-        return f"A tie of {len(tied) + 1} within the noise: {first} ({rate}) and {', '.join(tied)}{after}."
-    second, behind = others[0]
-    return f"{first} is the fastest of {len(ranking)}: {rate}, {ahead(best.tflops / behind.tflops)} {second}."
-
-
-def share_text(share: float) -> str:
-    """0.967 → "96 %". It is never rounded up: only the best has 100 %."""
-    return f"{floor(100 * share)} %"
-
-
-def ahead(lead: float) -> str:
-    """1.08 → "8.0 % faster than"; 3.1 → "3.10 times as fast as"."""
-    return f"{percent(lead - 1)} faster than" if lead < 2 else f"{number(lead)} times as fast as"
 
 
 def _short(value: float) -> float:

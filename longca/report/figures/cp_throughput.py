@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.ranking.sentences import counts_text
 from longca.report.contract import Figure
-from longca.report.findings import contested, fastest, who_wins
+from longca.report.findings import standings_of
 from longca.report.rates import draw_rates, rate_points
 from longca.report.series import join, rate_unit
 
@@ -32,11 +33,11 @@ class ContextParallelThroughput(Figure):
         best = data.loc[data.value.idxmax()] if data.value.notna().any() else None
         if best is None:
             return "Context parallelism: nothing could be timed"
-        winners = fastest(data, ["mask_label", "setting", "direction", "world", "seqlen"])
-        if not len(contested(winners)):
+        found = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
+        if not any(case.is_compared for case in found.values()):
             rate = rate_unit(best.value).text(best.value)
             return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
-        return f"Context parallelism: {who_wins(winners, 'case of mask, ranks, length and direction')}"
+        return f"Context parallelism: {counts_text(found, 'case of mask, ranks, length and direction')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.ranking.sentences import counts_text
 from longca.report.contract import Figure
-from longca.report.findings import fastest, who_wins
+from longca.report.findings import at_largest, standings_of
 from longca.report.rates import RATE, draw_rates
-from longca.report.series import DIRECTIONS, attention, join, labelled, points
+from longca.report.series import DIRECTIONS, attention, join, labelled, points, rankable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ class SparseThroughput(Figure):
                "Points are medians, bars reach from the first to the third quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        tried = attention(labelled(table), "kernel")
+        tried = rankable(attention(labelled(table), "kernel", every=True))
         tried = tried[tried.mask_family == "block-sparse"]
         tried = _at_its_length(tried)
         lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]  # a single one is in the title
@@ -37,9 +38,10 @@ class SparseThroughput(Figure):
                                  kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
-        winners = fastest(data, ["mask", "detail"], x="density")
+        chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
-        return f"Block-sparse{at}: {who_wins(winners, 'panel')}, each at the highest density that two or more ran"
+        judged = {key: case for key, (_, case) in chosen.items()}
+        return f"Block-sparse{at}: {counts_text(judged, 'panel')}, each at the highest density that two or more ran"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}", x_log=False,

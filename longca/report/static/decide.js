@@ -28,25 +28,25 @@ if ($("#views")) {
 
   // ---- numbers of one entry
   const timed = (view) => view.entries.reduce((counts, [mask]) => counts.set(mask, (counts.get(mask) || 0) + 1), new Map());
-  const reader = (view) => ((counts) => ([mask, name, tflops, low, high, ms, share, place, tied, samples, cells, row]) => ({
-    mask, method: methods[name], tflops, low, high, ms, share, place, tied: Boolean(tied), samples, cells, record: records[row],
+  const reader = (view) => ((counts) => ([mask, name, tflops, low, high, ms, share, place, tied, margin, samples, cells, row]) => ({
+    mask, method: methods[name], tflops, low, high, ms, share, place, tied: Boolean(tied), margin, samples, cells, record: records[row],
     alone: counts.get(mask) === 1 }))(timed(view));
   const shown = (entry) => (state.show === "percent" ? (entry.alone ? "only" : String(Math.floor(100 * entry.share + 1e-9)))
     : state.show === "rate" ? number(scaled(entry.tflops)) : number(entry.ms));
   const strength = (share) => Math.round(100 * (Math.max(share - palest, 0) / (1 - palest)) ** 1.5);
   const rateText = (entry) => `${number(scaled(entry.tflops))} ${rate.name} (${number(scaled(entry.low))}–${number(scaled(entry.high))})`;
   const told = (entry) => `${entry.method}, ${masks[entry.mask]}\n${rateText(entry)}, ${number(entry.ms)} ms\n${entry.alone ? "no other method ran this mask" : `${number(100 * entry.share)} % of the best`}`
-    + `${entry.tied ? ", tied" : ""}; n = ${entry.samples}${entry.cells > 1 ? ` over ${entry.cells} seeds` : ""}`;
+    + `${entry.tied ? ", a tie in front" : ""}; n = ${entry.samples}${entry.cells > 1 ? ` over ${entry.cells} seeds` : ""}`;
 
   const drawMap = (view) => {
     const read = reader(view), entries = new Map(view.entries.map((entry) => [`${entry[0]} ${entry[1]}`, read(entry)]));
     const missing = new Map(view.missing.map(([mask, name, status, row]) => [`${mask} ${name}`, [status, records[row]]]));
-    const top = element("tr", {}, element("td"), ...view.standings.map(([name]) => element("th", { scope: "col" },
+    const top = element("tr", {}, element("td"), ...view.columns.map(([name]) => element("th", { scope: "col" },
       element("span", {}, element("i", { class: "swatch", style: `background: var(--${facts.looks[methods[name]]})` }), methods[name]))));
     const line = (mask) => {
       const row = element("tr", mask === state.mask ? { class: "chosen" } : {}, element("th", { scope: "row" },
         element("button", { type: "button", "data-mask": mask, "aria-pressed": String(mask === state.mask) }, picture(names[mask]), element("span", {}, ...broken(masks[mask])))));
-      for (const [name] of view.standings) {
+      for (const [name] of view.columns) {
         const entry = entries.get(`${mask} ${name}`), lost = missing.get(`${mask} ${name}`);
         if (entry) {
           const colour = strength(entry.share);
@@ -58,14 +58,11 @@ if ($("#views")) {
       }
       return row;
     };
-    const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...view.standings.map(([name, count, wins, worst, where]) => {
-      const of = `${count} of ${view.counted}`, all = count === view.counted, least = worst === null ? "It was compared with no other method."
-        : `Worst: ${number(100 * worst)} % of the best, under ${masks[where]}`;
-      return element("td", { class: `worst${all ? " all" : ""}`, "data-tip": `${methods[name]} ran ${all ? "all" : of} masks, first on ${wins}.\n${least}` },
-        element("b", {}, worst === null ? NONE : String(Math.floor(100 * worst + 1e-9))), ...(all ? [] : [element("small", {}, of)]));
-    }));
-    $("#map").classList.toggle("many", view.standings.length > 16);
-    $("#map").style.setProperty("--long", Math.max(...view.standings.map(([name]) => methods[name].length)));
+    const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...view.columns.map(([, share, note, all, tip]) => (
+      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": tip },
+        element("b", {}, share === null ? NONE : String(Math.floor(100 * share + 1e-9))), ...(note ? [element("small", {}, note)] : [])))));
+    $("#map").classList.toggle("many", view.columns.length > 16);
+    $("#map").style.setProperty("--long", Math.max(...view.columns.map(([name]) => methods[name].length)));
     $("#map thead").replaceChildren(top);
     $("#map tbody").replaceChildren(...view.masks.map(line));
     $("#map tfoot").replaceChildren(bottom);
@@ -74,29 +71,17 @@ if ($("#views")) {
   };
 
   // ---- the ranking of one mask
-  const ahead = (lead) => (lead < 2 ? `${percent(lead - 1)} faster than` : `${number(lead)} times as fast as`);
-  const verdict = (ranking) => {
-    const [best, ...others] = ranking, speed = `${number(scaled(best.tflops))} ${rate.name}, ${number(best.ms)} ms`;
-    if (!others.length) return `Only ${best.method} ran: ${speed}. There is nothing to compare it with.`;
-    const tied = others.filter((entry) => entry.tied), next = others.find((entry) => !entry.tied);
-    if (tied.length) {
-      return `A tie of ${tied.length + 1} within the noise: ${best.method} (${speed}) and ${tied.map((entry) => entry.method).join(", ")}`
-        + `${next ? `; then ${next.method} at ${Math.floor(100 * next.share)} %` : ""}.`;
-    }
-    return `${best.method} is the fastest of ${ranking.length}: ${speed}, ${ahead(best.tflops / others[0].tflops)} ${others[0].method}.`;
-  };
-  const margin = (entry) => (entry.alone ? NONE : entry.tied ? (entry.place > 1 ? "tied with the first" : "tied") : entry.place === 1 ? "first" : `${number(1 / entry.share)}× slower`);
   const drawRanking = (view) => {
     const ranking = view.entries.filter(([mask]) => mask === state.mask).map(reader(view)).sort((a, b) => a.place - b.place);
     $("#choose-setting").textContent = described(view);
-    $("#verdict").textContent = verdict(ranking);
+    $("#verdict").textContent = view.verdicts[view.masks.indexOf(state.mask)];
     $("#ranking tbody").replaceChildren(...ranking.map((entry) => {
       const bar = entry.alone ? element("td", {}, NONE)
         : element("td", {}, element("span", { class: "share" }, element("i", { style: `width: ${(100 * entry.share).toFixed(1)}%` })), `${number(100 * entry.share)} %`);
       return element("tr", {}, element("td", { class: "num" }, entry.alone ? NONE : String(entry.place)), element("td", {}, method(entry.method)),
         element("td", { class: "num" }, element("a", { href: `#cell-${entry.record.anchor}` }, number(scaled(entry.tflops)))),
         element("td", { class: "num" }, `${number(scaled(entry.low))}–${number(scaled(entry.high))}`), element("td", { class: "num" }, number(entry.ms)), bar,
-        element("td", {}, margin(entry)), element("td", { class: "num" }, String(entry.samples)));
+        element("td", {}, entry.margin), element("td", { class: "num" }, String(entry.samples)));
     }));
     const lost = view.missing.filter(([mask]) => mask === state.mask).map(([, name, status]) => `${methods[name]} (${status})`);
     $("#choose-missing").textContent = lost.length ? `Without a number here: ${lost.join(", ")}.` : "";

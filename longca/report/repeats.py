@@ -1,0 +1,71 @@
+"""The A/A test of a page: repeats of identical cells, and the share of them that the tie rule calls different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from longca.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
+from longca.ranking.repeats import is_told_apart
+from longca.ranking.resolution import Resolutions
+from longca.ranking.table import pairs_of
+from longca.report.series import RESOLUTIONS
+from longca.store.text import percent, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from longca.ranking import Standing
+
+
+@dataclass(frozen=True)
+class RepeatRow:
+    """One relation on one model of device, as the page's comparisons use it."""
+
+    device: str
+    relation: str
+    num_cases: int
+    """of the page, whose first two are compared so"""
+    resolution: str
+    basis: str
+    """the repeats that it rests on"""
+    known: str
+    """share of these that the rule calls different, by resolutions made without them; "" if not known"""
+    own: str
+    """the same of the page's own repeats; "" without any"""
+
+
+def repeat_rows(named: pd.DataFrame, standings: Iterable[Standing]) -> list[RepeatRow]:
+    """A row for each model and relation of a comparison or a repeat of the page.
+
+    Args:
+        named: `longca.report.series.labelled` table of the page.
+        standings: all of its cases.
+    """
+    resolutions: Resolutions = named.attrs[RESOLUTIONS]
+    pairs: dict[tuple[str, Relation], list[RepeatPair]] = {}
+    for pair in pairs_of(named):
+        pairs.setdefault((pair.first.device, pair.relation), []).append(pair)
+    counts: dict[tuple[str, Relation], int] = {}
+    for case in standings:
+        if case.relation:
+            counts[case.device, case.relation] = counts.get((case.device, case.relation), 0) + 1
+    keys = sorted({*pairs, *counts}, key=lambda key: (key[0], RELATIONS.index(key[1])))
+    return [_row(device, relation, counts.get((device, relation), 0), resolutions, pairs.get((device, relation), []))
+            for device, relation in keys]
+
+
+def _row(device: str, relation: Relation, num_cases: int, resolutions: Resolutions, pairs: list[RepeatPair]) -> RepeatRow:
+    resolution = resolutions.of(device, relation)
+    basis = f"{plural(resolution.num_pairs, 'repeat')}, {WORDS[resolution.relation]}"
+    basis += f" ({resolution.device})" if resolution.device != device else ""
+    basis += " of this study" if resolution.is_own else ""
+    basis += ": borrowed" if resolution.borrowed_by else ""
+    known = "" if resolution.num_apart_held_out is None else _share(resolution.num_apart_held_out, resolution.num_pairs)
+    own = _share(sum(is_told_apart(pair, resolutions) for pair in pairs), len(pairs)) if pairs else ""
+    return RepeatRow(device, WORDS[relation], num_cases, resolution.percent, basis, known, own)
+
+
+def _share(apart: int, count: int) -> str:
+    return f"{percent(apart / count)} of {count}"
