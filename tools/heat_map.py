@@ -14,7 +14,7 @@ from pathlib import Path
 
 from longca.core.units import format_length
 from longca.ranking import Standing, Tally, tallies
-from longca.ranking.sentences import counts_text, everywhere_text, share_text
+from longca.ranking.sentences import finding_text, share_text
 from longca.store.text import short_device
 from tools.pages import ROOT, put
 
@@ -76,10 +76,9 @@ class Finding:
         of_kernels, total = tallies(self.standings), len(self.standings)
         leaders = [one.method for one in of_kernels if one.num_clear]
         subject = f"`{leaders[0]}`" if any(one.num_clear == total for one in of_kernels) else "No kernel"
-        gpu = short_device(self.device)
-        return (f"**{subject} is the fastest under every mask.** The {len(self.masks)} static masks, forward and backward, are "
-                f"{total} cases. On {gpu}: {_marked(counts_text(self.standings, 'case'), of_kernels)}. "
-                f"{_marked(everywhere_text(of_kernels, total, 'kernel'), of_kernels)}")
+        covered = f"{len(self.masks)} static masks, forward and backward"
+        finding = finding_text(self.standings, "kernel", covered)
+        return f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: {_marked(finding, of_kernels)}"
 
     def caption(self) -> str:
         return ("Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart from it. "

@@ -130,7 +130,7 @@ def _print(ranking: CallRanking, also: list[str]) -> None:
 
     print(textwrap.fill(f"{' and '.join(ranking.devices)}: {ranking.finding}", WIDTH))
     unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
-    print_table(ranking.setting, ["method", "ms", unit.name, "half of all samples", "of best", "calls"],
+    print_table(ranking.setting, ["method", "ms", unit.name, "95 %", "of best", "calls"],
                 [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
                   "" if placed.is_alone else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
                   placed.num_samples] for method, placed in ranking.methods])

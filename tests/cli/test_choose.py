@@ -49,7 +49,8 @@ def test_the_order_is_that_of_the_times(table):
     assert [method for method, _ in ranking.methods] == expected.method.tolist()
     assert [placed.ms for _, placed in ranking.methods] == expected.time_ms_median.tolist()
     assert ranking.devices == (H200,) and ranking.num_samples == expected.num_samples.sum() and ranking.num_cells == len(expected)
-    assert f"{expected.method.iloc[0]} is the fastest of {len(expected)}" in ranking.finding and "faster than" in ranking.finding
+    assert ranking.finding.startswith(f"{expected.method.iloc[0]} leads {len(expected)}: ") and "faster than" in ranking.finding
+    assert "not played off" in ranking.finding
     assert ("naive", "oom") in [(method, status) for method, status, _ in ranking.missing]
 
 
@@ -59,7 +60,7 @@ def test_a_tie_is_told_as_one(table):
     for column, value in (("tflops_per_device", 600.0), ("tflops_per_device_low", 590.0), ("tflops_per_device_high", 610.0)):
         alike.loc[rows, column] = value + (alike.method[rows] == "cudnn")
     ranking, = rankings(alike, question())
-    assert ranking.finding.startswith("A tie of 2 within the noise: cudnn (601 TFLOP/s") and "and fa3" in ranking.finding
+    assert ranking.finding.startswith("A tie of 2 in front: cudnn (601 TFLOP/s") and "and fa3" in ranking.finding
 
 
 def test_parameters_that_are_not_named_have_their_defaults_where_these_were_measured(table):
@@ -114,6 +115,10 @@ def test_the_records_that_come_with_the_project(longca):
     after = " ".join(longca("choose", "causal", COLUMNS="80").stdout.split()).partition("; then ")[2].partition(" %")[0]
     method, share = after.split(" at ")
     assert f" {share} % " in next(line for line in longca("choose", "causal").stdout.splitlines() if line.split()[:1] == [method]), "once"
+    assert "records of h100-dense; h100-cp measured some of them, too, and stands aside" in " ".join(done.stdout.split())
+    assert told["studies"] == ["h100-dense"] and "h100-cp" in told["studies_aside"], "no other study is put into the answer"
+    both = longca("choose", "causal", "-d", "bwd", "--json", "reports/h100/h100-dense.parquet", "reports/h100/h100-cp.parquet")
+    assert json.loads(both.stdout)["rankings"][0]["studies"] == ["h100-cp", "h100-dense"], "studies that are named are put together"
     lone = longca("choose", "full", "-s", "8K", "reports/h200/as-released.parquet")
     assert "Only naive ran" in lone.stdout and "100 %" not in lone.stdout
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")
