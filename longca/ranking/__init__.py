@@ -1,4 +1,5 @@
-"""Ranking: who is faster, by how much, and who is not told apart. The only place that knows. Never imports torch.
+"""Ranking: who is faster, by how much, and who is not told apart. The only place that knows. Never imports
+torch.
 
 Only `longca.ranking.table` needs pandas. `longca.ranking.sentences` has the words for all of it.
 """

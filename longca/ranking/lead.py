@@ -44,7 +44,8 @@ class Lead:
 
     @property
     def is_tie(self) -> bool:
-        """The two are not told apart: by repeats of identical cells or by their own samples, they may be equal."""
+        """The two are not told apart: by repeats of identical cells or by their own samples, they may be
+        equal."""
         return (
             self.log_ratio - max(self.below, self.log_resolution)
             <= 0
@@ -65,7 +66,8 @@ def compare(
 ) -> Lead:
     """The lead of the first point over the second; below 1 if it is behind.
 
-    If both were in the same play-offs, these alone count. Of several seeds, those count that both have, if they share any.
+    If both were in the same play-offs, these alone count. Of several seeds, those count that both have, if
+    they share any.
 
     Args:
         resolutions: those of the points if not given, and without them those of the package.
@@ -90,7 +92,8 @@ def compare(
 
 
 def mean_lead(leads: Sequence[Lead]) -> Lead:
-    """The geometric mean of leads in several cases. Its resolution follows from theirs: what devices have in common does not average out.
+    """The geometric mean of leads in several cases. Its resolution follows from theirs: what devices have in
+    common does not average out.
 
     Raises:
         ValueError: there are no leads.
@@ -129,19 +132,34 @@ def _matched(first: MeasuredPoint, second: MeasuredPoint) -> list[tuple[Measurem
 def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     """Half-widths of the interval of a ratio's logarithm.
 
-    Samples that alternated are compared round by round. Of others the widths of both intervals add as independent errors do (MOVER).
+    Samples that alternated are compared round by round. Of others the widths of both intervals add as
+    independent errors do (MOVER).
     """
-    rounds = min(len(first.times_ms), len(second.times_ms))
-    middle = log(first.rate / second.rate)
-    if first.playoff and first.playoff == second.playoff and rounds:
-        ratios = [log(other / one) for one, other in zip(first.times_ms, second.times_ms, strict=False)]
-        # rates may count other work than calls, the same in both or not: the ratio of the medians says how much
+    rounds = _rounds(first, second)
+    if rounds:
+        middle = log(first.rate / second.rate)
+        ratios = [log(other / one) for one, other in rounds]
+        # rates may count other work than calls do: the ratio of the medians says how much
         shift = middle - log(median(second.times_ms) / median(first.times_ms))
         low, high = median_interval(ratios)
         return max(middle - low - shift, 0.0), max(high + shift - middle, 0.0)
     below = log(first.rate / first.low) ** 2 + log(second.high / second.rate) ** 2
     above = log(first.high / first.rate) ** 2 + log(second.rate / second.low) ** 2
     return below**0.5, above**0.5
+
+
+def _rounds(first: Measurement, second: Measurement) -> list[tuple[float, float]]:
+    """The times of both in each round that both played; none if they were not in one play-off."""
+    if not first.playoff or first.playoff != second.playoff:
+        return []
+    if not (first.rounds and second.rounds):
+        return list(zip(first.times_ms, second.times_ms, strict=False))
+    others = dict(zip(second.rounds, second.times_ms, strict=False))
+    return [
+        (time, others[number])
+        for number, time in zip(first.rounds, first.times_ms, strict=False)
+        if number in others
+    ]
 
 
 def _of_mean(widths: Sequence[float]) -> float:

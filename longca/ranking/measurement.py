@@ -12,7 +12,8 @@ from longca.ranking.interval import median_interval
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured cell. Rates are in any unit that is the same for all that are compared; higher is better."""
+    """One measured cell. Rates are in any unit that is the same for all that are compared; higher is
+    better."""
 
     rate: float
     """at the median time; above 0"""
@@ -26,6 +27,8 @@ class Measurement:
     run: str = ""
     playoff: str = ""
     """id of the play-off in which its calls alternated with others'; "" for a cell measured by itself"""
+    rounds: tuple[float, ...] = field(default=(), repr=False)
+    """of a play-off: the round of each sample; of all players one sample a round, in this order, if empty"""
     seed: int = 0
     cell_id: str = ""
     version: str = ""

@@ -77,7 +77,8 @@ class Standing:
 
     @property
     def played_off(self) -> bool:
-        """The first and the second were timed in turn in one process; else there is a leading group, and no winner."""
+        """The first and the second were timed in turn in one process; else there is a leading group, and no
+        winner."""
         return self.is_compared and self.first.in_playoff
 
     @property
@@ -112,8 +113,9 @@ def standing(
 ) -> Standing:
     """The standing of one case.
 
-    If two methods or more were in a play-off, the first is found among them by their play-off alone; other methods come after them, by
-    their own measurements beside the first's. Equal rates stand in the order of their names.
+    If two methods or more were in a play-off, the first is found among them by their play-off alone; other
+    methods come after them, by their own measurements beside the first's. Equal rates stand in the order of
+    their names.
 
     Args:
         points: one a method, at least one.
@@ -147,10 +149,11 @@ def standing(
 
 
 def mean_standing(standings: Sequence[Standing]) -> Standing | None:
-    """The standing by the geometric mean over cases, of the methods that have a number in all of them. None if none has, or no case.
+    """The standing by the geometric mean over cases, of the methods that have a number in all of them. None
+    if none has, or no case.
 
-    Cases of one model of device. A method that could not run one of them stands in `could_not`, with the first such status; one that was
-    not asked there, in `not_asked`.
+    Cases of one model of device. A method that could not run one of them stands in `could_not`, with the
+    first such status; one that was not asked there, in `not_asked`.
     """
     methods = dict.fromkeys(entry.method for case in standings for entry in case.entries)
     complete = {method: [entry for case in standings if (entry := case.entry(method))] for method in methods}

@@ -12,7 +12,8 @@ from longca.ranking.resolution import Resolutions
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """One method in one setting, all seeds of its mask together. All its measurements are of one model of device."""
+    """One method in one setting, all seeds of its mask together. All its measurements are of one model of
+    device."""
 
     method: str
     measurements: tuple[Measurement, ...]

@@ -1,4 +1,5 @@
-"""Relations of two measurements: the closer they belong together, the smaller the differences that mean something."""
+"""Relations of two measurements: the closer they belong together, the smaller the differences that mean
+something."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from longca.ranking.measurement import Measurement
 
 Relation = Literal["play-off", "run", "device", "model", "other model"]
 RELATIONS: tuple[Relation, ...] = ("play-off", "run", "device", "model")
-"""from the closest to the farthest; two models of devices are beyond all of them and are never ranked together"""
+"""from the closest to the farthest; two models of devices are beyond all of them and are never ranked
+together"""
 WORDS: dict[Relation, str] = {
     "play-off": "alternating calls in one process",
     "run": "one device in one run",
@@ -21,7 +23,8 @@ WORDS: dict[Relation, str] = {
 
 
 def relation_of(first: Measurement, second: Measurement) -> Relation:
-    """The closest relation that is known of two measurements. Where a device is not known, another one is assumed."""
+    """The closest relation that is known of two measurements. Where a device is not known, another one is
+    assumed."""
     if first.device != second.device:
         return "other model"
     if first.playoff and first.playoff == second.playoff:

@@ -1,4 +1,5 @@
-"""Repeats (A/A): pairs of measurements of the same thing. They say how small a difference still means something."""
+"""Repeats (A/A): pairs of measurements of the same thing. They say how small a difference still means
+something."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def is_told_apart(pair: RepeatPair, resolutions: Resolutions) -> bool:
 def repeat_pairs(measurements: Iterable[Measurement], *, any_version: bool = False) -> list[RepeatPair]:
     """All pairs of measurements of one cell that the same code made on one model of device.
 
-    Calls of a play-off alternate: the two halves of its samples, every other one, are such a pair for the relation "play-off".
+    Calls of a play-off alternate: the two halves of its samples, every other one, are such a pair for the
+    relation "play-off".
 
     Args:
         any_version: also of several method versions: the caller knows that the timed code is the same.

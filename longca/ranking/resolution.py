@@ -1,7 +1,9 @@
-"""Resolutions: the differences that two measurements of the same thing show, by model of device and by their relation.
+"""Resolutions: the differences that two measurements of the same thing show, by model of device and by their
+relation.
 
-Two medians that differ by less are not told apart. They are made from repeats of identical cells by `python -m tools.repeats`; repeats
-in a user's own records widen them where these differ by more (`Resolutions.widened`).
+Two medians that differ by less are not told apart. They are made from repeats of identical cells by `python
+-m tools.repeats`; repeats in a user's own records widen them where these differ by more
+(`Resolutions.widened`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ FILE = Path(__file__).with_name("repeats.json")
 QUANTILE = 0.95  # of pairs of repeats, at most one in twenty is called different
 ENOUGH = 100  # pairs from which the quantile is taken as it is; of fewer, an upper bound of it
 BOUND = 0.9  # confidence of that bound
-LEAST_PAIRS = 20  # pairs without which nothing is known of a relation: their 95th percentile would be beyond the largest
+LEAST_PAIRS = 20  # of a relation: the 95th percentile of fewer would be beyond the largest
 DOUBT = 0.05  # probability below which a study's own repeats are worse than the known resolution allows
 
 
@@ -36,7 +38,8 @@ class Resolution:
     """natural logarithm of the ratio of two medians up to which they are not told apart"""
     num_pairs: int
     common: float = 1.0
-    """share of the variance that all cells of a pair of devices have in common, from 0 to 1: a mean over cells does not shrink it"""
+    """share of the variance that all cells of a pair of devices have in common, from 0 to 1: a mean over
+    cells does not shrink it"""
     num_apart: int | None = None
     """pairs that the tie rule calls different by this resolution; None if not counted"""
     num_apart_held_out: int | None = None
@@ -56,9 +59,11 @@ class Resolution:
         return self.log_ratio * (self.common + (1 - self.common) / count) ** 0.5
 
     def __str__(self) -> str:
-        origin = f"{plural(self.num_pairs, 'repeat')} on {WORDS[self.relation]}{f' ({self.device})' if self.device else ''}"
+        device = f" ({self.device})" if self.device else ""
+        origin = f"{plural(self.num_pairs, 'repeat')} on {WORDS[self.relation]}{device}"
         own = " of this study" if self.is_own else ""
-        return f"{self.percent}, from {origin}{own}{f'; none are known of {self.borrowed_by}' if self.borrowed_by else ''}"
+        borrowed = f"; none are known of {self.borrowed_by}" if self.borrowed_by else ""
+        return f"{self.percent}, from {origin}{own}{borrowed}"
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,9 @@ class Resolutions:
     def of(self, device: str, relation: Relation) -> Resolution:
         """The resolution of a relation on a model of device.
 
-        Where there are too few repeats of it, it is that of the next wider relation on that model, and without any the widest that is
-        known of any model; then `borrowed_by` says so. Across two models it is the widest as well.
+        Where there are too few repeats of it, it is that of the next wider relation on that model, and
+        without any the widest that is known of any model; then `borrowed_by` says so. Across two models it is
+        the widest as well.
         """
         by_key = {(entry.device, entry.relation): entry for entry in self.entries}
         for wider in RELATIONS[RELATIONS.index(relation) :] if relation in RELATIONS else ():
@@ -91,9 +97,11 @@ class Resolutions:
         return _borrowed(widest, f"{WORDS[relation]}{f' ({device})' if device else ''}")
 
     def widened(self, pairs: Iterable[RepeatPair]) -> Resolutions:
-        """The same with the repeats of a study, which count where more than one in twenty differ by more than is known.
+        """The same with the repeats of a study, which count where more than one in twenty differ by more than
+        is known.
 
-        A play-off's relation is always that of the study itself, if it has enough repeats: they are of the very same calls.
+        A play-off's relation is always that of the study itself, if it has enough repeats: they are of the
+        very same calls.
         """
         groups: dict[tuple[str, Relation], list[RepeatPair]] = defaultdict(list)
         for pair in pairs:
@@ -124,7 +132,8 @@ class Resolutions:
 
 
 def upper_quantile(values: Sequence[float]) -> float:
-    """The 95th percentile of values; of fewer than 100 an upper bound of it (90 %), and the largest where that would be beyond."""
+    """The 95th percentile of values; of fewer than 100 an upper bound of it (90 %), and the largest where
+    that would be beyond."""
     ordered = sorted(values)
     count = len(ordered)
     if count >= ENOUGH:

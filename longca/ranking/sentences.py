@@ -28,6 +28,10 @@ def ahead(ratio: float) -> str:
     return f"{percent(ratio - 1)} faster than" if ratio < 2 else f"{number(ratio)} times as fast as"
 
 
+def was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
 def names(methods: Sequence[str], most: int = MOST_NAMES) -> str:
     """ "fa3, fa4 and flex", or "fa3, fa4 and 5 others"."""
     if len(methods) > most:
@@ -36,11 +40,13 @@ def names(methods: Sequence[str], most: int = MOST_NAMES) -> str:
 
 
 def lead_text(lead: Lead, second: str) -> str:
-    """ "8.0 % faster than fa4 (3.9 to 12 %)", or "tied with fa4 (0.40 % ahead; 3.7 % would tell them apart)"."""
+    """ "8.0 % faster than fa4 (3.9 to 12 %)", or "tied with fa4 (0.40 % ahead; 3.7 % would tell them
+    apart)"."""
     if lead.is_tie:
         needed = max(lead.below if lead.log_ratio > 0 else lead.above, lead.log_resolution)
         side = "ahead" if lead.log_ratio >= 0 else "behind"
-        return f"tied with {second} ({percent(expm1(abs(lead.log_ratio)))} {side}; {percent(expm1(needed))} would tell them apart)"
+        apart = f"{percent(expm1(abs(lead.log_ratio)))} {side}"
+        return f"tied with {second} ({apart}; {percent(expm1(needed))} would tell them apart)"
     if 1 <= lead.ratio < 2:
         return f"{ahead(lead.ratio)} {second} ({percent(lead.low - 1)[:-2]} to {percent(lead.high - 1)})"
     return f"{ahead(lead.ratio)} {second}"
@@ -52,7 +58,7 @@ def field_text(case: Standing) -> str:
     if case.could_not:
         parts.append(f"{len(case.could_not)} could not")
     if case.not_asked:
-        parts.append(f"{len(case.not_asked)} {'was' if len(case.not_asked) == 1 else 'were'} not asked")
+        parts.append(f"{len(case.not_asked)} {was(len(case.not_asked))} not asked")
     return "; ".join(parts)
 
 
@@ -67,8 +73,9 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     """The outcome of one case in a sentence or two.
 
     "band is the fastest of 12, by a play-off: 512 TFLOP/s, 8.0 % faster than fa4 (6.1 to 9.9 %)."
-    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). Two devices of one model, not played off."
-    "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played off."
+    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). Two devices of one model, not played
+    off." "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not
+    played off."
     """
     first, rate = case.first, rate_text(case.first.rate)
     if not case.is_compared:
@@ -113,9 +120,11 @@ def left_out_text(worst: WorstShare) -> str:
 
 
 def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: int = 3) -> str:
-    """The leaders of many cases: "band leads on 9 of 13 masks, flex on 2; on 2 no method leads alone, each against 3 to 12 others".
+    """The leaders of many cases: "band leads on 9 of 13 masks, flex on 2; on 2 no method leads alone, each
+    against 3 to 12 others".
 
-    Only cases that two methods ran count. A tie in front counts for nobody. `thing` names a case: "mask", "case of mask and length".
+    Only cases that two methods ran count. A tie in front counts for nobody. `thing` names a case: "mask",
+    "case of mask and length".
     """
     compared = {key: case for key, case in standings.items() if case.is_compared}
     ran = sorted({case.first.method for case in standings.values()})
@@ -133,7 +142,8 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
     things = f"{noun}s{of}{rest}"
     against = rivals_text(compared)
     if not first[0]:
-        return f"No method leads alone on {f'any of {total} {things}' if total > 1 else f'the one {thing}'}, {against}"
+        every = f"any of {total} {things}" if total > 1 else f"the one {thing}"
+        return f"No method leads alone on {every}, {against}"
     where = (
         f"all {total} {things}"
         if first[1] == total > 1
@@ -160,8 +170,8 @@ def rivals_text(compared: Mapping[Any, Standing]) -> str:
 def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", covered: str = "") -> str:
     """The end of a sentence about many cases, and a second sentence.
 
-    "band leads alone in 9 of 24 cases (12 masks, forward and backward), fa3 in 3; in 12 no kernel leads alone.
-    No case was played off. Of the 7 that ran them all (6 could not run some), band loses least: …"
+    "band leads alone in 9 of 24 cases (12 masks, forward and backward), fa3 in 3; in 12 no kernel leads
+    alone. No case was played off. Of the 7 that ran them all (6 could not run some), band loses least: …"
 
     Args:
         thing: what is ranked, in the singular.
@@ -183,17 +193,22 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
         opening = f"{first} {verb} in {f'all {cases}' if count == total else f'{count} of {cases}'}"
         opening += "".join(f", {method} in {number_of}" for method, number_of in others[: MOST_NAMES - 1])
         rest = len(others) - MOST_NAMES + 1
-        opening += f", {plural(rest, 'other')} in {sum(value for _, value in others[MOST_NAMES - 1 :])}" if rest > 0 else ""
+        opening += (
+            f", {plural(rest, 'other')} in {sum(value for _, value in others[MOST_NAMES - 1 :])}"
+            if rest > 0
+            else ""
+        )
         opening += f"; in {num_ties} no {thing} {verb}" if num_ties else ""
     if played != total:
-        opening += f". {'No case was' if not played else f'{played} of them were'} played off"
+        opening += f". {'No case was' if not played else f'{played} of them {was(played)}'} played off"
     if ordered and ordered[0][1] == len(standings):
         return f"{opening}."
     return f"{opening}. {everywhere_text(tallies(standings), len(standings), thing)}"
 
 
 def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
-    """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run them all, band loses least: …"."""
+    """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run
+    them all, band loses least: …"."""
     everywhere = sorted(
         (one for one in found if one.num_cases == total and one.worst),
         key=lambda one: (-_share(one), one.method),
@@ -203,7 +218,7 @@ def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
     )
     not_asked = missing["not asked"]
     parts = [f"{missing['could not']} could not run some"] if missing["could not"] else []
-    parts += [f"{not_asked} {'was' if not_asked == 1 else 'were'} not asked for some"] if not_asked else []
+    parts += [f"{not_asked} {was(not_asked)} not asked for some"] if not_asked else []
     rest = "; ".join(parts)
     if not everywhere:
         return f"No {thing} has a number in all of them{f' ({rest})' if rest else ''}."

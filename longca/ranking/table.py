@@ -1,4 +1,5 @@
-"""The ranking of the derived table: its rows as measurements, points and standings. The only module here that needs pandas."""
+"""The ranking of the derived table: its rows as measurements, points and standings. The only module here that
+needs pandas."""
 
 from __future__ import annotations
 
@@ -35,94 +36,100 @@ CASE = (
     "sustained",
 )
 """what cells have in common that are ranked together; seeds of a mask are one case"""
-_READ = {
-    *CASE,
-    "cell_id",
-    "study",
-    "method",
-    "seed",
-    "status",
-    "device_type",
+_FACTS = (
+    "device",
     "hostname",
     "gpus",
     "run_id",
     "playoff",
+    "playoff_rounds",
+    "seed",
+    "cell_id",
     "method_version",
-    "started_at",
-    "disturbed",
     "noise",
+    "disturbed",
+)
+_READ = {
+    *CASE,
+    *_FACTS,
+    "study",
+    "method",
+    "status",
+    "device_type",
+    "repeat",
+    "started_at",
     "samples_ms",
     RATE,
 }
 COLUMNS = tuple(column.name for column in TABLE if column.name in _READ)
-"""the columns of the derived table that ranking reads, beside those of `longca.store.table.is_ranked`; what a table lacks is not known"""
+"""the columns of the derived table that ranking reads, beside those of `longca.store.table.is_ranked`; what a
+table lacks is not known"""
 ABSENT = "unavailable"  # the status of a method that is not installed: it was not asked what it can do
 
 
 def counted(table: pd.DataFrame) -> pd.Series:
-    """True for the rows that stand for their cells: neither of a play-off, nor repeats of a cell that has another row.
+    """True for the rows that stand for their cells: neither beside them, nor repeats of a cell that has
+    another row.
 
     Of several studies with records of one method in one case, that counts which measured most methods
     there; of several records of a cell the newest, if possible one that nothing disturbed.
     """
-    keep = ~is_played(table)
-    names = [name for name in (*CASE, "study", "method", "cell_id", "status", "started_at", "disturbed") if name in table]
+    keep = ~is_beside(table)
+    names = [
+        name
+        for name in (*CASE, "study", "method", "cell_id", "status", "started_at", "disturbed")
+        if name in table
+    ]
     rows = table.loc[keep, names]
-    if not rows.duplicated([name for name in ("cell_id", "device") if name in names]).any():
+    if not rows.duplicated([name for name in ("cell_id", "method", "device") if name in names]).any():
         return keep
-    rows["case"] = rows.groupby([name for name in CASE if name in names], sort=False, dropna=False).ngroup()
+    case = [name for name in CASE if name in names]
+    rows["case"] = rows.groupby(case, sort=False, dropna=False).ngroup()
     rows["ran"] = rows.method.where(rows.status == "ok")
     rows["methods"] = rows.groupby(["case", "study"], dropna=False).ran.transform("nunique")
     rows["disturbed"] = rows.disturbed.fillna(False).astype(bool) if "disturbed" in names else False
-    rows = rows.sort_values([name for name in ("methods", "study", "started_at") if name in rows],
-                            ascending=[name == "study" for name in ("methods", "study", "started_at") if name in rows], kind="stable")
+    order = [name for name in ("methods", "study", "started_at") if name in rows]
+    rows = rows.sort_values(order, ascending=[name == "study" for name in order], kind="stable")
     rows = rows[rows.study == rows.groupby(["case", "method"]).study.transform("first")]
-    chosen = rows.sort_values("disturbed", kind="stable").drop_duplicates(["case", "cell_id"])
+    chosen = rows.sort_values("disturbed", kind="stable").drop_duplicates(["case", "method", "cell_id"])
     return keep & keep.index.isin(chosen.index)
 
 
 def is_played(table: pd.DataFrame) -> pd.Series:
     """True for the rows of play-offs, which rank, and stand for no cell."""
+    return _has(table, "playoff")
+
+
+def is_beside(table: pd.DataFrame) -> pd.Series:
+    """True for the rows of play-offs and for second measurements: their cells have rows of their own."""
+    return is_played(table) | _has(table, "repeat")
+
+
+def _has(table: pd.DataFrame, name: str) -> pd.Series:
     import pandas as pd
 
-    if "playoff" not in table:
+    if name not in table:
         return pd.Series(False, index=table.index)
-    return table.playoff.fillna("") != ""
+    values = table[name]
+    return values.fillna(False).astype(bool) if values.dtype != object else values.fillna("") != ""
 
 
 def measurements(table: pd.DataFrame, rate: str = RATE) -> list[Measurement | None]:
     """Each row as a measurement; None for rows without a rate above 0."""
-    columns = {
-        name: table[name].tolist() if name in table else [None] * len(table)
-        for name in (
-            "status",
-            rate,
-            "samples_ms",
-            "device",
-            "device_type",
-            "hostname",
-            "gpus",
-            "run_id",
-            "playoff",
-            "seed",
-            "cell_id",
-            "method_version",
-            "noise",
-            "disturbed",
-        )
-    }
-    return [_measurement(*values) for values in zip(*columns.values(), strict=True)]
+    names = [name for name in (*_FACTS, "status", "samples_ms", "device_type", rate) if name in table]
+    rows = zip(*(table[name].tolist() for name in names), strict=True)
+    return [_measurement(dict(zip(names, values, strict=True)), rate) for values in rows]
 
 
 def resolutions_of(table: pd.DataFrame) -> Resolutions:
-    """The resolutions by which the rows of a table are told apart: those of the package, with the table's own repeats."""
+    """The resolutions by which the rows of a table are told apart: those of the package, with the table's own
+    repeats."""
     return Resolutions.known().widened(pairs_of(table))
 
 
 def pairs_of(table: pd.DataFrame, *, any_version: bool = False) -> list[RepeatPair]:
     """The repeats among the rows of attention: see `repeat_pairs`."""
-    cells = table.cell_id.duplicated(keep=False)
-    cells |= is_played(table)
+    cells = table.cell_id.duplicated(keep=False) | is_played(table)
     if "is_control" in table:
         cells &= ~table.is_control.astype(bool)
     chosen = table[cells & (table.status == "ok")]
@@ -132,7 +139,8 @@ def pairs_of(table: pd.DataFrame, *, any_version: bool = False) -> list[RepeatPa
 def points(
     table: pd.DataFrame, by: Sequence[str], resolutions: Resolutions | None = None
 ) -> dict[tuple[Any, ...], MeasuredPoint]:
-    """The points of all combinations of `by` and method that have a rate, by the values of `by`, then the method.
+    """The points of all combinations of `by` and method that have a rate, by the values of `by`, then the
+    method.
 
     Args:
         by: columns that tell cases apart; with the device's model among them, or in one that has it.
@@ -158,7 +166,8 @@ def standings(
     methods: Collection[str] | None = None,
     resolutions: Resolutions | None = None,
 ) -> dict[tuple[Any, ...], Standing]:
-    """The standing of each case of a table in which any method has a rate, by the values of `by`, in the order of the rows.
+    """The standing of each case of a table in which any method has a rate, by the values of `by`, in the
+    order of the rows.
 
     Args:
         table: rows that may be ranked (`longca.store.table.is_ranked`), of any status.
@@ -196,43 +205,29 @@ def standings(
     return found
 
 
-def _measurement(
-    status: Any,
-    rate: Any,
-    samples: Any,
-    device: Any,
-    device_type: Any,
-    host: Any,
-    gpus: Any,
-    run: Any,
-    playoff: Any,
-    seed: Any,
-    cell_id: Any,
-    version: Any,
-    noise: Any,
-    disturbed: Any,
-) -> Measurement | None:
-    value = _number(rate)
-    if (status is not None and status != "ok") or not value > 0:
+def _measurement(row: dict[str, Any], rate: str) -> Measurement | None:
+    value = _number(row[rate])
+    if row.get("status", "ok") != "ok" or not value > 0:
         return None
-    facts = {
-        "device": device or "",
-        "unit": gpus or (host if device_type == "cpu" else "") or "",
-        "run": run or "",
-        "playoff": playoff or "",
-        "seed": int(_number(seed)) if _number(seed) == _number(seed) else 0,
-        "cell_id": cell_id or "",
-        "version": version or "",
-        "noise": _number(noise) if _number(noise) == _number(noise) else 0.0,
-        "disturbed": disturbed is True,
+    seed, noise, rounds = _number(row.get("seed")), _number(row.get("noise")), row.get("playoff_rounds")
+    facts: dict[str, Any] = {
+        "device": row.get("device") or "",
+        "unit": row.get("gpus") or (row.get("hostname") if row.get("device_type") == "cpu" else "") or "",
+        "run": row.get("run_id") or "",
+        "playoff": row.get("playoff") or "",
+        "rounds": tuple(rounds) if hasattr(rounds, "__len__") else (),
+        "seed": int(seed) if seed == seed else 0,
+        "cell_id": row.get("cell_id") or "",
+        "version": row.get("method_version") or "",
+        "noise": noise if noise == noise else 0.0,
+        "disturbed": row.get("disturbed") is True,
     }
-    times = tuple(samples) if hasattr(samples, "__len__") else ()
+    times = tuple(row["samples_ms"]) if hasattr(row.get("samples_ms"), "__len__") else ()
     if not times:
         return Measurement(value, value, value, **facts)
-    timed = Measurement.timed(times, **facts)
-    return Measurement(
-        value, value * timed.low / timed.rate, value * timed.high / timed.rate, times_ms=times, **facts
-    )
+    timed = Measurement.timed(times)
+    scale = value / timed.rate
+    return Measurement(value, scale * timed.low, scale * timed.high, times_ms=times, **facts)
 
 
 def _number(value: Any) -> float:

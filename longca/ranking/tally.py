@@ -1,4 +1,5 @@
-"""Tallies: each method over many cases: how often it leads, its mean share, and its worst share with what that leaves out."""
+"""Tallies: each method over many cases: how often it leads, its mean share, and its worst share with what
+that leaves out."""
 
 from __future__ import annotations
 
@@ -10,8 +11,7 @@ from typing import Any
 
 from longca.ranking.order import RankedMethod, Standing
 from longca.ranking.point import MeasuredPoint
-
-NOISY = 0.1  # interquartile range over median beyond which a share tells of the host, not of the method: as `longca.store.view` has it
+from longca.store.view import NOISY
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def num_played_off(standings: Mapping[Any, Standing]) -> int:
 
 
 def reason_to_leave_out(point: MeasuredPoint) -> str:
-    """The reason why a share of this point tells more of what delayed it than of the method; "" if none is known."""
+    """The reason why a share of this point tells more of what delayed it than of the method; "" if none is
+    known."""
     return "disturbed" if point.disturbed else "noisy" if point.noise > NOISY else ""
 
 

@@ -12,6 +12,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
 from longca.core.version import VERSION
+from longca.ranking.table import is_beside
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.decide.cases import cases
@@ -123,12 +124,14 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    ordered = to_report(records, problems)
+    everything = to_report(records, problems)
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
-    values = columns(ordered, hardware)
-    table = labelled(with_predictions(frame(values), ordered))
+    values = columns(everything, hardware)
+    whole = with_predictions(frame(values), everything)
+    table = labelled(whole)
+    ordered = [record for record, beside in zip(everything, is_beside(whole), strict=True) if not beside]
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
@@ -164,7 +167,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables, "repeat_rows": repeat_rows(table, standings),
-        "files": _files(out, sources, _downloads(ordered, values, beside) if beside else []), "overviews": overviews(out),
+        "files": _files(out, sources, _downloads(everything, values, beside) if beside else []), "overviews": overviews(out),
         "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,

@@ -10,7 +10,7 @@ from longca.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
 from longca.ranking.repeats import is_told_apart
 from longca.ranking.resolution import Resolutions
 from longca.ranking.table import pairs_of
-from longca.report.series import RESOLUTIONS
+from longca.report.series import RESOLUTIONS, with_beside
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def repeat_rows(named: pd.DataFrame, standings: Iterable[Standing]) -> list[Repe
     """
     resolutions: Resolutions = named.attrs[RESOLUTIONS]
     pairs: dict[tuple[str, Relation], list[RepeatPair]] = {}
-    for pair in pairs_of(named):
+    for pair in pairs_of(with_beside(named)):
         pairs.setdefault((pair.first.device, pair.relation), []).append(pair)
     counts: dict[tuple[str, Relation], int] = {}
     for case in standings:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.ranking.table import RATE, counted, is_played, resolutions_of
+from longca.ranking.table import RATE, counted, is_beside, is_played, resolutions_of
 from longca.ranking.table import points as ranked_points
 from longca.store.table import is_ranked
 from longca.store.text import number, plural, rate_scale
@@ -20,6 +20,7 @@ FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
+BESIDE = "beside"  # in a table's attributes: rows of the same cells from play-offs, and second measurements
 RESOLUTIONS = "resolutions"  # in a table's attributes, and in those of its parts: by which all of its rows are told apart
 POINT = "point"  # the column of points as which rates are ranked
 PAPER_COMPAT = "paper_compat=True"
@@ -53,12 +54,50 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         detail: all of these beside the mask's name.
 
     A table that has its labels is given back as it is; a part of one gets labels of its own.
+
+    Returns:
+        The rows that stand for cells. Those of play-offs and of second measurements rank and tell how much is noise; they are kept
+        beside these (`with_beside`).
     """
+    import pandas as pd
+
     if table.attrs.get(LABELLED) == len(table):
         return table
+    attrs, beside = table.attrs, is_beside(table)
+    resolutions = attrs.get(RESOLUTIONS) or resolutions_of(table)
+    kept = attrs.get(BESIDE)
+    own = table[~beside]
+    more = kept.rows[kept.rows.cell_id.isin(own.cell_id) & kept.rows.device.isin(own.device)] if kept else table[beside]
+    every = _with_labels(pd.concat([own, more], ignore_index=True) if len(more) else own)
+    named = every.iloc[:len(own)].set_axis(own.index, axis=0)
+    named.attrs = {**attrs, LABELLED: len(own), RESOLUTIONS: resolutions, BESIDE: _Beside(every.iloc[len(own):])}
+    return named
+
+
+@dataclass(frozen=True, eq=False)
+class _Beside:
+    """Rows that a table carries along. They never change, so that they are not copied with each selection of the table."""
+
+    rows: pd.DataFrame
+
+    def __deepcopy__(self, memo: object) -> _Beside:
+        return self
+
+
+def with_beside(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a labelled table, and those that are kept beside it."""
+    import pandas as pd
+
+    kept = table.attrs.get(BESIDE)
+    if kept is None or not len(kept.rows):
+        return table
+    whole = pd.concat([table, kept.rows], ignore_index=True)
+    whole.attrs = table.attrs
+    return whole
+
+
+def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
     table = table.copy()
-    table.attrs[LABELLED] = len(table)
-    table.attrs.setdefault(RESOLUTIONS, resolutions_of(table))
     table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)]
     keys = list(zip(table["mask"], table.mask_params, strict=True))
     names = _mask_names(dict.fromkeys(keys))  # a large study has many cells of few masks
@@ -152,8 +191,9 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     import pandas as pd
 
     is_rate = value == RATE and "method" in by
-    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids", *([POINT] if is_rate else [])]
-    every, table = table, table[~is_played(table)]
+    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids",
+               *([POINT] if is_rate else [])]
+    every, table = table, table[~is_beside(table)]
     if not len(table):
         return pd.DataFrame(columns=columns)
     # whole columns at once: a page has tens of thousands of groups
@@ -189,6 +229,7 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None, *, e
     Args:
         every: also the rows of play-offs and repeats of cells; else one row stands for each cell.
     """
+    table = with_beside(table) if every else table
     chosen = table[(table.kind == kind) & is_ranked(table) & table.status.isin(("ok", *FAILURES))]
     chosen = chosen if direction is None else chosen[chosen.direction == direction]
     return chosen if every else chosen[counted(chosen)]

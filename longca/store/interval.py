@@ -1,4 +1,5 @@
-"""The interval of a median, from its samples alone: two order statistics, without any assumption about their distribution."""
+"""The interval of a median, from its samples alone: two order statistics, without any assumption about their
+distribution."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ MOST_EXACT = (
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the median of the distribution that the samples are from.
 
-    Of fewer than 6 samples no interval reaches 95 %: it is the range of all, which holds the median with 1 − 2^(1 − n): 94 % of 5, 75 %
-    of 3. Of one sample it has no width.
+    Of fewer than 6 samples no interval reaches 95 %: it is the range of all, which holds the median with 1 −
+    2^(1 − n): 94 % of 5, 75 % of 3. Of one sample it has no width.
 
     Args:
         samples: at least one, in any order and unit.

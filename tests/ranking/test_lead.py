@@ -1,4 +1,5 @@
-"""Leads: what repeats of identical cells show decides how much of a lead means something, and so do the samples."""
+"""Leads: what repeats of identical cells show decides how much of a lead means something, and so do the
+samples."""
 
 from math import log
 
@@ -60,7 +61,8 @@ def test_scattered_samples_tell_nothing_apart():
 
 
 def test_alternating_calls_are_compared_round_by_round():
-    """The clock falls by a fifth meanwhile: apart from each other both would scatter by more than they differ."""
+    """The clock falls by a fifth meanwhile: apart from each other both would scatter by more than they
+    differ."""
     clock = [1.0, 1.05, 1.1, 1.15, 1.2, 1.2]
     first = point("a", 1.0, played=clock)
     second = point("b", 1.0, played=[1.01 * time for time in clock])

@@ -112,7 +112,8 @@ def test_worst_shares_say_what_they_leave_out():
         tally["c"].num_not_asked,
     ) == (3, 1, 0, 2)
     assert everywhere_text(list(tally.values()), 3, "kernel") == (
-        "Only a ran them all (1 could not run some; 1 was not asked for some): at its worst it reaches 100 % of the best."
+        "Only a ran them all (1 could not run some; 1 was not asked for some): at its worst it reaches 100 % "
+        "of the best."
     )
 
 

@@ -86,6 +86,8 @@ def test_the_file_is_that_of_the_committed_records():
 
     found = tool.pairs()
     assert FILE.read_text(encoding="utf-8") == tool.text(found), "run `python -m tools.repeats`"
+    text = tool.PAGE.read_text(encoding="utf-8")
+    assert text == tool.page(found, text), "run `python -m tools.repeats`"
     for known in tool.resolutions(found).entries:
         held_out = tool._held_out(found)
         members = [

@@ -6,8 +6,8 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.core.record import Incorrect, OutOfMemory, Samples
-from longca.report.answers import tiles
 from longca.ranking.sentences import counts_text
+from longca.report.answers import tiles
 from longca.report.findings import at_largest, leaders, standings_of
 from longca.report.matrix import matrices, reasons
 from longca.report.rates import rate_points

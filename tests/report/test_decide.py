@@ -3,14 +3,18 @@
 import json
 import re
 
+import pandas as pd
 import pytest
 
 from longca.core.record import OutOfMemory, Samples
+from longca.ranking import tallies
 from longca.report.answers import tiles
 from longca.report.build import build
-from longca.ranking import tallies
 from longca.report.decide.cases import cases
 from longca.report.decide.views import ALONE, ASIDE, decision, described, views_json
+from longca.report.rates import rate_points
+from longca.report.repeats import repeat_rows
+from longca.report.series import labelled
 from longca.report.winners import Winner, rankings
 from longca.store.table import derived
 from tests.records import gpu_study, quick_study, record
@@ -231,3 +235,26 @@ def test_colours_tell_the_best_apart():
     assert found
     strengths = {method: entry.strength for method, entry in found.default.ranking("causal")}
     assert strengths["sdpa"] == 100 and 90 < strengths["flex"] < 100 and strengths["naive"] == 0
+
+
+def test_a_playoff_decides_its_case_and_is_no_cell_of_the_page(small):
+    """Its records say that flex is the faster one; the map's cells, counts and lengths are those of the grid."""
+    played = derived([timed("sdpa", "causal", *[1.5] * 12), timed("flex", "causal", *[1.2] * 12)])
+    table = pd.concat([small.assign(playoff="", repeat=False), played.assign(playoff="p", repeat=False)], ignore_index=True)
+    found = decision(table)
+    assert found and "flex is the fastest of 3, by a play-off: " in found.default.verdicts["causal"]
+    assert [method for method, _ in found.default.ranking("causal")] == ["flex", "sdpa", "naive"]
+    assert "1 of them was played off" in found.finding and "flex leads alone in all 2 cases" in found.finding
+    points = rate_points(table, "kernel", ["direction", "seqlen"])
+    assert points.num_cells.sum() == (small.status == "ok").sum(), "figures show the cells"
+    tile, = (tile for tile in tiles(labelled(table)) if "Leading" in tile.label)
+    assert tile.detail.endswith("; 1 played off")
+
+
+def test_a_second_measurement_is_noise_and_no_cell(small):
+    again = small.assign(repeat=True, run_id="another", tflops_per_device=small.tflops_per_device * 1.5)
+    table = labelled(pd.concat([small.assign(repeat=False), again], ignore_index=True))
+    assert len(table) == len(small)
+    assert cases(table, "kernel").standings.keys() == cases(small, "kernel").standings.keys()
+    row, = (row for row in repeat_rows(table, cases(table, "kernel").standings.values()) if row.relation == "one device in two runs")
+    assert row.own == "0 % of 6" and "of this study" in row.basis, "they widen what is called a tie"

@@ -51,7 +51,8 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
     taken = named.loc[:, [*keys, *TAKEN]].rename(columns=TAKEN).assign(measured=measurements(named))
     both = taken[taken.is_released].merge(taken[~taken.is_released], on=["kernel", *CALL, "mask_label", "heads"],
                                           suffixes=("_released", "_without"))
-    both = both.assign(other_study=both.study_released != both.study_without, place=both.mask_label.map({m: i for i, m in enumerate(order)}),
+    both = both.assign(other_study=both.study_released != both.study_without,
+                       place=both.mask_label.map({m: i for i, m in enumerate(order)}),
                        late=both.direction != "fwd")
     both = both.sort_values(["started_at_released", "started_at_without"], ascending=False, kind="stable")
     both = both.sort_values("other_study", kind="stable").drop_duplicates(["kernel", *CALL])
@@ -64,7 +65,8 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
         num_cells=2, cell_ids=both.cell_id_released + " " + both.cell_id_without,
         num_samples=both.num_samples_released.fillna(0) + both.num_samples_without.fillna(0))
     return _ranked(both, attention(table, "kernel")).drop(columns=[
-        "is_released_released", "is_released_without", "measured_released", "measured_without", "other_study", "place", "late", "cell_id_released", "cell_id_without",
+        "is_released_released", "is_released_without", "measured_released", "measured_without", "other_study", "place",
+        "late", "cell_id_released", "cell_id_without",
         "num_samples_released", "num_samples_without", "started_at_released", "started_at_without"])
 
 

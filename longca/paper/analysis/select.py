@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from longca.claims.rows import STUDY_GPU
 from longca.core.units import format_length
 from longca.report.rates import RATE
-from longca.report.series import attention, is_earlier, join, labelled, points, rankable
+from longca.report.series import attention, is_earlier, join, labelled, points, rankable, with_beside
 from longca.store.text import plural
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
 
 
 def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None = None, direction: str | None = None) -> pd.DataFrame:
-    """Attention of one device that was tried, under static or under block-sparse masks, labelled. An earlier `band` is left out where the
-    same GPU ran the present one."""
+    """Attention of one device that was tried, under static or under block-sparse masks, labelled, with the rows of its play-offs. An
+    earlier `band` is left out where the same GPU ran the present one."""
     rows = attention(table, "kernel", direction, every=True)
     earlier = is_earlier(rows)
     present = set(zip(rows.device[~earlier], rows.kernel[~earlier], strict=True))
@@ -28,7 +28,7 @@ def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None 
     rows = rows.loc[(rows.mask_family == "block-sparse") == sparse]
     if heads is not None:
         rows = rows.loc[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
-    return labelled(rankable(rows))
+    return with_beside(labelled(rankable(rows)))
 
 
 def earlier_strategies(table: pd.DataFrame) -> str:

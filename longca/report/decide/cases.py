@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from longca.ranking import Standing
 from longca.ranking.table import standings
-from longca.report.series import RESOLUTIONS, is_repeat, labelled
+from longca.report.series import RESOLUTIONS, is_repeat, labelled, with_beside
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def cases(table: pd.DataFrame, kind: str) -> Cases:
         kind: "kernel" or "cp".
     """
     named = labelled(table)
-    rows = named[(named.kind == kind) & is_ranked(named)]
+    rows = with_beside(named)
+    rows = rows[(rows.kind == kind) & is_ranked(rows)]
     found = {CaseKey(*key): case for key, case in standings(rows, CaseKey._fields, resolutions=named.attrs[RESOLUTIONS]).items()}
     masks = rows.loc[rows.mask_label.isin({key.mask_label for key in found}), ["mask", "mask_label"]].drop_duplicates()
     return Cases(found, frozenset(masks.mask_label[is_repeat(masks, named)]))

@@ -82,5 +82,6 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
             row = ran.loc[taken]
             first, second = (MeasuredPoint(name, (ran.loc[name].measured,)) for name in (best, taken))
             found.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method, "best": ran.loc[best].method,
-                          "regret": float(times[taken] / times[best] - 1), "tied": taken == best or compare(first, second, known).is_tie, "status": "ok", "cell_id": row.cell_id})
+                          "regret": float(times[taken] / times[best] - 1),
+                          "tied": taken == best or compare(first, second, known).is_tie, "status": "ok", "cell_id": row.cell_id})
     return pd.DataFrame(found, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"])

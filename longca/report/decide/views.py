@@ -12,7 +12,6 @@ from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
 from longca.ranking import RankedMethod, Standing, Tally, tallies
 from longca.ranking.sentences import finding_text, left_out_text, margin, share_text, verdict, worst_text
-from longca.ranking.table import is_played
 from longca.report.decide.cases import CaseKey, Cases, cases
 from longca.report.rows import UNSAFE
 from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
@@ -191,7 +190,7 @@ def _column(tally: Tally, num_masks: int) -> Column:
 
 def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
     found: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
-    for row in named[(named.status != "ok") & ~is_played(named)].itertuples():
+    for row in named[named.status != "ok"].itertuples():
         key = (row.world, row.seqlen, row.setting, row.direction)
         found.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
     return found
@@ -261,7 +260,8 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
         "columns": [[method_at[column.method], None if column.share is None else _short(column.share), column.note, int(column.ran_all),
                      column.tip] for column in view.columns],
         "entries": [[mask_at[mask], method_at[method], _short(entry.tflops), _short(entry.low), _short(entry.high), _short(entry.ms),
-                     _short(entry.share), entry.place, int(entry.tied), entry.margin, entry.num_samples, entry.num_cells, rows[entry.cell_id]]
+                     _short(entry.share), entry.place, int(entry.tied), entry.margin, entry.num_samples, entry.num_cells,
+                     rows[entry.cell_id]]
                     for (mask, method), entry in view.entries.items()],
         "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],

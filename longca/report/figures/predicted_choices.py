@@ -37,7 +37,7 @@ class PredictedChoices(Figure):
         right = float(ours.tied.astype(bool).mean())
         others = data[data.rule != "predicted"].groupby("rule").regret.mean().sort_values(kind="stable")
         beside = f"; {others.index[0]} costs {percent(float(others.iloc[0]))}" if len(others) else ""
-        return (f"The predicted best is the best, or not told apart from it, in {percent(right)} of {plural(len(ours), 'setting')} and costs "
+        return (f"The predicted best is the best, or tied with it, in {percent(right)} of {plural(len(ours), 'setting')} and costs "
                 f"{percent(float(ours.regret.mean()))} in the mean{beside}")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
