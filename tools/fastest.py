@@ -3,15 +3,20 @@
     python -m tools.fastest
 
 For each kind of mask, heads and length it holds the kernels that were quicker than `band`, the quickest first, with how many times as
-quick they were: the geometric mean over all masks of that kind, of which it must have run each. Forward and backward together are one call
-each, as in training. Kernels are left out that would copy all tensors into a layout of their own, which records do not time, or that
-compile for each new mask.
+quick they were: the geometric mean over all masks of that kind, of which it must have run each. A kernel that `longca.ranking` does not
+tell apart from `band` is not in it. Forward and backward together are one call each, as in training. Kernels are left out that would copy
+all tensors into a layout of their own, which records do not time, or that compile for each new mask.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -19,30 +24,37 @@ from longca.core.plugin import Registry
 from longca.dispatch.choice import FILE, OWN, TRAINING, head_kind, mask_kind
 from longca.masks import build_mask
 from longca.masks.traits import Traits
+from longca.ranking import MeasuredPoint, Measurement, compare, mean_lead
+from longca.ranking.table import COLUMNS as OF_RANKING
+from longca.ranking.table import points
+from longca.ranking.tally import reason_to_leave_out
+from longca.store.load import load_columns
+from longca.store.table import RANKED_BY, is_ranked
 from tools.pages import ROOT
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+Key = tuple[Any, ...]
 RECORDS = (ROOT / "reports/h100/h100-dense.parquet", ROOT / "reports/h100/h100-sparse.parquet")
-COLUMNS = ["study", "kernel", "is_control", "input_values", "sustained", "status", "mask", "mask_params", "corpus", "seed", "seqlen",
-           "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "time_ms_median", "noise", "compile_ms", "device"]
-CASE = ["mask", "mask_params", "corpus", "seed", "seqlen", "num_q_heads", "num_kv_heads"]
-LEAST_LEAD = 1.03  # below this a kernel is no quicker than `band`: samples scatter, and its plan stays the same for backward
+COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "compile_ms")))
+CASE = ("mask", "mask_params", "corpus", "seqlen", "num_q_heads", "num_kv_heads")
 MOST_COMPILE_MS = 100  # of a kernel for each new mask, in the middle of all cells: loops with a mask each step must not wait for it
 MOST_TOKENS = 4096  # of the masks that are built for their traits
 
 
 def content() -> dict[str, Any]:
     """The whole table."""
-    times = _times()
+    rows = _rows()
     capability, device = _device()
-    assert times.device.unique().tolist() == [device]
-    head_dim, dtype = (times[column].unique().tolist() for column in ("head_dim", "dtype"))
+    assert rows.device.unique().tolist() == [device]
+    head_dim, dtype = (rows[column].unique().tolist() for column in ("head_dim", "dtype"))
     assert len(head_dim) == len(dtype) == 1
-    wide = times.pivot_table(index=[*CASE, "kernel"], columns="direction", values="time_ms_median", aggfunc="median").reset_index()
-    wide[TRAINING] = wide.fwd + wide.bwd
-    wide["masks"] = [mask_kind(_traits(*key)) for key in zip(wide["mask"], wide.mask_params, wide.seqlen, strict=True)]
-    wide["heads"] = [head_kind(*heads) for heads in zip(wide.num_q_heads, wide.num_kv_heads, strict=True)]
+    of_direction = {way: _undelayed(points(rows[rows.direction == way], CASE)) for way in ("fwd", "bwd")}
+    of_direction[TRAINING] = {key: one for key, forward in of_direction["fwd"].items()
+                              if (one := together(forward, of_direction["bwd"].get(key)))}
     return {"device": device, "compute_capability": capability, "head_dim": head_dim[0], "dtype": dtype[0],
-            "records": [path.stem for path in RECORDS], **{direction: _of_direction(wide, direction) for direction in ("fwd", TRAINING)}}
+            "records": [path.stem for path in RECORDS], **{way: of_points(of_direction[way]) for way in ("fwd", TRAINING)}}
 
 
 def text() -> str:
@@ -56,18 +68,14 @@ def text() -> str:
     return lines(content(), 1) + "\n"
 
 
-def _times() -> Any:
-    """The cells that may be ranked and that nothing delayed, of kernels that may be chosen."""
-    import pandas as pd
-
-    from longca.store.table import is_ranked
-    from longca.store.view import NOISY
-
-    table = pd.concat([pd.read_parquet(path, columns=COLUMNS) for path in RECORDS], ignore_index=True)
-    table = table[is_ranked(table) & (table.status == "ok") & (table.noise <= NOISY) & ~table.mask_params.str.contains("paper_compat=True")]
-    compiling = table.groupby("kernel").compile_ms.median()
+def _rows() -> pd.DataFrame:
+    """The cells that may be ranked, of kernels that may be chosen."""
+    table, _ = load_columns(RECORDS, COLUMNS)
+    table = table[is_ranked(table) & (table.status == "ok")]
+    table = table[~table.mask_params.str.contains("paper_compat=True")]
+    compiling = table.groupby("method").compile_ms.median()
     transposing = {kernel.name for kernel in Registry("kernel").load_all() if kernel.transposes}
-    return table[~table.kernel.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
+    return table[~table.method.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
 
 
 def _device() -> tuple[str, str]:
@@ -90,25 +98,67 @@ def _traits(name: str, params: str, seqlen: int) -> Traits:
     return _seen[key]
 
 
-def _of_direction(wide: Any, direction: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for (masks, heads, seqlen), cases in wide.dropna(subset=direction).groupby(["masks", "heads", "seqlen"]):
-        leads = _leads(cases, direction)
-        if leads is not None:
-            found.setdefault(masks, {}).setdefault(heads, {})[str(seqlen)] = leads
-    return found
+def _undelayed(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
+    """The points that tell of their kernel: one slow record would else decide for a whole kind of masks."""
+    return {key: one for key, one in found.items() if not reason_to_leave_out(one)}
 
 
-def _leads(cases: Any, direction: str) -> dict[str, float] | None:
-    """Kernel → how many times as quick as `band`, the quickest first; None where nothing was compared with it."""
-    import numpy as np
+def of_points(found: Mapping[Key, MeasuredPoint]) -> dict[str, Any]:
+    """Kind of mask → heads → length → the kernels that are ahead of `band`, as `leads` has them.
 
-    times = cases.pivot(index=CASE, columns="kernel", values=direction)
-    if OWN not in times or times[OWN].isna().all() or len(times.columns) < 2:
+    Args:
+        found: by the values of `CASE`, and the kernel.
+    """
+    groups: dict[tuple[str, str, int], dict[str, dict[Key, MeasuredPoint]]] = defaultdict(lambda: defaultdict(dict))
+    for (*case, kernel), one in found.items():
+        mask, params, _, seqlen, num_q_heads, num_kv_heads = case
+        kind = mask_kind(_traits(mask, params, seqlen)), head_kind(num_q_heads, num_kv_heads), seqlen
+        groups[kind][kernel][tuple(case)] = one
+    table: dict[str, Any] = {}
+    for (masks, heads, seqlen), by_kernel in sorted(groups.items()):
+        if OWN in by_kernel and len(by_kernel) > 1:
+            table.setdefault(masks, {}).setdefault(heads, {})[str(seqlen)] = leads(by_kernel)
+    return table
+
+
+def leads(by_kernel: Mapping[str, Mapping[Key, MeasuredPoint]]) -> dict[str, float]:
+    """Kernel → how many times as quick as `band`, the quickest first: those that ran all its cases and are told apart from it.
+
+    Args:
+        by_kernel: kernel → case → its point.
+    """
+    own, found = by_kernel[OWN], {}
+    for kernel, of_kernel in by_kernel.items():
+        if kernel != OWN and of_kernel.keys() >= own.keys():
+            lead = mean_lead([compare(of_kernel[case], own[case]) for case in own])
+            if lead.order == "more":
+                found[kernel] = lead.ratio
+    return {kernel: round(found[kernel], 2) for kernel in sorted(found, key=lambda kernel: (-found[kernel], kernel))}
+
+
+def together(forward: MeasuredPoint, backward: MeasuredPoint | None) -> MeasuredPoint | None:
+    """Forward and backward as one call, in calls a second; None if one of the two is missing or they share no seed."""
+    if backward is None:
         return None
-    logs = -np.log(times[times[OWN].notna()].div(times[OWN].dropna(), axis="index"))
-    leads = np.exp(logs.groupby(["mask", "mask_params"]).mean().dropna(axis="columns").mean())
-    return {str(kernel): round(float(lead), 2) for kernel, lead in leads.sort_values(ascending=False).items() if lead >= LEAST_LEAD}
+    own = _summed(forward.measurements, backward.measurements)
+    played = _summed(forward.playoffs, backward.playoffs)
+    return MeasuredPoint(forward.method, own, played, forward.resolutions) if own or played else None
+
+
+def _summed(forward: Sequence[Measurement], backward: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """For each seed that both have, the sum of both times. Their intervals add as independent errors do."""
+    of_seed = {one.seed: one for one in backward}
+    return tuple(_sum(one, of_seed[one.seed]) for one in forward if one.seed in of_seed)
+
+
+def _sum(forward: Measurement, backward: Measurement) -> Measurement:
+    times = [median(one.times_ms) for one in (forward, backward)]
+    shorter = math.hypot(*(time * (1 - one.rate / one.high) for time, one in zip(times, (forward, backward), strict=True)))
+    longer = math.hypot(*(time * (one.rate / one.low - 1) for time, one in zip(times, (forward, backward), strict=True)))
+    unit, run, playoff = (" ".join(filter(None, (getattr(forward, name), getattr(backward, name)))) for name in ("unit", "run", "playoff"))
+    total = sum(times)
+    return replace(forward, rate=1e3 / total, low=1e3 / (total + longer), high=1e3 / (total - shorter), unit=unit, run=run, playoff=playoff,
+                   times_ms=tuple(map(sum, zip(forward.times_ms, backward.times_ms, strict=False))))
 
 
 def main() -> None:

@@ -3,16 +3,19 @@
     python -m tools.heat_map
 
 All of it is computed from the committed records of the dense study: for each mask and direction the rate of each kernel as a share of the
-fastest one's. A kernel that does not support a mask leaves its square empty.
+fastest one's. A kernel that does not support a mask leaves its square empty. Who leads, and who is not told apart, `longca.ranking` says.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from longca.core.units import format_length
+from longca.ranking import Standing, Tally, tallies
+from longca.ranking.sentences import finding_text, share_text
+from longca.store.text import short_device
 from tools.pages import ROOT, put
 
 RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
@@ -53,58 +56,59 @@ class Finding:
     masks: list[str]
     kernels: list[str]
     """those that ran most masks first, then by the geometric mean of their shares"""
-    shares: dict[tuple[str, str, str], float]
-    """(kernel, mask, direction) → percent of the fastest kernel's rate"""
-    num_open: int
-    """cases whose first two lie within the noise of each other"""
+    standings: dict[tuple[str, str], Standing]
+    """(mask, direction) → standing"""
     num_cells: int
     num_samples: int
 
-    def of(self, kernel: str) -> list[float]:
-        return [share for (name, _, _), share in self.shares.items() if name == kernel]
+    def share(self, kernel: str, mask: str, direction: str) -> float | None:
+        """The rate as a share of the fastest kernel's, from 0 to 1; None where the kernel has none."""
+        case = self.standings.get((mask, direction))
+        entry = case.entry(kernel) if case else None
+        return entry.share if entry else None
 
-    @property
-    def num_cases(self) -> int:
-        return len({(mask, direction) for _, mask, direction in self.shares})
+    def leads(self, kernel: str, mask: str, direction: str) -> bool:
+        """True for the first of a case, and for those that are not told apart from it."""
+        return kernel in self.standings[mask, direction].leaders
 
     def sentence(self) -> str:
         """Who leads where, and who loses least."""
-        first = {kernel: sum(share == 100 for share in self.of(kernel)) for kernel in self.kernels}
-        leaders = sorted((kernel for kernel in self.kernels if first[kernel]), key=lambda kernel: -first[kernel])
-        counts = ", ".join(f"`{kernel}` on {first[kernel]}" for kernel in leaders)
-        everywhere = [kernel for kernel in self.kernels if len(self.of(kernel)) == self.num_cases]
-        lows = {kernel: min(self.of(kernel)) for kernel in everywhere}
-        steady, *others = sorted(everywhere, key=lambda kernel: -lows[kernel])
-        subject = "No kernel" if len(leaders) > 1 else f"`{leaders[0]}`"
-        return (f"**{subject} is the fastest under every mask.** The {len(self.masks)} static masks, forward and backward, are "
-                f"{self.num_cases} cases. The fastest is {counts}; in {self.num_open} cases the first two lie within the noise. "
-                f"{len(everywhere)} of {len(self.kernels)} kernels run all cases. Of these `{steady}` loses least: at its worst it reaches "
-                f"{math.floor(lows[steady])} % of the fastest. The next one, `{others[0]}`, reaches {math.floor(lows[others[0]])} %.")
+        of_kernels, total = tallies(self.standings), len(self.standings)
+        leaders = [one.method for one in of_kernels if one.num_clear]
+        subject = f"`{leaders[0]}`" if any(one.num_clear == total for one in of_kernels) else "No kernel"
+        covered = f"{len(self.masks)} static masks, forward and backward"
+        finding = finding_text(self.standings, "kernel", covered)
+        return f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: {_marked(finding, of_kernels)}"
 
     def caption(self) -> str:
-        return (f"Percent of the fastest kernel of each mask and direction. {self.device}, {format_length(SEQLEN)} tokens, "
+        return ("Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart from it. "
+                f"{self.device}, {format_length(SEQLEN)} tokens, "
                 f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} cells, "
                 f"{self.num_samples:,} samples. Empty: the kernel does not run that mask.")
 
 
+def _marked(text: str, of_kernels: list[Tally]) -> str:
+    """The text with the kernels' names as code."""
+    names = "|".join(sorted((re.escape(one.method) for one in of_kernels), key=len, reverse=True))
+    return re.sub(rf"\b(?:{names})\b", lambda match: f"`{match[0]}`", text)
+
+
 def finding(records: Path = RECORDS) -> Finding:
-    """The shares of all kernels that ran two masks or more with these heads at this length."""
+    """The standings of all kernels that ran with these heads at this length."""
     from longca.core.plugin import Registry
-    from longca.report.decide.cases import cases, num_open, standings
+    from longca.ranking.table import standings
     from longca.store.load import load
     from longca.store.table import derived, in_order
 
     chosen = [record for record in load(records).records if (record.cell.seqlen, record.cell.num_q_heads, record.cell.num_kv_heads)
-              == (SEQLEN, Q_HEADS, KV_HEADS) and record.outcome.status == "ok" and record.work is None
-              and not record.cell.mask_params.get("paper_compat")]
-    table = derived(in_order(chosen))
-    assert all(table[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
-    points = cases(table, "kernel")
-    shares = dict(zip(zip(points.method, points["mask"], points.direction, strict=True), 100 * points.share, strict=True))
+              == (SEQLEN, Q_HEADS, KV_HEADS) and record.work is None and not record.cell.mask_params.get("paper_compat")]
+    asked = derived(in_order(chosen))
+    assert all(asked[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
+    found, table = standings(asked, ("mask", "direction")), asked[asked.status == "ok"]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
-    kernels = [one.method for one in standings(points)]
-    return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, num_open(points), len(table),
+    kernels = [one.method for one in tallies(found)]
+    return Finding(asked.device[0], int(asked.head_dim[0]), asked["dtype"][0], masks, kernels, found, len(table),
                    int(table.num_samples.sum()))
 
 
@@ -123,23 +127,28 @@ def picture(found: Finding, theme: Theme) -> str:
             lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start", f'transform="rotate(-50 {x:g} {TOP - 6})"'))
         for row, kernel in enumerate(found.kernels):
             for column, mask in enumerate(found.masks):
-                lines += _square(left + column * CELL_W, TOP + row * CELL_H, found.shares.get((kernel, mask, direction)), theme)
+                share = found.share(kernel, mask, direction)
+                is_best = share is not None and found.leads(kernel, mask, direction)
+                lines += _square(left + column * CELL_W, TOP + row * CELL_H, share and 100 * share, is_best, theme)
     for row, kernel in enumerate(found.kernels):
         lines.append(_text(LEFT - 7, TOP + row * CELL_H + 14.5, kernel, theme.ink, "end"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _square(x: int, y: int, share: float | None, theme: Theme) -> list[str]:
+def _square(x: int, y: int, share: float | None, is_best: bool, theme: Theme) -> list[str]:
+    """
+    Args:
+        share: percent of the fastest.
+    """
     box = f'x="{x + 1}" y="{y + 1}" width="{CELL_W - 2}" height="{CELL_H - 2}" rx="2"'
     if share is None:
         return [f'<rect {box} fill="{theme.empty}"/>']
     strength = max((share - LOWEST) / (100 - LOWEST), 0) ** 1.5  # the differences between the best ones show most
     colour = "#" + "".join(f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True))
-    best = share == 100
-    mark = f' stroke="{theme.mark}" stroke-width="2"' if best else ""
-    bold = 'font-weight="700"' if best else ""
+    mark = f' stroke="{theme.mark}" stroke-width="2"' if is_best else ""
+    bold = 'font-weight="700"' if is_best else ""
     return [f'<rect {box} fill="{colour}"{mark}/>',
-            _text(x + CELL_W / 2, y + 14.5, f"{math.floor(share)}", theme.texts[strength > 0.5], "middle", bold)]
+            _text(x + CELL_W / 2, y + 14.5, share_text(share / 100).removesuffix(" %"), theme.texts[strength > 0.5], "middle", bold)]
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:

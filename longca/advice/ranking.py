@@ -18,6 +18,7 @@ from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.predict.fitted import interval_of
 from longca.predict.kernel import widest
+from longca.ranking.sentences import names
 from longca.store.text import format_bytes, number, plural
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AdvisedOption:
     fits: bool
     """it needs no more memory than a GPU has"""
     tied: bool
-    """its interval's best is no later than the predicted time of the first"""
+    """not told apart from the first: its interval's best is no later than the predicted time of the first"""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -83,16 +84,16 @@ class Advice:
 
     @property
     def finding(self) -> str:
-        """The conclusion, in two sentences."""
+        """The conclusion: the first option, and those that intervals do not tell apart from it."""
         best, question = self.best, self.question
         where = f"{question.gpus} GPUs" if question.gpus > 1 else "one GPU"
         span = f"{number(best.tflops)} TFLOP/s a GPU ({number(best.tflops_low)} to {number(best.tflops_high)})"
-        ties = [one.candidate.title for one in self.options[1:] if one.tied]
-        rest = "No other comes near." if self.options[1:] else ""
+        time, title = f"{number(best.prediction.seconds * 1e3)} ms", best.candidate.title
+        ties = [one.candidate.title for one in self.options[1:] if one.tied and one.fits]
         if ties:
-            rest = f"{ties[0]} may be as quick." if len(ties) == 1 else f"{len(ties)} others may be as quick, first {ties[0]}."
-        first = f"{best.candidate.title} is predicted to be quickest on {where}: {number(best.prediction.seconds * 1e3)} ms, {span}."
-        return f"{first} {rest}".strip()
+            return f"Predicted on {where}, a tie of {len(ties) + 1} in front: {title} ({time}, {span}) and {names(ties)}."
+        rest = " It is told apart from all others." if self.options[1:] else ""
+        return f"{title} is predicted to be the fastest on {where}: {time}, {span}.{rest}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -66,6 +66,15 @@ class Verdict:
     """the part of the claim that was judged; "" for all of it"""
     note: str = ""
     """what a reader must know, such as the GPU where it is not the study's"""
+    gpu: str = ""
+    """the model of GPU whose records decided; "" where a claim was judged without `longca.claims.by_gpu`"""
+    elsewhere: tuple[Verdict, ...] = ()
+    """the verdicts by the records of other models of GPUs"""
+
+    @property
+    def told_elsewhere(self) -> tuple[str, ...]:
+        """A sentence for each of the other GPUs: "On H200, contradicted: …"."""
+        return tuple(other.finding.replace(f"On {other.gpu}: ", f"On {other.gpu}, {other.status}: ", 1) for other in self.elsewhere)
 
 
 class Claim(Plugin, ABC):
@@ -88,10 +97,10 @@ class Claim(Plugin, ABC):
 
     @abstractmethod
     def judge(self, table: pd.DataFrame) -> Verdict:
-        """The verdict of these records.
+        """The verdict of these records, of one model of GPU; `longca.claims.by_gpu.judged` divides those of several.
 
         Args:
-            table: `longca.store.table.derived` of all records, of one study or of several; these columns at least.
+            table: `longca.store.table.derived` of the records, of one study or of several; these columns at least.
         """
 
 

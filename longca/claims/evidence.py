@@ -1,24 +1,32 @@
 """Questions to the derived table: the points that were measured, two of them beside each other, and the points that are missing.
 
 A point is one setting of one method, all seeds of its mask together. Only attention on GPUs counts: the claims are about nothing else.
+Whether one rate is above another, `longca.ranking` says.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.claims.contract import Gaps, Observation
+from longca.claims.rows import MEASURED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
-from longca.store.table import RANKED_BY, is_ranked
-from longca.store.text import format_bytes, number, plural
+from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
+from longca.ranking.table import COLUMNS as OF_RANKING
+from longca.ranking.table import RATE
+from longca.store.table import RANKED_BY
+from longca.store.text import format_bytes, number, plural, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from longca.ranking import Resolutions
 
 REGULAR = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window")
 HETEROGENEOUS = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window",
@@ -27,18 +35,15 @@ DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask")  # t
 STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
 GQA, MHA = "64:8", "64:64"  # the study's heads
 LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
-STUDY_GPU, STUDY_PEAK = "H100", 989  # TFLOP/s, of config/hardware.yaml
+STUDY_PEAK = 989  # TFLOP/s, of config/hardware.yaml
 STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there, whatever the GPU here
 
-SAME = 0.025  # of 109 cells that two runs on H200 have in common, three quarters differ by less
 _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
              "num_kv_heads", "head_dim", "dtype", "direction")
-_NUMBERS = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "absolute_peak_bytes", "moved_bytes",
-            "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "density", "peak_tflops",
-            "num_nodes")
-COLUMNS = tuple(dict.fromkeys((*_IDENTITY, *_NUMBERS, *RANKED_BY, "cell_id", "seed", "status", "reason", "device_type")))
+_NUMBERS = (RATE, "absolute_peak_bytes", "moved_bytes", "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out",
+            "error_dq", "density", "peak_tflops", "num_nodes")
+COLUMNS = tuple(dict.fromkeys((*_IDENTITY, *_NUMBERS, *RANKED_BY, *OF_RANKING, "cell_id", "seed", "status", "reason", "device_type")))
 """the columns of the derived table from which points are made"""
-_NOT_ASKED = "unavailable"  # a method that is not installed
 Wanted = Any  # a value, several values, or a predicate
 
 
@@ -49,6 +54,8 @@ class _Cell:
     status: str
     reason: str
     numbers: dict[str, float]
+    measurement: Measurement | None
+    """None without a rate"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,10 @@ class Point:
     direction: str
     cells: tuple[_Cell, ...]
     gpu: str = ""
-    """the short name of its device where the table has several devices: without it, two points of one setting read the same"""
+    """the short name of its device"""
+    played: tuple[Measurement, ...] = ()
+    """of its play-offs"""
+    resolutions: Resolutions | None = None
 
     @property
     def heads(self) -> str:
@@ -98,19 +108,28 @@ class Point:
     @property
     def rate(self) -> float:
         """TFLOP/s per device."""
-        return self.value("tflops_per_device")
+        return self.value(RATE)
+
+    @cached_property
+    def ranked(self) -> MeasuredPoint | None:
+        """The same as the ranking has it; None without a rate."""
+        own = tuple(cell.measurement for cell in self.cells if cell.measurement is not None)
+        return MeasuredPoint(self.method, own, self.played, self.resolutions) if own or self.played else None
 
     @property
     def cell_ids(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(cell.cell_id for cell in self.cells))
 
     def value(self, column: str) -> float:
-        """The median over its ok cells of a column of the table; NaN where none has it."""
+        """The median over its ok cells of a column of the table; NaN where none has it. A rate is that of its play-offs, if any."""
+        if column == RATE:
+            return self.ranked.rate if self.ranked else float("nan")
         known = [cell.numbers[column] for cell in self.cells if cell.status == "ok" and cell.numbers[column] == cell.numbers[column]]
         return median(known) if known else float("nan")
 
     def of_seeds(self, seeds: Collection[int]) -> Point:
-        return replace(self, cells=tuple(cell for cell in self.cells if cell.seed in seeds))
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.seed in seeds),
+                       played=tuple(one for one in self.played if one.seed in seeds))
 
     @property
     def ok_seeds(self) -> set[int]:
@@ -118,7 +137,7 @@ class Point:
 
     @property
     def where(self) -> str:
-        """Its setting, in words: "full 8K fwd 64:8", "full 8K fwd 64:8 on H100" where other GPUs are there."""
+        """Its setting, in words: "full 8K fwd 64:8 on H100"."""
         told = [f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density")]
         told += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
         mask = f"{self.mask} ({', '.join(told)})" if told else self.mask
@@ -126,7 +145,7 @@ class Point:
 
     @property
     def size(self) -> str:
-        """Its setting without the mask: "8K fwd 64:8", "8K fwd 64:8 on 2 ranks of H100"."""
+        """Its setting without the mask: "8K fwd 64:8 on H100", "8K fwd 64:8 on 2 ranks of H100"."""
         ranks = plural(self.world, "rank") if self.kind == "cp" else ""
         machine = " of ".join(filter(None, (ranks, self.gpu)))
         return f"{format_length(self.seqlen)} {self.direction} {self.heads}{f' on {machine}' if machine else ''}"
@@ -138,20 +157,34 @@ class Pair:
 
     first: Point
     second: Point
-    column: str = "tflops_per_device"
+    column: str = RATE
+    same_masks: bool = True
+    """seeds draw the same masks on both sides, so that those are compared which both have"""
+
+    @cached_property
+    def lead(self) -> Lead:
+        """The first's rate over the second's, and what it means. Only of rates."""
+        first, second = self.first.ranked, self.second.ranked
+        assert self.column == RATE and first and second
+        if not self.same_masks:
+            second = replace(second, measurements=tuple(replace(one, seed=~one.seed) for one in second.measurements))
+        return compare(first, second)
 
     @property
     def ratio(self) -> float:
-        """The first's number over the second's."""
+        """The first's number over the second's; NaN where one is missing."""
+        if self.column == RATE:
+            return self.lead.ratio if self.first.ranked and self.second.ranked else float("nan")
         return self.first.value(self.column) / self.second.value(self.column)
 
     @property
     def order(self) -> str:
-        """"more", "less" or "same": the same if they differ by less than `SAME`, or their quartiles overlap."""
-        ratio = self.ratio
-        if abs(ratio - 1) <= SAME or self._overlap():
-            return "same"
-        return "more" if ratio > 1 else "less"
+        """"more" or "less"; "same" where the two rates are not told apart."""
+        return self.lead.order
+
+    def is_above(self, other: Pair) -> bool:
+        """True if its ratio is told apart from that of another pair, and above it."""
+        return mean_lead([self.lead, replace(other, first=other.second, second=other.first).lead]).order == "more"
 
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
         """It as an observation; names default to the methods'."""
@@ -160,12 +193,6 @@ class Pair:
         names = first or self.first.method, second or self.second.method
         text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
-
-    def _overlap(self) -> bool:
-        if self.column != "tflops_per_device":
-            return False
-        low, high = "tflops_per_device_low", "tflops_per_device_high"
-        return self.first.value(low) <= self.second.value(high) and self.second.value(low) <= self.first.value(high)
 
 
 def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Point]:
@@ -176,25 +203,30 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
         where: name → a value, several values or a predicate. Names are fields of `Point`, `heads` ("64:8"), and parameters of
             masks (`block=64`; points without the parameter do not fit).
     """
+    table = prepared(table)
     direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
-    keep = (table.device_type == "cuda") & is_ranked(table) & (table.status != _NOT_ASKED)
+    keep = table[ROLE] != ""
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
     chosen = table[keep]
     numbers = list(zip(*(chosen[name].astype(float) for name in _NUMBERS), strict=True))
-    groups: dict[tuple[Any, ...], list[_Cell]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], tuple[list[_Cell], list[Measurement]]] = defaultdict(lambda: ([], []))
     identities = zip(*(chosen[name] for name in _IDENTITY), strict=True)
-    facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, numbers, strict=True)
-    for identity, (cell_id, seed, status, reason, values) in zip(identities, facts, strict=True):
-        groups[identity].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True))))
-    gpus = _short_names(table.device[table.device_type == "cuda"].unique())  # of all rows: each question to a table names its GPUs alike
-    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=gpus[identity[0]])
-             for identity, cells in groups.items()]
+    facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, chosen[MEASURED], chosen[ROLE], numbers, strict=True)
+    for identity, (cell_id, seed, status, reason, measurement, role, values) in zip(identities, facts, strict=True):
+        if role == "own":
+            groups[identity][0].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True)), measurement))
+        elif measurement is not None:
+            groups[identity][1].append(measurement)
+    known = table.attrs.get(RESOLUTIONS)
+    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=short_device(identity[0]),
+                   played=tuple({one.seed: one for one in played}.values()), resolutions=known)
+             for identity, (cells, played) in groups.items() if cells]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
     return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
 
 
-def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = "tflops_per_device") -> list[Pair]:
+def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = RATE) -> list[Pair]:
     """Each first point beside the second that differs from it in nothing but `vary`. Where masks are the same, of the seeds of both.
 
     Args:
@@ -293,21 +325,13 @@ def of(count: int, total: int, noun: str) -> str:
     return f"{amount} {total} {noun}s"
 
 
-def _short_names(devices: Sequence[str]) -> dict[str, str]:
-    """Device → "H100" for "NVIDIA H100 80GB HBM3", or all of its name where that is not enough; "" where it is the only one."""
-    words = {device: device.removeprefix("NVIDIA ") for device in devices}
-    short = {device: name.split()[0] if any(map(str.isdigit, name.split(" ")[0])) else name for device, name in words.items()}
-    counts = Counter(short.values())
-    return {device: "" if len(words) == 1 else name if counts[name] == 1 else words[device] for device, name in short.items()}
-
-
 _FIELDS = {field.name for field in fields(Point)} | {"heads"}
 
 
 def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str],
-             column: str = "tflops_per_device") -> Iterator[tuple[int, Pair]]:
+             column: str = RATE) -> Iterator[tuple[int, Pair]]:
     """(index in `first`, the pair of that point and its match)."""
-    loose = {"cells", "gpu", "mask_params", *vary} | ({"corpus"} if "mask" in vary else set()) | \
+    loose = {"cells", "gpu", "played", "resolutions", "mask_params", *vary} | ({"corpus"} if "mask" in vary else set()) | \
         ({"num_kv_heads"} if "heads" in vary else set())
     names = [field.name for field in fields(Point) if field.name not in loose]
 
@@ -319,8 +343,10 @@ def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str
     for index, point in enumerate(first):
         other = others.get(key(point))
         if point.ok and other is not None:
-            shared = set() if "mask" in vary else point.ok_seeds & other.ok_seeds
-            pair = Pair(point.of_seeds(shared), other.of_seeds(shared), column) if shared else Pair(point, other, column)
+            same_masks = "mask" not in vary
+            shared = point.ok_seeds & other.ok_seeds if same_masks else set()
+            both = (point.of_seeds(shared), other.of_seeds(shared)) if shared else (point, other)
+            pair = Pair(*both, column, same_masks)
             if pair.ratio == pair.ratio:
                 yield index, pair
 

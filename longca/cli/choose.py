@@ -36,7 +36,9 @@ def command(
 ) -> None:
     """Rank kernels for a mask, from records.
 
-    Ties and margins follow from the spread of the samples. Where no record fits, the nearest settings are named and the exit code is 2.
+    Ties follow from repeats of identical cells. Each GPU is ranked by itself. Without RUN the answer is that of one study, the one that
+    measured the most methods; studies that are given are put together. Where no record fits, the nearest settings are named and the exit
+    code is 2.
     """
     from longca.cli.records import columns_of_runs
     from longca.core.errors import UserError, unknown
@@ -47,9 +49,9 @@ def command(
     questions = [_question(mask, seqlen, heads, head_dim, dtype, one, world) for one in DIRECTIONS[direction]]
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
     table = _on_gpu(table, gpu) if gpu else table
-    found: list[CallRanking] = []
+    found: list[tuple[CallRanking, list[str]]] = []
     for question in questions:
-        answer = rankings(table, question)
+        answer = [(ranking, []) for ranking in rankings(table, question)] if runs else _by_study(table, question)
         if not answer:
             near = nearest_settings(table, question)
             lacking = f"there are none of {question.mask_text} {'on one device' if world == 1 else 'with context parallelism'}"
@@ -57,12 +59,31 @@ def command(
                             todo="Ask for one of these, or measure it with `longca run`" if near else "Measure it with `longca run`")
         found += answer
     if as_json:
-        print_json({"rankings": [_plain(one) for one in found], "problems": [vars(problem) for problem in problems]})
+        print_json({"rankings": [_plain(*one) for one in found], "problems": [vars(problem) for problem in problems]})
         return
-    for ranking in found:
-        _print(ranking)
+    for ranking, also in found:
+        _print(ranking, also)
     for problem in problems:
         print(f"skipped {problem}")
+
+
+def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRanking, list[str]]]:
+    """For each GPU and setting, the ranking of the study that measured the most methods, and the other studies that measured some.
+
+    Records of several studies are never put together here: they differ in their runs, in what they ask, and in who was measured twice.
+    """
+    from longca.report.choose import rankings
+    from longca.store.table import is_ranked
+
+    found: dict[tuple[tuple[str, ...], str], list[CallRanking]] = {}
+    for _, rows in table.loc[is_ranked(table)].groupby("study", sort=False):
+        for ranking in rankings(rows, question):
+            found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
+    chosen = []
+    for alike in found.values():
+        first, *others = sorted(alike, key=lambda ranking: -len(ranking.methods))
+        chosen.append((first, [study for ranking in others for study in ranking.studies]))
+    return chosen
 
 
 def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -100,7 +121,7 @@ def _question(mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, dir
         raise UserError(str(error)) from None
 
 
-def _print(ranking: CallRanking) -> None:
+def _print(ranking: CallRanking, also: list[str]) -> None:
     import textwrap
 
     from longca.report.decide.views import share_text
@@ -109,7 +130,7 @@ def _print(ranking: CallRanking) -> None:
 
     print(textwrap.fill(f"{' and '.join(ranking.devices)}: {ranking.finding}", WIDTH))
     unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
-    print_table(ranking.setting, ["method", "ms", unit.name, "half of all samples", "of best", "calls"],
+    print_table(ranking.setting, ["method", "ms", unit.name, "95 %", "of best", "calls"],
                 [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
                   "" if placed.is_alone else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
                   placed.num_samples] for method, placed in ranking.methods])
@@ -119,7 +140,9 @@ def _print(ranking: CallRanking) -> None:
         told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"
         print(textwrap.fill(told, WIDTH, subsequent_indent="  "))
     amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}"
-    print(textwrap.fill(f"{amount}; records of {', '.join(ranking.studies)}", WIDTH))
+    together = ", put together" if len(ranking.studies) > 1 else ""
+    others = f"; {' and '.join(also)} measured some of them, too, and stand{'s' if len(also) == 1 else ''} aside" if also else ""
+    print(textwrap.fill(f"{amount}; records of {', '.join(ranking.studies)}{together}{others}", WIDTH))
     print()
 
 
@@ -131,8 +154,9 @@ def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
     return found
 
 
-def _plain(ranking: CallRanking) -> dict[str, Any]:
+def _plain(ranking: CallRanking, also: list[str]) -> dict[str, Any]:
     return {"finding": ranking.finding, "setting": ranking.setting, "devices": ranking.devices, "studies": ranking.studies,
+            "studies_aside": also,
             "earlier": ranking.earlier,
             "num_cells": ranking.num_cells, "num_samples": ranking.num_samples,
             "methods": [{"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,

@@ -29,6 +29,7 @@ def command(
 
     Says which hold, which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
+    from longca.claims.by_gpu import judged
     from longca.claims.contract import all_claims, summary
     from longca.claims.evidence import COLUMNS
     from longca.core.errors import UserError
@@ -46,18 +47,18 @@ def command(
     asked = [claim for claim in claims if not wanted or claim.number in wanted]
     columns = dict.fromkeys((*COLUMNS, *(name for claim in asked for name in claim.columns)))
     table, problems = columns_of_runs(sources, results, tuple(columns))
-    judged = [(claim, claim.judge(table)) for claim in asked]
+    verdicts = list(zip(asked, judged(asked, table), strict=True))
     if as_json:
-        print_json({"summary": summary(verdict for _, verdict in judged), "claims": [_facts(*both) for both in judged],
+        print_json({"summary": summary(verdict for _, verdict in verdicts), "claims": [_facts(*both) for both in verdicts],
                     "problems": [vars(problem) for problem in problems]})
         return
     for problem in problems:
         print(f"skipped {problem}")
     if wanted:
-        print("\n\n".join(_whole(claim, verdict) for claim, verdict in judged))
+        print("\n\n".join(_whole(claim, verdict) for claim, verdict in verdicts))
     else:
-        print(summary(verdict for _, verdict in judged))
-        print("", *(_row(claim, verdict) for claim, verdict in judged), sep="\n")
+        print(summary(verdict for _, verdict in verdicts))
+        print("", *(_row(claim, verdict) for claim, verdict in verdicts), sep="\n")
 
 
 def _predicted(wanted: set[int], as_json: bool) -> None:
@@ -98,13 +99,16 @@ def _row(claim: "Claim", verdict: "Verdict") -> str:
 
 
 def _finding(verdict: "Verdict") -> str:
-    """The finding, and the part of the claim that it is about."""
-    return f"{verdict.finding} [{verdict.part}]" if verdict.part else verdict.finding
+    """The finding, and the part of the claim that it is about; then the verdicts of other GPUs."""
+    own = f"{verdict.finding} [{verdict.part}]" if verdict.part else verdict.finding
+    return ". ".join((own, *verdict.told_elsewhere))
 
 
 def _facts(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
+    from dataclasses import asdict
+
     about = ("number", "name", "label", "sentence", "source", "trust", "gpus", "overturned_by")
-    return {name: getattr(claim, name) for name in about} | vars(verdict)
+    return {name: getattr(claim, name) for name in about} | asdict(verdict)
 
 
 def _whole(claim: "Claim", verdict: "Verdict") -> str:
@@ -113,6 +117,7 @@ def _whole(claim: "Claim", verdict: "Verdict") -> str:
 
     parts = [("Claim", claim.sentence), ("Source", f"{claim.source} ({claim.trust})"), ("Verdict", verdict.status),
              ("Judged", verdict.part), ("Finding", verdict.finding), ("Note", verdict.note),
+             *(("Elsewhere", text) for text in verdict.told_elsewhere),
              *_list("Against it" if verdict.status != "open" else "Against so far", verdict.exceptions), *_list("Missing", verdict.missing),
              ("Overturned by", claim.overturned_by), ("Evidence", _evidence(verdict))]
     lines = [f"{claim.number}. {claim.label}"]

@@ -44,7 +44,8 @@ def command(
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
     world: WorldFilter = "",
-    tolerance: Annotated[str, typer.Option(help="Speeds that differ by no more are the same")] = "3%",
+    tolerance: Annotated[str, typer.Option(help="Speeds that differ by no more are the same, even if repeats tell them apart: 5%  "
+                                           "[default: as repeats of identical cells differ]", show_default=False)] = "",
     by_rate: Annotated[bool, typer.Option("--by-rate", help="Compare TFLOP/s even across models of GPUs")] = False,
     fail_on: Annotated[str, typer.Option(help="Exit code 1 if a cell is so: 'slower:5%,broke,incorrect'")] = "",
     show_all: Annotated[bool, typer.Option("--all", help="Show all changes, not the ten largest")] = False,
@@ -54,7 +55,7 @@ def command(
 ) -> None:
     """Compare B with A: what is faster, slower, broken, new or gone.
 
-    Two models of GPUs are compared by their share of peak.
+    Speeds differ where they differ by more than repeats of identical cells do. Two models of GPUs are compared by their share of peak.
     """
     from longca.compare.comparison import compare_published, compare_records
     from longca.compare.fail_on import matched, parse_fail_on
@@ -95,7 +96,8 @@ def _rule(tolerance: str, by_rate: bool) -> Rule:
     from longca.compare.fail_on import parse_share
     from longca.compare.verdict import Rule
 
-    return Rule(parse_share(tolerance, f"'{tolerance}' is no tolerance", "Write `--tolerance 3%`"), by_rate)
+    share = parse_share(tolerance, f"'{tolerance}' is no tolerance", "Write `--tolerance 3%`") if tolerance else None
+    return Rule(share, by_rate)
 
 
 def _records(text: str, results: Path | None) -> tuple[list[Record], list[str]]:

@@ -14,6 +14,8 @@ from longca.compare.pairs import RecordPair, pair_published, pair_records
 from longca.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge
 from longca.core.record import Record
 from longca.published.load import PublishedRate
+from longca.ranking import Lead, mean_lead
+from longca.ranking.relation import WORDS as WORDS_OF_RELATION
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number, plural
 
@@ -45,10 +47,19 @@ class MethodRow:
     """All pairs of one method."""
 
     method: str
-    mean_ratio: float | None
-    """geometric mean of speed of B over that of A; None where no pair was timed on both sides"""
+    mean: Lead | None
+    """geometric mean of speed of B over that of A, and what it means; None where no pair was timed on both sides"""
     counts: dict[str, int]
     """outcome → pairs, those that occur"""
+
+    @property
+    def mean_ratio(self) -> float | None:
+        return self.mean.ratio if self.mean else None
+
+    @property
+    def mean_text(self) -> str:
+        """"1.04×", or "1.01×, the same"."""
+        return f"{ratio_text(self.mean_ratio)}{', the same' if self.mean and self.mean.is_tie else ''}"
 
     @property
     def outcomes(self) -> str:
@@ -90,7 +101,7 @@ class Comparison:
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.attention:
             groups[change.method].append(change)
-        rows = [MethodRow(method, _geometric_mean(changes), _counted(changes)) for method, changes in groups.items()]
+        rows = [MethodRow(method, _mean(changes), _counted(changes)) for method, changes in groups.items()]
         return sorted(rows, key=lambda row: (row.mean_ratio is None, row.mean_ratio or 0.0, row.method))
 
     def largest(self, count: int | None = 10) -> list[Change]:
@@ -164,14 +175,22 @@ class Comparison:
         return sum({a.rests, b.rests} == {True, False} for a, b in sides if a is not None and b is not None)
 
     @property
+    def resolutions(self) -> list[str]:
+        """What tells speeds apart, a line for each kind of comparison that occurs: how many pairs, and which repeats say so."""
+        leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
+        counts = Counter((lead.relation, str(lead.resolution)) for lead in leads)
+        return [f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
+                for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+    @property
     def controls(self) -> list[tuple[str, float]]:
         """(control, geometric mean of B over A): how much the machines themselves differ."""
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
             if _is_control(change.pair) and change.pair.cell.kernel != "control":  # a wait of known length tells of the timer alone
                 groups[change.method].append(change)
-        means = ((name, _geometric_mean(changes)) for name, changes in sorted(groups.items()))
-        return [(name, mean) for name, mean in means if mean is not None]
+        means = ((name, _mean(changes)) for name, changes in sorted(groups.items()))
+        return [(name, mean.ratio) for name, mean in means if mean is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it for JSON."""
@@ -180,8 +199,9 @@ class Comparison:
             "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone, strict=True)),
             "compared": self.bases, "controls": dict(self.controls),
             "notes": [{"source": source, "note": note} for source, note in self.notes],
-            "methods": [asdict(row) for row in self.methods],
-            "pairs": [{"cell": change.pair.cell.model_dump(), "method": change.method, **asdict(change.verdict),
+            "methods": [{"method": row.method, "mean_ratio": row.mean_ratio, "is_tie": row.mean.is_tie if row.mean else None,
+                         "counts": row.counts} for row in self.methods],
+            "pairs": [{"cell": change.pair.cell.model_dump(), "method": change.method, **change.verdict.as_dict(),
                        "a": change.pair.a and change.pair.a.as_dict(), "b": change.pair.b and change.pair.b.as_dict()}
                       for change in self.changes]}
 
@@ -217,9 +237,9 @@ def _most(texts: Iterable[str]) -> list[tuple[str, int]]:
     return sorted(Counter(texts).items(), key=lambda item: (-item[1], item[0]))
 
 
-def _geometric_mean(changes: Iterable[Change]) -> float | None:
-    ratios = [change.verdict.ratio for change in changes if change.verdict.ratio]
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
+def _mean(changes: Iterable[Change]) -> Lead | None:
+    leads = [change.verdict.lead for change in changes if change.verdict.lead]
+    return mean_lead(leads) if leads else None
 
 
 def _devices(pair: RecordPair, basis: Basis) -> str:

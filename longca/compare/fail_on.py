@@ -61,7 +61,7 @@ def _condition(text: str, rule: Rule) -> FailCondition:
     if name not in WITH_LIMIT:
         raise UserError(f"'{text}' is no condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`")
     share = parse_share(limit, f"'{text}' is no condition", f"Write `--fail-on {name}:3%`")
-    if share < rule.tolerance:
+    if rule.tolerance is not None and share < rule.tolerance:
         raise UserError(f"'{text}' can never be told", why=f"speeds that differ by less than {percent(rule.tolerance)} are the same",
                         todo=f"Lower that with `--tolerance {limit}`")
     return FailCondition(name, share)

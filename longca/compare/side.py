@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 from longca.core.cell import Cell
 from longca.core.record import Record
 from longca.published.load import PublishedRate
+from longca.ranking import Measurement
+from longca.ranking.record import measurement_of
 from longca.store.hardware import Hardware
 from longca.store.view import View
 
 
 class Spread(NamedTuple):
-    """A number and how far it spreads: quartiles of samples, or how far a published number may be off."""
+    """A number and how far it spreads, as it is shown: quartiles of samples, or how far a published number may be off."""
 
     low: float
     middle: float
@@ -48,6 +50,8 @@ class Side:
     source: str = ""
     """of a published rate, its short name"""
     note: str = ""
+    measurement: Measurement | None = None
+    """as it is ranked, by the rate if there is one, else by calls a second; None without a number"""
 
     @property
     def share(self) -> Spread | None:
@@ -69,13 +73,15 @@ def of_record(record: Record, hardware: Hardware) -> Side:
         time_ms = Spread(first, middle, third)
         rates = [view.per_device(time) for time in (third, middle, first)]  # the longer the slower
         tflops = Spread(*(rate for rate in rates if rate is not None)) if None not in rates else None
+    measurement = measurement_of(view, tflops.middle if tflops else 1e3 / middle) if middle else None
     return Side(status=record.outcome.status, reason=view.reason, device=view.device, cell=record.cell,
                 digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops, peak_tflops=view.peak_tflops,
-                is_control=view.is_control, rests=view.rests)
+                is_control=view.is_control, rests=view.rests, measurement=measurement)
 
 
 def of_published(rate: PublishedRate, hardware: Hardware) -> Side:
     """The facts of a published rate."""
     value, off = rate.tflops_per_device, rate.plus_minus
+    measurement = Measurement(value, value - off, value + off, rate.hardware)
     return Side(status="ok", reason="", device=rate.hardware, tflops=Spread(value - off, value, value + off),
-                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title, note=rate.note)
+                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title, note=rate.note, measurement=measurement)

@@ -32,7 +32,11 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
     """Facts that a reader needs before the tables: the sides, what was compared, controls, and what has no partner."""
     found = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
     found += comparison.bases
-    found.append(f"the same: within {percent(comparison.rule.tolerance)}; ambiguous: the quartiles overlap")
+    found += comparison.resolutions
+    if comparison.rule.tolerance is not None:
+        found.append(f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}")
+    if "ambiguous" in comparison.counts:
+        found.append("ambiguous: they differ by more, but their own samples do not tell them apart")
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
         found.append(f"controls, B over A: {means}: so much do the machines themselves differ")
@@ -52,7 +56,7 @@ def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
     Args:
         count: most rows of the last three; None for all.
     """
-    methods = [(row.method, ratio_text(row.mean_ratio), row.outcomes) for row in comparison.methods]
+    methods = [(row.method, row.mean_text, row.outcomes) for row in comparison.methods]
     found = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
     broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
     by_share = any(change.verdict.basis == "share of peak" for change in largest)

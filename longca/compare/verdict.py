@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from longca.compare.pairs import RecordPair
-from longca.compare.side import Side, Spread
+from longca.compare.side import Side
+from longca.ranking import Lead, MeasuredPoint, Measurement, compare
 
 OutcomeOfPair = Literal["slower", "broke", "faster", "fixed", "ambiguous", "same", "new", "gone", "incomparable", "untimed"]
 OUTCOMES: tuple[OutcomeOfPair, ...] = get_args(OutcomeOfPair)
@@ -16,15 +18,15 @@ Basis = Literal["time", "rate", "share of peak"]
 
 @dataclass(frozen=True)
 class Rule:
-    """Rules by which pairs are judged.
+    """Rules by which pairs are judged, beside those of `longca.ranking`.
 
-    Two speeds are the same if their medians differ by no more than the tolerance. Otherwise they are ambiguous if their boxes overlap: a
-    box reaches from the speed at the third quartile of the times to that at the first (of a published rate, as far as its reading may be
-    off). Otherwise B is faster or slower. Swapping A and B swaps faster and slower, and leaves the rest.
+    Two speeds are the same if they differ by no more than repeats of one cell do: on the same device in two runs, or on another device
+    of the model. Else they are ambiguous if their own samples do not tell them apart (of a published rate, its reading). Otherwise B is
+    faster or slower. Swapping A and B swaps faster and slower, and leaves the rest.
     """
 
-    tolerance: float = 0.03
-    """the larger speed over the smaller, less 1"""
+    tolerance: float | None = None
+    """speeds that differ by no more are the same though they are told apart: the larger over the smaller, less 1"""
     by_rate: bool = False
     """rates are compared as they are, even across models of GPUs"""
 
@@ -36,10 +38,21 @@ class PairVerdict:
     outcome: OutcomeOfPair
     why: str = ""
     """of what broke, was fixed, cannot be compared or was not timed"""
-    ratio: float | None = None
-    """speed of B over that of A"""
     basis: Basis | None = None
     """what was compared; None where nothing was"""
+    lead: Lead | None = None
+    """speed of B over that of A, and what it means"""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.lead.ratio if self.lead else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON. `ratio_low` and `ratio_high` are as far as repeats and samples allow."""
+        lead = self.lead
+        return {"outcome": self.outcome, "why": self.why, "ratio": self.ratio, "basis": self.basis,
+                "ratio_low": lead and lead.low, "ratio_high": lead and lead.high, "relation": lead and lead.relation,
+                "resolution": lead and math.expm1(lead.log_resolution)}
 
 
 def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
@@ -63,16 +76,15 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
         if a.status != "ok" and b.status != "ok":
             return PairVerdict("untimed", a.status if a.status == b.status else f"{a.status} → {b.status}")
         return PairVerdict("broke", f"{b.status}: {b.reason}") if a.status == "ok" else PairVerdict("fixed", f"was {a.status}: {a.reason}")
-    speeds = _speeds(a, b, rule)
-    if isinstance(speeds, str):
-        return PairVerdict("incomparable", speeds)
-    basis, one, other = speeds
-    ratio = other.middle / one.middle
-    if max(ratio, 1 / ratio) <= 1 + rule.tolerance:
-        return PairVerdict("same", "", ratio, basis)
-    if one.low <= other.high and other.low <= one.high:
-        return PairVerdict("ambiguous", "", ratio, basis)
-    return PairVerdict("faster" if ratio > 1 else "slower", "", ratio, basis)
+    found = _lead(a, b, rule)
+    if isinstance(found, str):
+        return PairVerdict("incomparable", found)
+    basis, lead = found
+    if abs(lead.log_ratio) <= max(lead.log_resolution, math.log1p(rule.tolerance or 0.0)):
+        return PairVerdict("same", "", basis, lead)
+    if lead.is_tie:
+        return PairVerdict("ambiguous", "", basis, lead)
+    return PairVerdict("faster" if lead.order == "more" else "slower", "", basis, lead)
 
 
 def _different(a: Side, b: Side) -> str:
@@ -87,21 +99,30 @@ def _different(a: Side, b: Side) -> str:
     return ""
 
 
-def _speeds(a: Side, b: Side, rule: Rule) -> tuple[Basis, Spread, Spread] | str:
-    """(basis, speed of A, speed of B), or why there are none. The same request on the same model of GPU is compared by time alone."""
+def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
+    """(basis, lead of B over A), or why there is none. The same request on the same model of GPU is compared by time alone."""
+    one, other = a.measurement, b.measurement
     same_device = a.device == b.device != ""
-    if same_device and a.time_ms and b.time_ms:
-        return "time", _per_second(a.time_ms), _per_second(b.time_ms)
-    if not (a.tflops and b.tflops):
+    if same_device and one and other and a.time_ms and b.time_ms:
+        return "time", _compared(_by_time(one, a.time_ms.middle), _by_time(other, b.time_ms.middle))
+    if not (one and other and a.tflops and b.tflops):
         return f"another device, and no rate in TFLOP/s: {a.device or 'not known'}, {b.device or 'not known'}"
     if same_device or rule.by_rate:
-        return "rate", a.tflops, b.tflops
-    if a.share and b.share:
-        return "share of peak", a.share, b.share
-    unknown = a.device if a.share is None else b.device
+        return "rate", _compared(one, other)
+    if a.peak_tflops and b.peak_tflops:
+        return "share of peak", _compared(_scaled(one, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops))
+    unknown = b.device if a.peak_tflops else a.device
     return f"another device, and no peak is known of {unknown or 'one of them'}"
 
 
-def _per_second(time_ms: Spread) -> Spread:
-    """Calls a second."""
-    return Spread(1e3 / time_ms.high, 1e3 / time_ms.middle, 1e3 / time_ms.low)
+def _compared(a: Measurement, b: Measurement) -> Lead:
+    return compare(MeasuredPoint("B", (b,)), MeasuredPoint("A", (a,)))
+
+
+def _by_time(measured: Measurement, time_ms: float) -> Measurement:
+    """The same in calls a second."""
+    return _scaled(measured, 1e3 / time_ms / measured.rate)
+
+
+def _scaled(measured: Measurement, factor: float) -> Measurement:
+    return replace(measured, rate=measured.rate * factor, low=measured.low * factor, high=measured.high * factor)

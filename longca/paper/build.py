@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from longca.advice.many_gpus import verdicts as predicted_verdicts
+from longca.claims.by_gpu import judged as judged_by_gpu
 from longca.claims.contract import Claim, Verdict, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
@@ -157,7 +158,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
                    run_pages(folder, table.study), folder / DATA)
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
-    verdicts = [(claim, claim.judge(table)) for claim in all_claims()]
+    verdicts = list(zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True))
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids), forecasts.get(claim.number, "")) for claim, verdict in verdicts]
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
@@ -176,9 +177,9 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
-        ["number", "label", "status", "finding", "missing", "cell_ids"],
-        [[entry.claim.number, entry.claim.label, entry.verdict.status, entry.verdict.finding, "; ".join(entry.verdict.missing),
-          " ".join(entry.verdict.cell_ids)] for entry in judged]))
+        ["number", "label", "gpu", "status", "finding", "missing", "cell_ids"],
+        [[entry.claim.number, entry.claim.label, verdict.gpu, verdict.status, verdict.finding, "; ".join(verdict.missing),
+          " ".join(verdict.cell_ids)] for entry in judged for verdict in (entry.verdict, *entry.verdict.elsewhere)]))
     export(ordered, folder / DATA)
     return replace_file(folder / PAGE, page.encode())
 

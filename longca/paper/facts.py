@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+from longca.claims.rows import STUDY_GPU
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import load_study
@@ -12,7 +14,7 @@ from longca.core.units import format_length
 from longca.masks import build_mask
 from longca.masks.contract import Pattern
 from longca.report.look.masks import MaskDrawing, mask_drawings
-from longca.store.text import percent
+from longca.store.text import percent, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +63,9 @@ def _density(pattern: Pattern, seqlen: int, corpus: str) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells of one part of the grid."""
+    """Cells of one part of the grid, and how many of them one model of GPU has measured."""
 
+    gpu: str
     name: str
     asked: int
     settled: int
@@ -83,15 +86,26 @@ class Coverage:
 
 
 def coverage(table: pd.DataFrame) -> Coverage:
-    """The cells of `config/studies/paper.yaml` of which there is a record."""
-    settled, timed = set(table.cell_id), set(table.cell_id[table.status == "ok"])
+    """The cells of `config/studies/paper.yaml` of which there is a record, for each model of GPU by itself."""
     by_part: dict[str, list[str]] = {name: [] for name in PARTS}
     for cell in load_study(STUDY).cells():
         by_part[_part(cell)].append(cell.cell_id)
-    parts = tuple(Part(PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
-                  for name, ids in by_part.items())
-    words = [f"{part.share} of the {part.asked:,} cells of {part.name}" for part in parts]
-    return Coverage(parts, f"The records settle {', '.join(words[:-1])} and {words[-1]} of the study's grid")
+    devices = sorted({str(device) for device in table.device[table.device_type == "cuda"]}, key=lambda name: (STUDY_GPU not in name, name))
+    parts = tuple(part for device in devices for part in _parts(table.loc[table.device == device], short_device(device), by_part))
+    if not parts:
+        return Coverage((), "The records settle no cell of the study's grid on a GPU")
+    words = [f"{gpu} {_listed([f'{part.share} of the {part.asked:,} cells of {part.name}' for part in of_gpu])}"
+             for gpu, of_gpu in groupby(parts, key=lambda part: part.gpu)]
+    return Coverage(parts, f"Of the study's grid, records settle on {'; on '.join(words)}")
+
+
+def _parts(rows: pd.DataFrame, gpu: str, by_part: dict[str, list[str]]) -> list[Part]:
+    settled, timed = set(rows.cell_id), set(rows.cell_id[rows.status == "ok"])
+    return [Part(gpu, PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids))) for name, ids in by_part.items()]
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _part(cell: Cell) -> str:

@@ -20,6 +20,7 @@ from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.checks.record import digest_of
 from longca.store.files import write_atomically
+from longca.store.interval import median_interval
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file
@@ -61,6 +62,15 @@ class CellFacts(NamedTuple):
     """model that measured it; empty where no process got as far as telling"""
     container: str | None = None
     """digest of the image that it was measured in"""
+    shortest_ms: float | None = None
+    """the interval of the median, from here"""
+    longest_ms: float | None = None
+    """to here"""
+    unit: str = ""
+    """the device itself, as `View.unit`"""
+    run_id: str = ""
+    noise: float | None = None
+    """interquartile range over median"""
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -70,15 +80,17 @@ class CellFacts(NamedTuple):
         view = View(record, Hardware())
         log = record.outcome.log.splitlines()[:LOG_LINES] if isinstance(record.outcome, Failed) else []
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
+        shortest, longest = median_interval(view.times_ms) if view.times_ms else (None, None)
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
-                   digest_of(record), view.device, view.software and view.software.container)
+                   digest_of(record), view.device, view.software and view.software.container,
+                   shortest, longest, view.unit, record.run_id, view.noise)
 
 
 Floats = list[float | None]
 Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
-                list[bool], list[int], list[str], list[str], list[str | None]]
+                list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats]
 
 
 class _Index(NamedTuple):

@@ -34,6 +34,7 @@ LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff
 COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
 MOST_NAMED = 100  # rows of one file that cannot be used
+DISTURBED = "disturbed"  # a later column: of records from before it nothing is known
 GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')  # a later column, and the key of a GPU in the text of a record
 FILES = (".parquet", ".json")  # files of records end so
 
@@ -138,12 +139,16 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """None where the file is damaged, or from before one of the columns: then its records must tell."""
+    import pandas as pd
+
     try:
         types = {column.name: column.type for column in COLUMNS}
-        optional = {*LATER_COLUMNS, GPUS}
+        optional = {*LATER_COLUMNS, GPUS, DISTURBED}
         frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
         lacking = [name for name in columns if name not in frame]
-        values = {name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name] for name in lacking if name != GPUS}
+        values = {name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name] for name in lacking if name in LATER_COLUMNS}
+        if DISTURBED in lacking:
+            values[DISTURBED] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
         if GPUS in lacking:  # of records from before the column: without decoding them, which takes seconds
             values[GPUS] = [" ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)]
     except BadTable:

@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 import math
+import re
 
 NONE = "–"
 
@@ -44,3 +45,8 @@ def plural(count: int, noun: str) -> str:
     """(1, "cell") → "1 cell", (2, "cell of a mask") → "2 cells of a mask"."""
     first, of, rest = noun.partition(" of ")
     return f"{count:,} {first}{'' if count == 1 else 's'}{of}{rest}"
+
+
+def short_device(device: str) -> str:
+    """"H100" for "NVIDIA H100 80GB HBM3"; other names keep their memory, which may tell two models apart."""
+    return re.sub(r" \d+GB HBM\d\w*$", "", device.removeprefix("NVIDIA "))

@@ -297,6 +297,11 @@ class View:
         uuids = list(dict.fromkeys(str(node.gpu.get("uuid", "")) for node in nodes))
         return "" if "" in uuids else " ".join(uuids)
 
+    @property
+    def unit(self) -> str:
+        """The device itself: `gpus`, or the host where a CPU did the work; "" where it is not known."""
+        return self.gpus or (self.node.hostname if self.node is not None and self.device_type == "cpu" else "")
+
     def package(self, name: str) -> str:
         return self.software.packages.get(name, "") if self.software else ""
 

@@ -138,7 +138,7 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
 
     done = run("-m", "causal_document", "-s", "64K", "-w", "4", "-k", "band", "--study", str(tmp_path / "check.yaml"), "-d", "fwd")
     assert done.returncode == 0, done.stderr
-    assert "is predicted to be quickest on 4 GPUs" in done.stdout and f"longca run {tmp_path}" in done.stdout.replace("\n", " ")
+    assert "is predicted to be the fastest on 4 GPUs" in done.stdout and f"longca run {tmp_path}" in done.stdout.replace("\n", " ")
     content = yaml.safe_load((tmp_path / "check.yaml").read_text())
     assert content["grids"][0]["corpus"] == "pile" and len(parse(Study, {"name": "check", **content}, "it").cells()) == 3
     refused = run("--memory", "lots")

@@ -1,13 +1,17 @@
 """The tables at the end of a run, from the records of a study."""
 
+import re
+
 import pytest
 
 from longca.bench.run.overview import failures, finding, outcome_table, rate_tables
 from longca.bench.run.scores import Score, Scoreboard
 from longca.core.record import STATUSES
 from longca.store.hardware import Hardware
+from longca.store.index import CellFacts
 from longca.store.view import View
-from tests.records import quick_study
+from tests.bench.misbehaving import kernel_cell
+from tests.records import quick_study, record
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,11 @@ def test_the_finding_counts_who_is_first_and_the_caption_stands_once(board):
     contested = [scores for scores in cases.values() if len(scores) > 1]
     wins = [min(scores, key=lambda score: score.time_ms or 0).cell.method for scores in contested]
     first = max(set(wins), key=wins.count)
-    assert finding(board).startswith(f"{first} has the best median in {wins.count(first)} of {len(contested)} cases")
+    told = re.fullmatch(r"On Example CPU @ 2.1 GHz: (\w+) leads on (\d+) of (\d+) cases, (\w+) on (\d+); "
+                        r"on (\d+) no method leads alone, against 1 to 2 others, by up to 4.0×.", finding(board))
+    assert told and told[1] == first and told[4] in wins
+    (most, total, others, ties) = map(int, told.group(2, 3, 5, 6))
+    assert most + others + ties == total == len(contested) and most <= wins.count(first) and others <= wins.count(told[4])
     assert finding(Scoreboard()) == ""
     of_title = {table.title: table.caption for table in rate_tables(board, 200)}
     assert of_title["GFLOP/s, backward, S=2K"].endswith("; also measured: S=512,1K, shown by `longca report`.")
@@ -70,3 +78,37 @@ def test_shares_are_of_the_same_problem_alone(board):
     for row in of_row.values():
         assert row["share_of_best"] == pytest.approx(best / row["time_ms"])
     assert all(row["share_of_best"] is None for row in board.rows() if row["kernel"] == "matmul")
+
+
+def _board(**rates: float) -> Scoreboard:
+    """One case on a GPU: kernel → TFLOP/s."""
+    made = (record(kernel_cell(kernel, 8192), tflops=rate, gpu="NVIDIA H200") for kernel, rate in rates.items())
+    return Scoreboard([Score.of(one) for one in made])
+
+
+def test_methods_that_are_not_told_apart_share_the_mark_and_are_a_tie():
+    board = _board(fa3=500, flex=495, sdpa=300)
+    table, = rate_tables(board, 200)
+    assert [("*" in str(text)) for text in table.rows[0][1:]] == [True, True, False], table.columns
+    assert finding(board) == "On H200: No method leads alone on the one case, against 2 others."
+    best, flex, sdpa = sorted(board.scores, key=lambda score: score.time_ms or 0)
+    assert board.numbers(flex).endswith(" tie") and not board.numbers(best).endswith("tie") and not board.is_tied(sdpa)
+    assert [row["tied_with_best"] for row in board.rows()].count(True) == 1
+    alone = _board(fa3=500, sdpa=300)
+    assert "fa3 leads on the one case, against 1 other" in finding(alone) and "*" in str(rate_tables(alone, 200)[0].rows[0][1])
+
+
+def test_scores_that_are_remembered_have_the_standings_of_their_records():
+    """An index has no samples, but the interval of their median."""
+    records = quick_study()
+    live, kept = Scoreboard(map(Score.of, records)), Scoreboard(Score.known(one.cell, CellFacts.of(one)) for one in records)
+    assert [case.leaders for case in live.standings().values()] == [case.leaders for case in kept.standings().values()]
+    assert finding(live) == finding(kept) and rate_tables(live, 200) == rate_tables(kept, 200)
+
+
+def test_gpus_of_two_models_are_never_in_one_case():
+    records = [record(kernel_cell(kernel, 8192), tflops=rate, gpu=gpu) for kernel, rate, gpu in (
+        ("fa3", 500, "NVIDIA H200"), ("flex", 900, "NVIDIA H100 80GB HBM3"), ("sdpa", 300, "NVIDIA H200"))]
+    board = Scoreboard(map(Score.of, records))
+    assert finding(board).startswith("On H200: fa3 leads on the one case") and "H100" not in finding(board)
+    assert {table.title.split(", ")[2] for table in rate_tables(board, 200)} == {"H100", "H200"}

@@ -29,7 +29,7 @@ def grid(rate: float | None = 500, **fields: Any) -> list[dict[str, Any]]:
     """Rows of all combinations of those fields that are lists.
 
     Args:
-        rate: TFLOP/s, whose quartiles lie 0.5 % beside it; None for points that did not run.
+        rate: TFLOP/s, with samples up to 0.5 % beside it; None for points that did not run.
         fields: columns of the table, and `heads` ("64:8").
     """
     axes = {name: values for name, values in fields.items() if isinstance(values, list)}
@@ -48,7 +48,8 @@ def _row(rate: float | None, fields: dict[str, Any]) -> dict[str, Any]:
     row = _base() | {"num_q_heads": int(heads[0]), "num_kv_heads": int(heads[1])} | fields
     row["kind"] = "cp" if row["strategy"] else "kernel"
     if row["status"] == "ok" and rate is not None:
-        row |= {"tflops_per_device": float(rate), "tflops_per_device_low": 0.995 * rate, "tflops_per_device_high": 1.005 * rate}
+        row |= {"tflops_per_device": float(rate), "tflops_per_device_low": 0.995 * rate, "tflops_per_device_high": 1.005 * rate,
+                "samples_ms": fields.get("samples_ms") or [1e3 / rate * step for step in (0.995, 0.998, 1, 1.002, 1.005)]}
     asked = ("kernel", "strategy", "world", "mask", "mask_params", "seqlen", "num_kv_heads", "direction", "seed")
     row["cell_id"] = hashlib.sha256(" ".join(str(row[name]) for name in asked).encode()).hexdigest()[:16]
     assert row.keys() == _types().keys(), "no such column"

@@ -5,12 +5,14 @@ import re
 import pandas as pd
 import pytest
 
+from longca.claims.by_gpu import judged
 from longca.claims.contract import STATUSES, Observation, Verdict, all_claims, decided, in_parts, summary
 from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
 from longca.store.columns import COLUMNS
 from longca.store.load import committed as committed_files
 from longca.store.load import load, load_columns
 from longca.store.table import FRAME_TYPES, derived
+from longca.store.text import short_device
 from tests.claims.cases import CASES, REGULAR
 from tests.claims.made import GIB, grid, table
 
@@ -22,7 +24,7 @@ def committed():
     """The derived table that came with the project's records, and the verdicts over it. To derive it again takes seconds."""
     records = load_columns(committed_files(), [column.name for column in COLUMNS])[0]
     records = records.astype({column.name: FRAME_TYPES[column.type] for column in COLUMNS})
-    return records, {number: claim.judge(records) for number, claim in CLAIMS.items()}
+    return records, dict(zip(CLAIMS, judged(CLAIMS.values(), records), strict=True))
 
 
 @pytest.mark.slow
@@ -62,22 +64,44 @@ def test_every_claim_has_records_that_flip_it():
 
 def test_the_records_of_the_project_are_judged(committed):
     records, verdicts = committed
-    known = set(records.cell_id)
     for number, verdict in verdicts.items():
-        assert verdict.status in STATUSES
-        assert re.search(r"\d", verdict.finding) and "nan" not in verdict.finding and "–×" not in verdict.finding, number
-        assert not re.search(r"\b1 [a-z]+s\b|points needs", verdict.finding), number
-        assert len(verdict.finding) <= 240 and verdict.cell_ids and set(verdict.cell_ids) <= known
-        assert "H200" in verdict.note and len(set(verdict.exceptions)) == len(verdict.exceptions)
-        assert all("H100" in text or "H200" in text for text in verdict.exceptions), "records are of both"
+        for one in (verdict, *verdict.elsewhere):
+            known = set(records.cell_id[records.device.map(short_device) == one.gpu])
+            assert one.status in STATUSES and one.finding.startswith(f"On {one.gpu}: ")
+            assert re.search(r"\d", one.finding) and "nan" not in one.finding and "–×" not in one.finding, number
+            assert not re.search(r"\b1 [a-z]+s\b|points needs", one.finding), number
+            assert len(one.finding) <= 260 and one.cell_ids and set(one.cell_ids) <= known
+            assert ("H200" in one.note) == (one.gpu == "H200") and len(set(one.exceptions)) == len(one.exceptions)
+            assert all(re.search(rf"\b{one.gpu}\b", text) and not ("H100" in text and "H200" in text) for text in one.exceptions)
+        assert len({one.gpu for one in (verdict, *verdict.elsewhere)}) == 1 + len(verdict.elsewhere)
     assert sum(verdict.status == "open" for verdict in verdicts.values()) < len(verdicts) / 2
 
 
 def test_claims_of_several_nodes_say_what_they_judged(committed):
     for number, verdict in committed[1].items():
         if CLAIMS[number].gpus == "several nodes":
-            assert "4 ranks of one host" in verdict.part
+            parts = {one.gpu: one.part for one in (verdict, *verdict.elsewhere)}
+            assert "4 ranks of one host" in parts["H200"] and "2 ranks of one host" in parts.get("H100", "2 ranks of one host")
             assert all("96 ranks (needs several nodes)" in text for text in verdict.missing) and verdict.missing
+
+
+def test_each_gpu_is_judged_by_itself():
+    """No point of one GPU is beside one of another, and the study's decides where it can."""
+    h100, h200 = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"))
+    blocks = {"kernel": "flashinfer", "mask": "block_sparse_uniform", "seqlen": 32768, "heads": "64:64"}
+    large, small = ("block=128, density=0.5", "block=64, density=0.5")
+    both = table(*(grid(rate, **blocks, **gpu, mask_params=params) for rate, params, gpu in (
+        (500, large, h100), (400, small, h100), (500, large, h200), (250, small, h200))))
+    (verdict,) = judged([CLAIMS[10]], both)
+    (other,) = verdict.elsewhere
+    assert (verdict.gpu, verdict.status, other.gpu, other.status) == ("H100", "contradicted", "H200", "holds")
+    assert "1.25× the rate" in verdict.finding and other.finding.startswith("On H200: Blocks of 128 reach 2.00×")
+    assert verdict.told_elsewhere == (other.finding.replace("On H200:", "On H200, holds:"),)
+    crossed = table(grid(500, **blocks, **h100, mask_params=large), grid(250, **blocks, **h200, mask_params=small))
+    (alone,) = judged([CLAIMS[10]], crossed)
+    assert alone.status == "open" and not alone.cell_ids
+    assert [short_device(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-80GB", "NVIDIA H200")] == [
+        "H100", "H100 NVL", "A100-SXM4-80GB", "H200"]
 
 
 def test_a_summary_counts_verdicts():
@@ -110,14 +134,14 @@ def test_a_claim_that_fails_in_one_part_says_so_first():
         "holds: naive is beyond 80 GB from 32K on at the one point"
 
 
-def test_points_name_their_gpu_where_a_table_has_several():
+def test_points_name_their_gpu():
     h100, h200, other = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H100 NVL"))
 
     def told(*groups, **where):
         return [point.where for point in points(table(*groups), **where)]
 
     fa3 = {"kernel": "fa3"}
-    assert told(grid(500, **fa3, **h200)) == ["full 8K fwd 64:8"]
+    assert told(grid(500, **fa3, **h200)) == ["full 8K fwd 64:8 on H200"]
     assert told(grid(500, **fa3, **h100), grid(500, **fa3, **h200)) == ["full 8K fwd 64:8 on H100", "full 8K fwd 64:8 on H200"]
     assert told(grid(500, **fa3, **h100), grid(500, kernel="fa2", **h200), kernel="fa2") == ["full 8K fwd 64:8 on H200"]
     assert told(grid(500, **fa3, **h100), grid(500, **fa3, **other))[1] == "full 8K fwd 64:8 on H100 NVL"
@@ -133,7 +157,7 @@ def test_points_are_medians_over_seeds_that_are_right():
                     grid(None, kernel="fa3", seed=3, status="incorrect"), grid(990, kernel="matmul", is_control=True),
                     grid(700, kernel="fa2", device_type="cpu"), grid(None, kernel="fa2", status="unavailable"))
     (point,) = points(records, ok=False)
-    assert (point.rate, len(point.cell_ids), point.where) == (500, 4, "full 8K fwd 64:8")
+    assert (point.rate, len(point.cell_ids), point.where) == (500, 4, "full 8K fwd 64:8 on H200")
     assert not points(records, kernel="fa2") and not points(records, seqlen=lambda length: length > 8192)
 
 
@@ -144,11 +168,30 @@ def test_pairs_are_of_the_seeds_that_both_have():
     assert not pairs(points(records, kernel="fa3"), points(records, kernel="fa2"), "direction")
 
 
-@pytest.mark.parametrize(("rate", "half", "order"), [(512, 0.001, "same"), (520, 0.001, "more"), (520, 0.04, "same"), (470, 0.001, "less")])
-def test_close_rates_and_overlapping_quartiles_are_the_same(rate, half, order):
-    wide = {"tflops_per_device_low": rate * (1 - half), "tflops_per_device_high": rate * (1 + half)}
-    records = table([row | wide for row in grid(rate, kernel="fa3")], grid(500, kernel="fa2"))
-    assert Pair(points(records, kernel="fa3")[0], points(records, kernel="fa2")[0]).order == order
+@pytest.mark.parametrize(("rate", "half", "order"), [(510, 0.005, "same"), (490, 0.005, "same"), (600, 0.005, "more"), (420, 0.005, "less"),
+                                                     (600, 0.3, "same")])
+def test_rates_within_the_resolution_or_their_own_samples_are_the_same(rate, half, order):
+    samples = [1e3 / rate * (1 + half * step) for step in (-1, -0.5, 0, 0.5, 1)]
+    records = table(grid(rate, kernel="fa3", samples_ms=tuple(samples)), grid(500, kernel="fa2"))
+    first, second = (points(records, kernel=name)[0] for name in ("fa3", "fa2"))
+    assert Pair(first, second).order == order and Pair(first, second).ratio == pytest.approx(rate / 500)
+    assert Pair(second, first).order == {"more": "less", "less": "more"}.get(order, "same")
+
+
+def test_several_masks_are_compared_by_all_seeds():
+    records = table(grid(500, kernel="fa3", mask="full", seed=0), *(grid(rate, kernel="fa3", mask="full_document", seed=seed)
+                                                                     for seed, rate in enumerate((100, 250, 300))))
+    (pair,) = pairs(points(records, mask="full_document"), points(records, mask="full"), "mask")
+    assert pair.ratio == pytest.approx(0.5) and pair.order == "less"
+
+
+def test_a_ratio_is_above_another_only_if_repeats_tell_them_apart():
+    def pair(backward):
+        both = points(table(grid(backward, kernel="fa3", direction="bwd"), grid(500, kernel="fa3")))
+        return pairs(both[:1], both[1:], "direction")[0]
+
+    assert pair(400).is_above(pair(300)) and not pair(300).is_above(pair(400))
+    assert not pair(400).is_above(pair(398)) and not pair(398).is_above(pair(400))
 
 
 def test_the_best_rival_is_the_fastest():

@@ -115,6 +115,10 @@ def test_the_records_that_come_with_the_project(longca):
     after = " ".join(longca("choose", "causal", COLUMNS="80").stdout.split()).partition("; then ")[2].partition(" %")[0]
     method, share = after.split(" at ")
     assert f" {share} % " in next(line for line in longca("choose", "causal").stdout.splitlines() if line.split()[:1] == [method]), "once"
+    assert "records of h100-dense; h100-cp measured some of them, too, and stands aside" in " ".join(done.stdout.split())
+    assert told["studies"] == ["h100-dense"] and "h100-cp" in told["studies_aside"], "no other study is put into the answer"
+    both = longca("choose", "causal", "-d", "bwd", "--json", "reports/h100/h100-dense.parquet", "reports/h100/h100-cp.parquet")
+    assert json.loads(both.stdout)["rankings"][0]["studies"] == ["h100-cp", "h100-dense"], "studies that are named are put together"
     lone = longca("choose", "full", "-s", "8K", "reports/h200/as-released.parquet")
     assert "Only naive ran" in lone.stdout and "100 %" not in lone.stdout
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")

@@ -1,5 +1,6 @@
 """Each outcome of a pair, and what does not depend on the records' order or on which side is which."""
 
+import math
 import random
 from typing import Any
 
@@ -12,6 +13,8 @@ from longca.compare.verdict import Rule
 from longca.core.errors import UserError
 from longca.core.record import Incorrect, OutOfMemory, Record, Unavailable
 from longca.published.load import load_published
+from longca.ranking import RELATIONS, Resolutions
+from longca.store.text import number
 from tests.committed import committed
 from tests.compare.conftest import H100, H200, cell, failed, timed
 from tests.records import quick_study, record
@@ -44,6 +47,21 @@ def outcome(a: Record, b: Record, **rule: Any) -> tuple[str, str]:
 def test_outcomes(a: Record, b: Record, expected: str, why: str):
     found = outcome(a, b)
     assert found[0] == expected and why in found[1]
+
+
+def test_speeds_differ_by_more_than_repeats_do():
+    """How much that is, the relation of the two says; a tolerance makes more of them the same, and never fewer."""
+    known = Resolutions.known().of(H100, "model")
+    small, large = (timed(1 + factor * math.expm1(known.log_ratio), gpu=H100) for factor in (0.9, 1.3))
+    assert outcome(timed(gpu=H100), small)[0] == "same" and outcome(timed(gpu=H100), large)[0] == "slower"
+    assert outcome(timed(gpu=H100), small, tolerance=0.001)[0] == "same" and outcome(timed(gpu=H100), large, tolerance=0.2)[0] == "same"
+    comparison = compare_records([timed(gpu=H100)], [large])
+    (line,) = comparison.resolutions
+    assert line.startswith("1 pair of ") and f"the same within {known.percent}" in line and "repeats" in line
+    (pair,) = comparison.as_dict()["pairs"]
+    assert pair["ratio_low"] < pair["ratio"] < pair["ratio_high"] < 1 and pair["relation"] in RELATIONS
+    assert comparison.methods[0].mean_text == f"{number(pair['ratio'])}×"
+    assert compare_records([timed(gpu=H100)], [small]).methods[0].mean_text.endswith("×, the same")
 
 
 def test_new_and_gone():
@@ -147,7 +165,7 @@ def test_fail_on(text: str, expected: list[str]):
 ])
 def test_conditions_that_cannot_be(text: str, expected: str):
     with pytest.raises(UserError) as error:
-        parse_fail_on(text, Rule())
+        parse_fail_on(text, Rule(tolerance=0.03))
     assert expected in str(error.value)
 
 

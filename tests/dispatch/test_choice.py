@@ -11,7 +11,9 @@ from longca.dispatch import call, choice
 from longca.kernels.contract import Kernel, Problem
 from longca.masks import Mask, build_mask
 from longca.ops.band.checks import unusable
+from longca.ranking import MeasuredPoint
 from tests.kernels.masks_for_tests import pattern_mask
+from tests.ranking.helpers import point
 from tools import fastest
 
 CUDA = torch.device("cuda")
@@ -46,6 +48,24 @@ def test_the_table_names_kernels_that_may_be_chosen():
     named = {name for ranked in leads for name in ranked}
     assert choice.OWN not in named
     assert not any(Registry("kernel").load(name).transposes for name in named)
+
+
+def test_a_kernel_is_in_the_table_if_it_is_told_apart_from_band():
+    """By longca.ranking: in the mean over the cases of `band`, of which it ran each."""
+    def of(kernel: str, *times: float) -> dict[tuple[str, ...], MeasuredPoint]:
+        return {(str(case),): point(kernel, *(time * step for step in (0.999, 1, 1.001))) for case, time in enumerate(times)}
+
+    found = fastest.leads({"band": of("band", 10, 20), "fa3": of("fa3", 8, 16), "fa4": of("fa4", 9.95, 19.9),
+                           "flex": of("flex", 7), "sdpa": of("sdpa", 20, 40), "cudnn_flex": of("cudnn_flex", 9, 18)})
+    assert found == {"fa3": 1.25, "cudnn_flex": 1.11}
+
+
+def test_forward_and_backward_are_one_call():
+    both = fastest.together(point("fa3", 1, 1, 1), point("fa3", 2.5, 3, 3.5))
+    assert both is not None and both.rate == pytest.approx(1e3 / 4)
+    (one,) = both.measurements
+    assert one.low == pytest.approx(1e3 / 4.5) and one.high == pytest.approx(1e3 / 3.5)
+    assert fastest.together(point("fa3", 1), None) is None and fastest.together(point("fa3", 1), point("fa3", 1, seed=1)) is None
 
 
 @pytest.mark.parametrize(("name", "kind"), [

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from statistics import median
+from statistics import geometric_mean
 
-from longca.bench.run.scores import FAILED, Problem, Score, Scoreboard, ShortNames
+from longca.bench.run.scores import FAILED, Case, Score, Scoreboard, ShortNames
+from longca.core.cell import Cell
 from longca.core.record import STATUSES
 from longca.core.units import format_length
-from longca.store.text import number, plural, rate_scale
+from longca.ranking import Standing, mean_standing
+from longca.ranking.sentences import counts_text
+from longca.store.text import number, rate_scale, short_device
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -33,72 +36,81 @@ class Table:
 def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     """Rates for each direction and number of ranks, all in one unit: a row for each mask, a column for each method.
 
-    Each number is of the mask's longest sequence, the median where several cells of that length differ by heads, seed or the like.
-    The caption names the lengths that are left out. Methods that do not fit into `width` characters have a table of their own below.
+    Each number is of the mask's longest sequence, the geometric mean where several cases of that length differ by heads or the like. The
+    caption names the lengths that are left out. Methods that do not fit into `width` characters have a table of their own below.
     """
-    ranked = [score for score in board.scores if score.is_ranked and score.tflops is not None]
+    ranked = [score for score in board.scores if score.measurement is not None]
+    cells, standings = {score.case: score.cell for score in ranked}, board.standings()
     names = ShortNames([score.cell for score in ranked])
-    found: dict[tuple[int, str], dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
-    for score in ranked:
-        world = score.cell.world if score.cell.kind == "cp" else 0
-        found[world, score.cell.direction][names.mask(score.cell)].append(score)
+    found: dict[tuple[str, int, str], dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    for case, cell in cells.items():
+        found[standings[case].device, cell.world if cell.kind == "cp" else 0, cell.direction][names.mask(cell)].append(case)
     tables: list[Table] = []
     factor, unit = rate_scale(max((score.tflops or 0.0 for score in ranked), default=0.0))
-    marked = any(len({score.cell.method for score in scores}) > 1 for by_mask in found.values() for scores in by_mask.values())
-    for world, direction in sorted(found, key=lambda key: (key[0], key[1] != "fwd")):
-        by_mask = {mask: _longest(scores) for mask, scores in sorted(found[world, direction].items())}
+    marked = any(case.is_compared for case in standings.values())
+    several_devices = len({device for device, _, _ in found}) > 1
+    for device, world, direction in sorted(found, key=lambda key: (*key[:2], key[2] != "fwd")):
+        rows = {mask: _longest(cases, cells, standings) for mask, cases in sorted(found[device, world, direction].items())}
         ranks = f", {world} ranks" if world else ""
-        shorter = {score.cell.seqlen for scores in found[world, direction].values() for score in scores} - {
-            length for length, _ in by_mask.values()}
+        shorter = {cells[case].seqlen for cases in found[device, world, direction].values() for case in cases} - {
+            row.length for row in rows.values()}
         left_out = f"also measured: S={','.join(map(format_length, sorted(shorter)))}, shown by `longca report`" if shorter else ""
-        tables += _tables(f"{unit}, {DIRECTIONS[direction]}{ranks}", by_mask, factor, (names.common, left_out), marked, width)
+        where = f", {short_device(device)}" if several_devices else ""
+        tables += _tables(f"{unit}, {DIRECTIONS[direction]}{ranks}{where}", rows, factor, (names.common, left_out), marked, width)
     return [replace(table, caption="") if later and table.caption == later.caption else table
             for table, later in zip_longest(tables, tables[1:])]  # once for all tables in a row that it holds for
 
 
 def finding(board: Scoreboard) -> str:
-    """Number of best times of each method; empty where no two methods ran the same problem."""
-    shares: dict[Problem, dict[str, float]] = defaultdict(dict)
-    for score in board.scores:
-        share = board.share(score)
-        if share is not None:
-            shares[score.problem][score.cell.method] = share
-    contested = [by_method for by_method in shares.values() if len(by_method) > 1]
-    if not contested:
-        return ""
-    wins = Counter(max(by_method, key=by_method.__getitem__) for by_method in contested).most_common()
-    (first, count), *others = wins
-    rest = "".join(f", {method} in {number}" for method, number in others)
-    return f"{first} has the best median in {count} of {plural(len(contested), 'case')} that several methods ran{rest}."
+    """The leaders of the cases that two methods or more ran, a sentence for each GPU; empty where there is no such case."""
+    by_device: dict[str, dict[Case, Standing]] = defaultdict(dict)
+    for case, found in board.standings().items():
+        if found.is_compared:
+            by_device[found.device][case] = found
+    return " ".join(f"On {short_device(device)}: {counts_text(cases, 'case')}." for device, cases in sorted(by_device.items()))
 
 
-def _longest(scores: list[Score]) -> tuple[int, dict[str, list[float]]]:
-    """The longest length, and the rates of each method there."""
-    length = max(score.cell.seqlen for score in scores)
+@dataclass(frozen=True)
+class _Row:
+    """The cases of one mask at its longest length."""
+
+    length: int
+    rates: dict[str, float]
+    """method → geometric mean of its rates, in TFLOP/s"""
+    leaders: tuple[str, ...]
+    """of the methods that ran all cases, the first and those not told apart from it; empty where no two did"""
+    num_cases: int
+
+
+def _longest(cases: list[Case], cells: Mapping[Case, Cell], standings: Mapping[Case, Standing]) -> _Row:
+    length = max(cells[case].seqlen for case in cases)
+    chosen = [standings[case] for case in cases if cells[case].seqlen == length]
     rates: dict[str, list[float]] = defaultdict(list)
-    for score in scores:
-        if score.cell.seqlen == length and score.tflops is not None:
-            rates[score.cell.method].append(score.tflops)
-    return length, rates
+    for case in chosen:
+        for entry in case.entries:
+            rates[entry.method].append(entry.rate)
+    mean = chosen[0] if len(chosen) == 1 else mean_standing(chosen)
+    return _Row(length, {method: geometric_mean(values) for method, values in rates.items()},
+                mean.leaders if mean and mean.is_compared else (), len(chosen))
 
 
-def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], factor: float, notes: tuple[str, ...],
-            marked: bool, width: int) -> list[Table]:
-    lengths = {length for length, _ in by_mask.values()}
+def _tables(title: str, rows: Mapping[str, _Row], factor: float, notes: tuple[str, ...], marked: bool, width: int) -> list[Table]:
+    lengths = {row.length for row in rows.values()}
     if len(lengths) == 1:
         title += f", S={format_length(*lengths)}"
-    several = any(len(values) > 1 for _, rates in by_mask.values() for values in rates.values())
-    caption = "; ".join(filter(None, (f"{BEST} the best" if marked else "", "median of the cells of each" if several else "", *notes)))
-    lead = max(map(len, by_mask)) + (GAP + 5 if len(lengths) > 1 else 0)
+    several = any(row.num_cases > 1 for row in rows.values())
+    best = f"{BEST} the best, or not told apart from it{', of those with a number in all cases' if several else ''}" if marked else ""
+    caption = "; ".join(filter(None, (best, "geometric mean of the cases of each" if several else "", *notes)))
+    lead = max(map(len, rows)) + (GAP + 5 if len(lengths) > 1 else 0)
     tables = []
-    for methods in _packed(sorted({method for _, rates in by_mask.values() for method in rates}), width - lead - GAP):
-        rows: list[list[str | int]] = []
-        for mask, (length, rates) in by_mask.items():
-            medians = {method: median(values) for method, values in rates.items()}
-            best = max(medians, key=medians.__getitem__) if len(medians) > 1 else ""
-            texts = {method: f"{number(factor * rate)}{BEST if method == best else ''}" for method, rate in medians.items()}
-            rows.append([mask, *([format_length(length)] if len(lengths) > 1 else []), *(texts.get(method, "") for method in methods)])
-        tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], rows, f"{caption}." if caption else ""))
+    for methods in _packed(sorted({method for row in rows.values() for method in row.rates}), width - lead - GAP):
+        content: list[list[str | int]] = []
+        for mask, row in rows.items():
+            marks = {method: BEST for method in row.leaders}
+            texts = {method: f"{number(factor * rate)}{marks.get(method, '')}" for method, rate in row.rates.items()}
+            length = [format_length(row.length)] if len(lengths) > 1 else []
+            content.append([mask, *length, *(texts.get(method, "") for method in methods)])
+        tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], content, f"{caption}." if caption else ""))
     return tables
 
 

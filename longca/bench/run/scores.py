@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,12 +12,19 @@ from longca.bench.measure.failure import RAISED_AT
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
+from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
+from longca.ranking.record import measurement_of
+from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale
+from longca.store.view import View
 
 FAILED = ("incorrect", "implausible", "error", "timeout")
 """statuses that are a verdict: a run with such a cell ends with exit code 1"""
+ABSENT = "unavailable"  # a method that is not installed was not asked what it can do
 Problem = tuple[object, ...]
+Case = tuple[object, ...]
+"""device, then all of a cell but its method and its seed"""
 
 
 @dataclass(frozen=True)
@@ -43,16 +50,32 @@ class Score:
     """records of the cell in a row during which others used the device; 0 if none did this time"""
     is_drifting: bool = False
     """its samples drift in the order measured"""
+    device: str = ""
+    """model that measured it"""
+    facts: CellFacts | None = field(default=None, repr=False)
+    """what is remembered of its record; None where there is the record itself"""
+    measured: Measurement | None = None
+    """the record as it is ranked, with its samples"""
 
     @classmethod
     def of(cls, record: Record) -> Score:
-        return cls.known(record.cell, CellFacts.of(record))
+        score = cls.known(record.cell, CellFacts.of(record))
+        measured = measurement_of(View(record, Hardware()), score.tflops) if score.is_ranked else None
+        return replace(score, facts=None, measured=measured)
 
     @classmethod
     def known(cls, cell: Cell, facts: CellFacts) -> Score:
         """The score of a cell by what is remembered of its record."""
         return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason,
-                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed, facts.is_drifting)
+                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed, facts.is_drifting,
+                   facts.device, facts)
+
+    @cached_property
+    def measurement(self) -> Measurement | None:
+        """The score as it is ranked; None where it is not, and for masks without visible pairs."""
+        if self.facts is None or not self.is_ranked:
+            return self.measured
+        return _remembered(self.cell, self.facts)
 
     @property
     def is_failed(self) -> bool:
@@ -66,8 +89,13 @@ class Score:
     @cached_property
     def problem(self) -> Problem:
         """The problem that it solves: all of its cell but the method."""
+        return *self.case, self.cell.seed
+
+    @cached_property
+    def case(self) -> Case:
+        """The problem without its seed, on one model of device."""
         cell = self.cell
-        return cell.kind, *_mask(cell), *_load(cell)
+        return self.device, cell.kind, *_mask(cell), *_setting(cell)
 
     @property
     def rate(self) -> str:
@@ -81,7 +109,7 @@ class Score:
 
 
 class Scoreboard:
-    """The scores of a run, and the best time of each problem so far."""
+    """The scores of a run, and the best time of each problem so far. Who leads, `longca.ranking` says."""
 
     def __init__(self, known: Iterable[Score] = ()) -> None:
         """
@@ -89,29 +117,69 @@ class Scoreboard:
             known: scores from before the run.
         """
         self.scores: list[Score] = []
-        self._best_ms: dict[Problem, float] = {}
+        self._best: dict[Problem, Score] = {}
+        self._standings: dict[Case, Standing] | None = None
         for score in known:
             self.add(score)
 
     def add(self, score: Score) -> None:
         self.scores.append(score)
+        self._standings = None
         if score.is_ranked and score.time_ms is not None:
-            self._best_ms[score.problem] = min(score.time_ms, self._best_ms.get(score.problem, score.time_ms))
+            best = self._best.setdefault(score.problem, score)
+            if best.time_ms is None or score.time_ms < best.time_ms:
+                self._best[score.problem] = score
 
     def share(self, score: Score) -> float | None:
         """The rate as a share of the best one so far for the same problem, 1 for the best itself. None for what is not ranked."""
-        best_ms = self._best_ms.get(score.problem) if score.is_ranked else None
-        return best_ms / score.time_ms if best_ms is not None and score.time_ms else None
+        best = self._best.get(score.problem) if score.is_ranked else None
+        return best.time_ms / score.time_ms if best is not None and best.time_ms is not None and score.time_ms else None
+
+    def is_tied(self, score: Score) -> bool:
+        """True if it is not the best so far for its problem, and not told apart from it."""
+        best = self._best.get(score.problem) if score.is_ranked else None
+        if best is None or best is score or best.cell.method == score.cell.method or not (best.measurement and score.measurement):
+            return False
+        return compare(*(MeasuredPoint(one.cell.method, (one.measurement,)) for one in (best, score) if one.measurement)).is_tie
 
     def numbers(self, score: Score) -> str:
-        """Time, rate and share of the best, in columns of the same width for all scores."""
+        """Time, rate and share of the best, in columns of the same width for all scores; "tie" where it is not told apart from the best."""
         share = self.share(score)
-        return f"{number(score.time_ms):>7} ms {score.rate:>14} {'' if share is None else percent(share):>5}"
+        text = f"{number(score.time_ms):>7} ms {score.rate:>14} {'' if share is None else percent(share):>5}"
+        return f"{text} tie" if self.is_tied(score) else text
+
+    def standings(self) -> dict[Case, Standing]:
+        """The standing of each case: the last record of each cell counts, and all seeds of a mask are one case."""
+        if self._standings is None:
+            self._standings = self._ranked()
+        return self._standings
+
+    def _ranked(self) -> dict[Case, Standing]:
+        own: dict[Case, dict[str, dict[int, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+        played: dict[Case, dict[str, dict[int, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+        lacking: dict[Case, dict[str, str]] = defaultdict(dict)
+        for score in self.scores:
+            if score.measurement:
+                where = played if score.measurement.playoff else own
+                where[score.case][score.cell.method][score.cell.seed] = score.measurement
+            elif score.status not in ("ok", ABSENT):
+                lacking[score.case][score.cell.method] = score.status
+        known = Resolutions.known().widened(repeat_pairs(score.measurement for score in self.scores if score.measurement))
+        found = {}
+        for case in dict.fromkeys((*own, *played)):
+            points = [MeasuredPoint(method, tuple(own[case][method].values()), tuple(played[case][method].values()), known)
+                      for method in dict.fromkeys((*own[case], *played[case]))]
+            nowhere = ("", *case[1:])  # what failed before a device was known
+            could_not = {method: status for method, status in (lacking[nowhere] | lacking[case]).items()
+                         if all(method != point.method for point in points)}
+            found[case] = standing(points, could_not)
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each score, for JSON."""
         return [{"cell_id": score.cell.cell_id, "method": score.cell.method, **score.cell.model_dump(), "status": score.status,
                  "time_ms": score.time_ms, "tflops": score.tflops, "gb_per_s": score.gb_per_s, "share_of_best": self.share(score),
+                 "tied_with_best": self.is_tied(score),
                  "error_of_budget": score.error_of_budget, "reason": score.reason, "raised_at": score.raised_at,
                  "disturbed": score.num_disturbed > 0, "drifting": score.is_drifting} for score in self.scores]
 
@@ -175,5 +243,19 @@ def _mask(cell: Cell) -> tuple[object, ...]:
 
 def _load(cell: Cell) -> tuple[object, ...]:
     """All of a cell but its method and its mask."""
+    return *_setting(cell), cell.seed
+
+
+def _setting(cell: Cell) -> tuple[object, ...]:
+    """The same without the seed."""
     return (cell.direction, cell.seqlen, cell.kind == "cp" and cell.world, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype,
-            cell.corpus, cell.seed, cell.input_values, cell.sustained)
+            cell.corpus, cell.input_values, cell.sustained)
+
+
+def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
+    """The measurement of a record by what is remembered of it: its samples are not, the interval of their median is."""
+    if facts.status != "ok" or not (facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms):
+        return None
+    return Measurement(facts.tflops, facts.tflops * facts.time_ms / facts.longest_ms, facts.tflops * facts.time_ms / facts.shortest_ms,
+                       facts.device, facts.unit, facts.run_id, seed=cell.seed, cell_id=cell.cell_id, version=facts.method_version,
+                       noise=facts.noise or 0.0, disturbed=facts.num_disturbed > 0)

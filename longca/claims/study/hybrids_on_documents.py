@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from longca.claims.contract import Claim, Observation, decided, in_parts
-from longca.claims.evidence import SAME, gpu_note, held, missing, num_hosts, pairs, points, reach, span
+from longca.claims.evidence import gpu_note, held, missing, num_hosts, pairs, points, reach, span
 from longca.store.text import number
 
 HYBRIDS, PURE = ("usp", "loongtrain"), ("ulysses", "ring_p2p")
@@ -45,4 +45,4 @@ class HybridsOnDocuments(Claim):
             if few is not many:
                 text = (f"{hybrid} over {pure}: {number(few.ratio)}× on {few.first.world} ranks, {number(many.ratio)}×: "
                         f"{many.first.where}")
-                yield Observation(text, many.ratio > few.ratio * (1 + SAME), few.first.cell_ids + many.first.cell_ids)
+                yield Observation(text, many.is_above(few), few.first.cell_ids + many.first.cell_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from longca.claims.evidence import STUDY_GPU
+from longca.claims.rows import STUDY_GPU
 from longca.core.units import format_length
 from longca.report.rates import RATE
 from longca.report.series import attention, is_earlier, join, labelled, points, rankable, with_beside

@@ -1,0 +1,34 @@
+"""The rows of the derived table that claims are about, with their measurements as the ranking has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.ranking.table import counted, measurements, resolutions_of
+from longca.store.table import is_ranked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STUDY_GPU = "H100"
+NOT_ASKED = "unavailable"  # the status of a method that is not installed
+ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
+"""two columns and an attribute that `prepared` adds: "own", "played" (of a play-off) or ""; the measurement; the resolutions"""
+
+
+def prepared(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with what `points` needs of the ranking: computed once, if several questions are asked of it."""
+    import pandas as pd
+
+    if ROLE in table:
+        return table
+    asked = (table.device_type == "cuda") & is_ranked(table) & (table.status != NOT_ASKED)
+    rows = table.loc[asked]
+    roles = counted(rows).map({True: "own", False: ""})
+    if "playoff" in rows:
+        roles[rows.playoff.fillna("") != ""] = "played"
+    measured = pd.Series(measurements(rows), index=rows.index, dtype=object)
+    added = {ROLE: roles.reindex(table.index, fill_value=""), MEASURED: measured.reindex(table.index)}
+    found = pd.concat([table, pd.DataFrame(added)], axis=1)
+    found.attrs[RESOLUTIONS] = resolutions_of(rows)
+    return found
