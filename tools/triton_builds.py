@@ -1,6 +1,6 @@
-"""Writes the table of what builds of Hopper kernels spill under each version of Triton, from tests/ops/band_builds.json.
+"""Writes the table of what builds of Hopper kernels spill under each version of Triton.
 
-    python -m tools.triton_builds
+python -m tools.triton_builds
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ def table() -> str:
     first, *_ = versions
     counts = ", ".join(f"{len(builds)} under {version}" for version, builds in versions.items())
     registers = sorted({taken[0] for builds in versions.values() for taken in builds.values()})
-    lines = [f"Builds that were compiled: {counts}. They use {' or '.join(map(str, registers))} registers a thread. Bytes that a thread "
-             "spills, stores / loads; a build that is not listed spills nothing.", "",
-             f"| build | {' | '.join(versions)} |", f"|---|{'---:|' * len(versions)}"]
+    lines = [
+        f"Builds that were compiled: {counts}. They use {' or '.join(map(str, registers))} registers "
+        "a thread. Bytes that a thread spills, stores / loads; a build that is not listed spills nothing.",
+        "",
+        f"| build | {' | '.join(versions)} |",
+        f"|---|{'---:|' * len(versions)}",
+    ]
     for name in versions[first]:
         spilled = [builds[name][1:] if name in builds else None for builds in versions.values()]
         if any(any(part) for part in spilled if part):
-            lines.append(f"| `{name.replace('*', '')}` | {' | '.join(f'{part[0]} / {part[1]}' if part else '–' for part in spilled)} |")
+            shown = [f"{part[0]} / {part[1]}" if part else "–" for part in spilled]
+            lines.append(f"| `{name.replace('*', '')}` | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
