@@ -30,7 +30,8 @@ REPAIRS = (
            "causal window; the other kernels run both sides.", "FLOPs are counted too low, and two kernels run another mask.",
            "One definition of each mask; area and every kernel's form follow from it.", True),
     Repair(2, "Global window in three versions", "The global columns are a triangle of the last rows, one window wide; FlexAttention and "
-           "FlashMask take two windows.", "Kernels cannot be compared under this mask; FlexAttention and FlashMask are counted too low.", "All kernels run the same mask, checked element by element.", True),
+           "FlashMask take two windows.", "Kernels cannot be compared under this mask; FlexAttention and FlashMask are counted too low.",
+           "All kernels run the same mask, checked element by element.", True),
     Repair(3, "Prefix longer by one", "FlexAttention and FlashMask show one key more than the slices count.",
            "An error of one column: small at long lengths.", "Kernels' forms are compared with the definition, row by row.", True),
     Repair(4, "Empty window at 1K", "A causal window as long as the sequence reaches FlashMask as −1, which hides every pair.",
