@@ -95,7 +95,7 @@ test-images-all: setup
 .PHONY: containers lock-containers images test-images test-images-all
 
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
-# pictures of the masks, the README's heat map
+# pictures of the masks, the README's heat map; last the numbers in sentences, some of which are those of the tables before them
 docs: setup
 	python tools/architecture.py
 	python -m tools.schema
@@ -107,6 +107,8 @@ docs: setup
 	python -m tools.verified_tables
 	python -m tools.checks
 	python -m tests.commands.documented
+	python -m tools.triton_builds
+	python -m tools.values
 
 # known vulnerabilities of all that is pinned, asked of PyPI; exit code 1: there are some, 3: the index does not answer for all packages
 audit: setup

@@ -34,7 +34,7 @@ class BundleFile:
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that is unpacked. A study of 100,000 records takes 0.8 GiB; to refuse what is larger takes 5 s of a slow core."""
+    """The most that is unpacked: more than a study of 100,000 records takes, and soon refused."""
 
     num_bytes: int = 2 << 30
     num_files: int = 20_000

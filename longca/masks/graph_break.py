@@ -20,7 +20,7 @@ REASON = ("longca's masks and its choice of kernels cannot be traced: call them 
 
 
 def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, run outside of graphs with all that it calls. This costs 1 µs a call, and 2 µs once dynamo is loaded.
+    """The function, run outside of graphs with all that it calls. This costs little, and more once dynamo is loaded.
 
     Functions that autograd calls need it too: in a compiled step that calls `loss.backward()`, dynamo would compile
     them.

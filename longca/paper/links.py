@@ -27,7 +27,7 @@ class Link:
 
     address: str
     text: str
-    """the number of cells, and the study that they belong to"""
+    """the number of cells, the GPU if there is one, and the study that they belong to"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class RunPage:
     """filter → the value of each record"""
     records: str = ""
     """the address of the Parquet file of its records, if it lies beside it"""
+    gpus: str = ""
+    """the GPU models of its records, as "H100, H200"; "" for CPUs"""
 
     def link(self, wanted: Collection[str]) -> Link | None:
         """The link to its records of these cells, through the narrowest filters that let all of them pass; None if it has none."""
@@ -57,7 +59,8 @@ class RunPage:
                 passes = [still and value in asked for still, value in zip(passes, values, strict=True)]
         among = "" if sum(passes) == sum(mine) else f", among {sum(passes):,}"
         address = f"{self.address}#records{'?' if query else ''}{urlencode(query)}"
-        return Link(address, f"{plural(sum(mine), 'record')} in {self.study}{among}")
+        gpus = f" of {self.gpus}" if self.gpus else ""
+        return Link(address, f"{plural(sum(mine), 'record')}{gpus} in {self.study}{among}")
 
 
 def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
@@ -86,7 +89,9 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     values = {name: tuple(map(text, _unpacked(packed[column], len(anchors)))) for name, (column, text) in FILTERS.items()}
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
     address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
-    return RunPage(study, address, tuple(anchor[:16] for anchor in anchors), values, records if file.is_file() else "")
+    devices = set(map(str, _unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
+    gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
+    return RunPage(study, address, tuple(anchor[:16] for anchor in anchors), values, records if file.is_file() else "", gpus)
 
 
 def _unpacked(pack: dict[str, Any], count: int) -> list[Any]:

@@ -27,11 +27,11 @@ class Repair:
 
 REPAIRS = (
     Repair(1, "Window counted on one side", "Slices and FLOPs of the sliding window, and the masks of SDPA and Naive, are those of the "
-           "causal window; the other kernels run both sides.", "FLOPs are counted 2.0 times too low, and two kernels run another mask.",
+           "causal window; the other kernels run both sides.", "FLOPs are counted too low, and two kernels run another mask.",
            "One definition of each mask; area and every kernel's form follow from it.", True),
     Repair(2, "Global window in three versions", "The global columns are a triangle of the last rows, one window wide; FlexAttention and "
-           "FlashMask take two windows.", "Kernels cannot be compared under this mask; FlexAttention and FlashMask are counted 1.8 to 2.0 "
-           "times too low.", "All kernels run the same mask, checked element by element.", True),
+           "FlashMask take two windows.", "Kernels cannot be compared under this mask; FlexAttention and FlashMask are counted too low.",
+           "All kernels run the same mask, checked element by element.", True),
     Repair(3, "Prefix longer by one", "FlexAttention and FlashMask show one key more than the slices count.",
            "An error of one column: small at long lengths.", "Kernels' forms are compared with the definition, row by row.", True),
     Repair(4, "Empty window at 1K", "A causal window as long as the sequence reaches FlashMask as −1, which hides every pair.",
@@ -54,11 +54,11 @@ REPAIRS = (
            "Kernels that cannot run a mask are called before this is asked, with variables that do not exist.",
            "The backward pass under heterogeneous masks ends with an error.", "A kernel says whether it runs a cell before it is started."),
     Repair(11, "Out of memory or unsupported", "Both are written as −1.", "A table cannot tell them apart.",
-           "Seven outcomes, each with its reason."),
+           "Each has a status of its own, with its reason."),
     Repair(12, "USP's groups are swapped", "The two dimensions of the mesh change places, so that all-to-all runs between nodes.",
            "USP and LoongTrain differ by placement, not by method.", "Placement is recorded, and bytes are counted for each rank.", True),
     Repair(13, "LoongTrain's document table", "With more than one window, offsets of documents belong to another rank.",
-           "7 of 16 steps are wrong at 32 ranks, 63 of 144 at 96; padding is attended to.",
+           "Steps of such a ring are wrong; padding is attended to.",
            "Every rank's result is compared with one device's.", True),
     Repair(14, "Backward times more than attention",
            "The timed call holds three linear layers' backward and a scatter over the whole input.",
@@ -70,7 +70,7 @@ REPAIRS = (
     Repair(17, "Gradients are added up", "Gradients are not cleared between calls for some kernels.",
            "An addition is timed and counted in memory for some rows.", "Each call has fresh gradients.", kernel="fa3"),
     Repair(18, "A ring that keeps everything", "The ring keeps the keys and partial results of every step.",
-           "Memory grows with the number of ranks: partial results alone take 12.9 GB at 96.",
+           "Memory grows with the number of ranks.",
            "Rings of any length keep two buffers; measured as memory above the shards."),
     Repair(19, "Out of memory on one rank", "A rank that fails leaves the others waiting.", "The job hangs.",
            "A rank that fails ends the cell on all ranks, within a bound."),

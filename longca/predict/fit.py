@@ -59,7 +59,7 @@ def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tup
 
     Args:
         form: of the model.
-        judged: hold out masks and lengths, too; else the intervals are those of the fit itself, in a twentieth of the time.
+        judged: hold out masks and lengths, too; else the intervals are those of the fit itself, which is much quicker.
 
     Raises:
         ValueError: there are too few samples.

@@ -96,7 +96,7 @@ def _divided(records: Iterable[Record], problems: list[UnusableFile]) -> Loaded:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Records have no cycles and stay: to look through all of them for garbage, again and again, takes a tenth of the time."""
+    """Records have no cycles and stay: looking through all of them for garbage, again and again, takes time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

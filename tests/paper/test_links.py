@@ -33,6 +33,13 @@ def test_filters_let_the_cells_pass_and_hold_others_back(site: Path) -> None:
     assert sorted(_chosen(link, records)) == sorted(wanted)
 
 
+def test_a_link_to_records_of_gpus_names_them() -> None:
+    page, = run_pages(ROOT / "reports/paper", ["power"])
+    assert page.gpus == "H200"
+    link, = links([page], page.cell_ids[:1])
+    assert link.text.startswith("1 record of H200 in power")
+
+
 def test_a_link_says_among_how_many_its_records_stand(site: Path) -> None:
     """A filter knows no pairs: of two corners of a square it lets all four pass."""
     pages, records = run_pages(site / "paper", ["quick"]), few()

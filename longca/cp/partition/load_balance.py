@@ -161,7 +161,7 @@ def make_sharding(name: str, mask: Mask, world: int) -> Sharding:
 def worth_trying(name: str, mask: Mask) -> bool:
     """Tells whether the sharding of that name may be the best for this mask.
 
-    Rebalanced ones (`level-N`) are left out under one or two bands, as of `causal` and `prefix_lm`: there they gain 2 % at most over
-    the others, measured on two documents.
+    Rebalanced ones (`level-N`) are left out under one or two bands, as of `causal` and `prefix_lm`: there they
+    gain little over the others.
     """
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

@@ -225,7 +225,7 @@ class Calls:
 
 
 class Counters:
-    """Zeros for kernels that count from 0, each used once: one fill makes `COUNTERS` of them, since a fill takes the host 5 µs or more."""
+    """Zeros for kernels that count from 0, each used once: one fill makes `COUNTERS` of them, since each fill is a launch."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[int]] = {}  # addresses of a stream's

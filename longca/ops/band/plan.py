@@ -97,8 +97,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
 
     Args:
         needs_backward: without it the plan is for the forward pass alone, and smaller.
-        deterministic: gradients are the same, bit by bit, in every run. Without it they are added up in any order: up to 11 % faster
-            under some masks, up to 33 % slower under short documents (docs/results/h100/band.md).
+        deterministic: gradients are the same, bit by bit, in every run. Without it they are added up in any order: faster
+            under some masks, slower under others (docs/results/h100/band.md).
         tiles: instead of the kernels' own tile sizes.
 
     Raises:
