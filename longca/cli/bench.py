@@ -36,7 +36,7 @@ def command(
     rivals: Annotated[str, typer.Option(help="Kernels to time beside it: 'sdpa,flex'; none for none  [default: all that run here]",
                                         show_default=False)] = "",
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
-    repeats: Annotated[int, typer.Option(min=3, help="Timed calls")] = 10,
+    repeats: Annotated[int, typer.Option(min=3, help="Timed calls at least")] = 10,
     check: Annotated[str, typer.Option(help="How much of the result is compared with float64: sample (as much as takes about a second) "
                                        "or all")] = "sample",
     check_seed: Annotated[int | None, typer.Option(min=0, help="Of what is drawn for the check; a record names it  [default: drawn]",
@@ -64,7 +64,7 @@ def command(
             "heads": heads or usual["heads"], "head_dim": usual["head_dim"] if head_dim is None else head_dim,
             "dtype": dtype or usual["dtype"], "direction": DIRECTIONS[direction]}
     _check(grid)
-    run = compare_own_file(file, grid, Measure(repeats=repeats, timeout_s=timeout, check=check), rivals=_names(rivals),
+    run = compare_own_file(file, grid, Measure(repeats=repeats, max_seconds=2, timeout_s=timeout, check=check), rivals=_names(rivals),
                            device=chosen, seed=check_seed, announce=_announce)
     _announce("")
     if as_json:

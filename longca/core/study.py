@@ -48,7 +48,7 @@ class Measure(Frozen):
     them, or fewer, but at least three, where `max_seconds` are over"""
     max_repeats: int = Field(default=100, ge=1, le=1_000_000)
     """timed calls at most, unless `repeats` asks for more"""
-    max_seconds: float = Field(default=10.0, gt=0, le=1e6)
+    max_seconds: float = Field(default=4.0, gt=0, le=1e6)
     """timed calls beyond `repeats` stop after this long"""
     duty: float = Field(default=0.5, gt=0, le=1)
     """most of the time that calls keep a GPU busy: it rests after each one, so that its power controller has no reason to lower the clock;

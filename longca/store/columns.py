@@ -228,8 +228,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("power_w_median", "float", "W", "Median power, rank 0", "samples.power_w",
            lambda v: float(median(v.samples.power_w)) if v.samples and v.samples.power_w else None),
     Column("joules_per_token", "float", "J", "Energy of a call of all ranks for each token, each with the power of rank 0. Only of calls "
-           "without a pause, or of 160 ms and more: the reading of power is a mean over a second", "samples.power_w, samples.time_ms",
-           lambda v: v.joules_per_token),
+           "without a pause, and without rests of 160 ms and more: the reading of power is a mean over a second",
+           "samples.power_w, samples.time_ms", lambda v: v.joules_per_token),
     Column("temperature_c_max", "float", "°C", "Highest temperature, rank 0", "samples.temperature_c",
            lambda v: _largest(v.samples.temperature_c) if v.samples else None),
     # what else ran meanwhile

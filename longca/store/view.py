@@ -15,7 +15,7 @@ from longca.store.text import format_bytes
 
 MOST_OF_REASON = 10_000  # characters
 NOISY = 0.1  # from this share of the median on, the middle half of the samples is wider than that of calls that nothing delays
-SETTLED_MS = 160.0  # calls timed alone that last as long: a GPU's reading of power is a mean over a second, which shorter ones do not fill
+SETTLED_MS = 160.0  # calls timed alone without rests: a GPU's reading of power is a mean over a second, which shorter ones do not fill
 Place = tuple[str, str, str]  # study, one device or its model, dtype
 
 
@@ -201,7 +201,7 @@ class View:
     @cached_property
     def joules_per_token(self) -> float | None:
         """Energy of a call of all ranks, each with the power of rank 0, for a token; None where the reading of power holds pauses, too."""
-        if self.is_control or self.samples is None or not self.samples.power_w or not self.median_ms:
+        if self.is_control or self.samples is None or not self.samples.power_w or not self.median_ms or self.rests:
             return None
         if not self.cell.sustained and self.median_ms < SETTLED_MS:
             return None

@@ -117,6 +117,23 @@ def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Re
     assert first.costs == second.costs
 
 
+def by_protocol(comm: Comm, cell: Cell) -> Result:
+    measure = Measure(warmup=1, repeats=10, max_repeats=60, max_seconds=0.3 + comm.rank, timeout_s=60)
+    return measure_cp(cell, measure, comm.device, comm)
+
+
+def test_ranks_warm_up_and_stop_together_by_their_slowest_times(plugins: None):
+    """Though their clocks, and here even their limits of time, differ."""
+    first, second = on_ranks(by_protocol, WORLD, cell())
+    assert first.outcome.status == second.outcome.status == "ok", (first.outcome, second.outcome)
+    assert first.samples is not None and second.samples is not None
+    facts = [(of_rank.time_ms, of_rank.warmup, of_rank.steady, of_rank.stopped) for of_rank in (first.samples, second.samples)]
+    assert facts[0] == facts[1]
+    num_samples = {len(times) for times in first.samples.time_ms}
+    assert len(num_samples) == 1 and num_samples.pop() >= 10
+    assert first.samples.warmup >= 8 and first.samples.steady is not None and first.samples.duty is None
+
+
 def test_what_a_strategy_takes_for_itself_is_known_of_each_rank(results: dict[str, list[Result]]):
     first, second = results["bwd"]
     assert first.memory == second.memory and len(first.memory.above_shards_bytes) == WORLD

@@ -43,8 +43,12 @@ class Stopwatch(Protocol):
         """Prepare for the next sample: make the cache cold."""
         ...
 
-    def time_ms(self, call: Callable[[], object], beside: Callable[[], object] = lambda: None) -> float:
-        """The time of a call. `beside` is called while the device is at it, once or a few times; right after it where the host does it."""
+    def time_ms(self, call: Callable[[], object], beside: Callable[[], object] | None = None) -> float:
+        """The time of a call in ms.
+
+        Args:
+            beside: called while the device is at it, once or a few times; right after it where the host does the work.
+        """
         ...
 
 
@@ -74,11 +78,12 @@ class HostStopwatch:
     def ready(self) -> None:
         pass
 
-    def time_ms(self, call: Callable[[], object], beside: Callable[[], object] = lambda: None) -> float:
+    def time_ms(self, call: Callable[[], object], beside: Callable[[], object] | None = None) -> float:
         start = self._clock_ns()
         call()
         end = self._clock_ns()
-        beside()
+        if beside is not None:
+            beside()
         return (end - start) / 1e6
 
 
@@ -109,7 +114,7 @@ class CudaStopwatch:
         for _ in range(self._num_flushes):
             self._flush()
 
-    def time_ms(self, call: Callable[[], object], beside: Callable[[], object] = lambda: None) -> float:
+    def time_ms(self, call: Callable[[], object], beside: Callable[[], object] | None = None) -> float:
         self._last_ms = self._between_events(call, beside)
         return self._last_ms
 
@@ -121,13 +126,14 @@ class CudaStopwatch:
         call()
         return (time.perf_counter_ns() - start) / 1e6
 
-    def _between_events(self, call: Callable[[], object], beside: Callable[[], object] = lambda: None) -> float:
+    def _between_events(self, call: Callable[[], object], beside: Callable[[], object] | None = None) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         stream = torch.cuda.current_stream(self._device)
         start.record(stream)
         call()
         end.record(stream)
-        self._read(beside, start, end)
+        if beside is not None:
+            self._read(beside, start, end)
         end.synchronize()
         return start.elapsed_time(end)
 
