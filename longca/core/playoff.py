@@ -29,7 +29,7 @@ class PlayoffRules(Frozen):
     first: int = Field(default=3, ge=2, le=MOST_PLAYERS)
     """so many of the fastest play"""
     within: float = Field(default=0.05, ge=0, le=10)
-    """and all whose time is longer than the shortest by at most this share"""
+    """and all whose time is longer than the shortest by at most this share; also all that it takes a play-off to tell from the first"""
     min_rounds: int = Field(default=10, ge=6, le=MOST_ROUNDS)
     """rounds at least; in a round each player makes one timed call"""
     max_rounds: int = Field(default=300, ge=6, le=MOST_ROUNDS)

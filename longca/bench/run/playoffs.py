@@ -22,6 +22,7 @@ from longca.core.playoff import PlayoffRules, case_id, may_play, playoff_id
 from longca.core.plugin import is_of_package
 from longca.core.record import Record
 from longca.core.study import Study
+from longca.ranking import MeasuredPoint, Measurement, standing
 from longca.store.cells import UnusableFile
 from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
@@ -88,17 +89,23 @@ def playoffs_of(cells: Iterable[Cell], facts: Mapping[str, CellFacts], rules: Pl
             continue
         if versions is None or known.method_version == versions[cell.cell_id]:
             times.setdefault(case_id(cell, device), {})[cell] = known.time_ms
-    playoffs = [Playoff(case, players) for case, of_case in times.items() if len(players := choose_players(of_case, rules)) > 1]
+    playoffs = [Playoff(case, players) for case, of_case in times.items() if len(players := choose_players(of_case, rules, device)) > 1]
     outside = [playoff for playoff in playoffs
                if not rules.own_files and not all(is_of_package("kernel", cell.kernel) for cell in playoff.players)]
     return [playoff for playoff in playoffs if playoff not in outside], outside
 
 
-def choose_players(times_ms: Mapping[Cell, float], rules: PlayoffRules) -> tuple[Cell, ...]:
-    """The fastest cells, and all that are nearly as fast, in this order."""
-    ordered = sorted(times_ms, key=lambda cell: (times_ms[cell], cell.kernel))
-    limit_ms = times_ms[ordered[0]] * (1 + rules.within)
-    return tuple(cell for place, cell in enumerate(ordered) if place < rules.first or times_ms[cell] <= limit_ms)
+def choose_players(times_ms: Mapping[Cell, float], rules: PlayoffRules, device: str) -> tuple[Cell, ...]:
+    """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell from the first.
+
+    Args:
+        times_ms: of one case, on one model of device.
+        device: that model.
+    """
+    cells = {cell.kernel: cell for cell in times_ms}
+    case = standing([MeasuredPoint(cell.kernel, (Measurement(1 / ms, 1 / ms, 1 / ms, device),)) for cell, ms in times_ms.items()])
+    return tuple(cells[entry.method] for entry in case.entries
+                 if entry.place <= rules.first or entry.share * (1 + rules.within) >= 1 or entry.is_tied)
 
 
 def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Mapping[str, str] | None,
