@@ -10,9 +10,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
+from longca.core.drawn import DrawnLengths
+from longca.core.inventory import RankEnvironment
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
-SCHEMA_VERSION = 2  # 2: a record without a checksum is damaged
+SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: it names its environment, and how it was asked to be measured
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
@@ -210,6 +212,8 @@ class MaskFacts(Frozen):
     num_bands: Count
     drawn: Named = {}
     """scalars that were drawn or follow from the draw: num_documents, longest_document, prefix …"""
+    lengths: Annotated[dict[Name, DrawnLengths], Field(max_length=MOST_NAMES)] = {}
+    """lengths that were drawn: documents, and the prefix of each; empty in records of schema 2 and older"""
 
 
 class Others(Frozen):
@@ -289,18 +293,28 @@ class Environment(Frozen):
     source: Source
     slurm_job: Line | None = None
     """number of the Slurm job, "123_4" in an array; None outside Slurm"""
+    ranks: Annotated[tuple[RankEnvironment, ...], Field(max_length=MOST_RANKS)] = ()
+    """the software of each rank by digests, or of all ranks where it is the same; empty where it is not known, and in records of schema
+    2 and older"""
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of what was installed where rank 0 ran; None where it is not known."""
+        return self.ranks[0].installed if self.ranks else None
 
 
 class Record(Frozen):
     """One cell's result."""
 
-    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
     cell_id: str = Field(pattern=r"^[0-9a-f]{16}$")
     cell: Cell
     study: str = Field(max_length=255)
     run_id: Line
     method_version: Line
     """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
+    measure: Annotated[dict[Name, Scalar | None], Field(max_length=MOST_NAMES)] | None = None
+    """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; None in records of schema 2 and older"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None

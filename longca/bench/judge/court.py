@@ -16,10 +16,10 @@ from longca.bench.judge.judgement import Judgement
 from longca.bench.judge.referee import unpacked
 from longca.bench.measure.environment import choose_device
 from longca.bench.measure.failure import failure
-from longca.bench.measure.latest import LatestMasks, LatestReferences
+from longca.bench.measure.latest import LatestMasks, LatestReferences, mask_facts
 from longca.bench.measure.warm_math import warm_math
 from longca.core.cell import Cell
-from longca.core.record import Incorrect, MaskFacts, Ok, Outcome
+from longca.core.record import Incorrect, Ok, Outcome
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
 
@@ -46,7 +46,7 @@ class Court:
         """What was found about the cell, and an end of it."""
         judge, outcome = self._judge, self._outcome
         verdict = Judgement(outcome=outcome, accuracy=None if judge is None else judge.accuracy,
-                          mask=None if judge is None else _facts(judge.plan.problem),
+                          mask=None if judge is None else mask_facts(judge.plan.problem.mask),
                           is_complete=judge is not None and judge.is_complete)
         self._request, self._judge, self._outcome = {}, None, None
         self._free()
@@ -99,8 +99,3 @@ class Court:
             gc.collect()
             torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
-
-
-def _facts(problem: Problem) -> MaskFacts:
-    mask = problem.mask
-    return MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands, drawn=mask.drawn)

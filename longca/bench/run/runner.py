@@ -25,13 +25,13 @@ from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher, Task
 from longca.bench.workers.local import Local
 from longca.bench.workers.pool import Pool, TooFewLeft, worker_key
-from longca.core.cell import Cell
+from longca.core.cell import Cell, Scalar
 from longca.core.checkout import source
 from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Failed, Record, Source
-from longca.core.study import Study
+from longca.core.study import Measure, Study
 from longca.masks.build import mask_name
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.index import CellFacts, cell_facts
@@ -101,7 +101,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         kept, disturbed = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
-        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), disturbed)
+        run = _Run(study, run_id, store, pool, versions, read_digests(store.folder / "masks.json"), source(), disturbed)
         show.start(cells, list(kept.values()), logs)
         missed = ""
         try:
@@ -169,7 +169,14 @@ def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
     message = (f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
                "the two ran different code or data; remove masks.json or have the workflow make it anew, then measure with `--retry error`")
     return Result(outcome=Failed(type="MaskMismatch", message=message), mask=result.mask, nodes=result.nodes,
-                  software=result.software, notes=result.notes)
+                  software=result.software, ranks=result.ranks, listings=result.listings, notes=result.notes)
+
+
+def asked(measure: Measure) -> dict[str, Scalar | None]:
+    """The settings of a measurement by name, as a record has them."""
+    settings = measure.model_dump(mode="json")
+    return {name: value if isinstance(value, bool | int | float | str) or value is None else json.dumps(value)
+            for name, value in settings.items()}
 
 
 @dataclass(frozen=True)
@@ -178,6 +185,7 @@ class _Run:
 
     study: Study
     run_id: str
+    store: CellStore
     pool: Pool
     versions: dict[str, str]  # cell_id → method version
     digests: dict[str, str]  # mask → digest
@@ -186,14 +194,16 @@ class _Run:
 
     def measure(self, cell: Cell) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
-        result = check_mask(cell, self.pool.measure(cell, self.study.measure_of(cell)), self.digests)
-        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
-                       if result.nodes and result.software else None)
-        measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
+        measure = self.study.measure_of(cell)
+        result = check_mask(cell, self.pool.measure(cell, measure), self.digests)
+        self.store.write_listings(result.listings)
+        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job(),
+                                   ranks=result.ranks) if result.nodes and result.software else None)
+        measured = {name: getattr(result, name) for name in Result.model_fields if name in Record.model_fields}
         if result.others is not None:
             measured["others"] = result.others.model_copy(update={"again": self.disturbed.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
-                      work=Registry("kernel").load(cell.kernel).work(cell),
+                      work=Registry("kernel").load(cell.kernel).work(cell), measure=asked(measure),
                       method_version=self.versions[cell.cell_id], environment=environment, **measured,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 

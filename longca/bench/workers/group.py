@@ -13,6 +13,7 @@ from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import BrokenChannel, Message
 from longca.bench.workers.device_lock import Claimant
+from longca.bench.workers.environments import environments_of
 from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
@@ -80,6 +81,7 @@ class Group:
         self.stopped, self.claimant = stopped, claimant
         self.is_alive = True
         self.judge, self._number, self._device_type = judge, number, "cpu"
+        self._listed: set[str] = set()  # digests of the listings of environments that results of this group had
         if judge is None:
             self.ranks = launcher.start(world, device, log)
         else:
@@ -135,7 +137,7 @@ class Group:
         for rank in self.ranks:
             rank.begin(f"{cell.cell_id} {cell.title}")
         request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json"), "seed": seed,
-                   "judge": None if self.judge is None else self.judge.process.pid}
+                   "listed": sorted(self._listed), "judge": None if self.judge is None else self.judge.process.pid}
         try:
             self._claim()
             answers = self._ask(request, measure.timeout_s, "result")
@@ -152,7 +154,10 @@ class Group:
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
-        return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()])})
+        ranks, listings = environments_of([answers[rank] for rank in sorted(answers)])
+        self._listed |= listings.keys()
+        return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()]), "ranks": ranks,
+                                         "listings": listings})
 
     def wrong_rows(self, cell: Cell, measure: Measure, seed: int = 0) -> list[WrongRow]:
         """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""

@@ -3,14 +3,14 @@
 import gc
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from longca.bench.judge.referee import RemoteReferee
-from longca.bench.measure.environment import choose_device, device_name, device_uuid
+from longca.bench.measure.environment import choose_device, device_name, device_uuid, gpu_system, software
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.latest import LatestMasks, LatestReferences
@@ -23,6 +23,7 @@ from longca.bench.workers.launch import RankPlacement
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.study import Measure
+from longca.environment.taking import EnvironmentTaker, SystemFacts
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
@@ -54,6 +55,7 @@ class Session:
         self._judge = None if judge is None else socket.socket(fileno=judge)
         self.masks, self.references = LatestMasks(), LatestReferences()
         self.comm: Comm | None = None
+        self._taker: EnvironmentTaker | None = None
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
 
     def claim(self, request: Message) -> Message:
@@ -74,6 +76,8 @@ class Session:
             torch.cuda.set_device(self.device)
         if self.placement.world > 1:
             self.comm = self._join()
+        with suppress(Exception):  # of whatever is installed in odd ways: measuring goes on without a listing of it
+            self._taker = _taker(self.device)
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
         return {"ready": {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices,
                           "uuid": device_uuid(self.device)}}
@@ -86,7 +90,7 @@ class Session:
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         with watch(self.device, request.get("judge")) as uses:
             result = self._measure(cell, measure, request.get("seed", 0))
-        message = {"result": result.model_dump(mode="json"), "uses": uses}
+        message = {"result": result.model_dump(mode="json"), "uses": uses, **self._environment(request.get("listed", ()))}
         if result.outcome.status in FAILURES:
             answer(message)
             self._free()
@@ -134,6 +138,21 @@ class Session:
         except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
 
+    def _environment(self, listed: Collection[str]) -> Message:
+        """The environment of this rank, with those of its listings that were not sent before; empty where it cannot be taken.
+
+        Args:
+            listed: digests of the listings that were.
+        """
+        try:
+            if self._taker is None:
+                return {}
+            environment, listings = self._taker.take()
+        except Exception:  # of whatever is installed in odd ways: a number without a listing says that it has none
+            return {}
+        return {"environment": environment.model_dump(mode="json"),
+                "listings": {digest: content for digest, content in listings.items() if digest not in listed}}
+
     def _join(self) -> "Comm":
         from longca.cp.comm.backend import Comm
 
@@ -150,3 +169,11 @@ class Session:
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()
+
+
+def _taker(device: torch.device) -> EnvironmentTaker:
+    """Takes the environment of this process; what is installed is listed at once."""
+    used, (driver, firmware) = software(), gpu_system(device)
+    taker = EnvironmentTaker(SystemFacts(driver, firmware, used.container, used.lock))
+    taker.take()
+    return taker

@@ -1,0 +1,159 @@
+"""Installed distributions by their RECORD files, and modules beside them that no distribution has brought. Standard library only.
+
+Python files are taken as their distribution's RECORD lists them, which costs milliseconds where hashing them all would cost seconds.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+
+from longca.environment.elf import sha256_of
+
+SUFFIX = ".dist-info"
+WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json")
+HASH = "sha256="
+MOST_FILES, MOST_BYTES = 20_000, 1 << 30  # of a module without a distribution; of a larger one names and sizes are hashed
+LEFT_OUT = ("__pycache__", ".git")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One distribution."""
+
+    name: str
+    version: str
+    record: str | None
+    """SHA-256 over paths and hashes of the files that its RECORD lists; None where there is no RECORD. Scripts, bytecode and what an
+    installer writes are left out: they hold paths and times of one installation"""
+    files: dict[str, str] = field(default_factory=dict, repr=False)
+    """path below the folder of packages → SHA-256 as RECORD has it, "" where it has none"""
+    sizes: dict[str, int] = field(default_factory=dict, repr=False)
+    """path → bytes"""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Files of a top-level module that belong to no distribution."""
+
+    name: str
+    num_files: int
+    num_bytes: int
+    sha256: str
+    """over the paths below the folder of packages and the hash of each file"""
+    is_whole: bool = True
+    """False where there are so many files or bytes that only names and sizes were hashed"""
+
+
+class Site:
+    """A folder that holds packages: the distributions in it, and the owner of each file.
+
+    Args:
+        folder: such as `site-packages`, or one of `PYTHONPATH`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def distributions(self) -> list[Installed]:
+        """By name."""
+        found = [_distribution(path) for path in self.folder.glob(f"*{SUFFIX}") if path.is_dir()]
+        found += [_of_egg(path) for path in self.folder.glob("*.egg-info")]
+        return sorted(found, key=lambda distribution: (distribution.name, distribution.version))
+
+    @cached_property
+    def owners(self) -> dict[str, Installed]:
+        """Path below the folder → the distribution whose RECORD lists it."""
+        return {path: distribution for distribution in self.distributions for path in distribution.files}
+
+    def tree(self, top: str) -> Tree | None:
+        """The files of a top-level module or package here that no distribution lists; None if there are none.
+
+        Args:
+            top: the name of its folder, or of its file.
+        """
+        paths = sorted(path for path in self._files(top) if path not in self.owners)
+        if not paths:
+            return None
+        sizes = [(self.folder / path).stat().st_size for path in paths]
+        is_whole = len(paths) <= MOST_FILES and sum(sizes) <= MOST_BYTES
+        facts = [sha256_of(self.folder / path) for path in paths] if is_whole else list(map(str, sizes))
+        lines = "".join(f"{path}\0{fact}\n" for path, fact in zip(paths, facts, strict=True))
+        return Tree(module_name(top), len(paths), sum(sizes), hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest(), is_whole)
+
+    def _files(self, top: str) -> Iterable[str]:
+        start = self.folder / top
+        if start.is_file():
+            yield top
+        for folder, folders, names in os.walk(start):
+            folders[:] = [name for name in folders if name not in LEFT_OUT]
+            below = Path(folder).relative_to(self.folder)
+            yield from ((below / name).as_posix() for name in names if (Path(folder) / name).is_file())
+
+
+def module_name(top: str) -> str:
+    """The module of a top-level file or folder: "flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so" → "flash_attn_2_cuda"."""
+    return top.partition(".")[0] or top
+
+
+def recorded_digest(files: dict[str, str]) -> str:
+    """One SHA-256 over the paths and hashes of a RECORD, whatever the order of its lines."""
+    lines = "".join(f"{path}\0{sha256}\n" for path, sha256 in sorted(files.items()) if sha256)
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
+
+
+def _distribution(folder: Path) -> Installed:
+    name, _, version = folder.name.removesuffix(SUFFIX).partition("-")
+    try:
+        text = (folder / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return Installed(normal_name(name), version, None)
+    files: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    for line in text.splitlines():
+        path, _, rest = line.rpartition(",")
+        path, _, sha256 = path.rpartition(",")
+        if path[:1] == '"':  # a name with a comma
+            path = path[1:-1].replace('""', '"')
+        if path.startswith(("..", "/")) or path.endswith(".pyc") or not path:
+            continue
+        of_info = path.startswith(folder.name)
+        if of_info and path.rpartition("/")[2] in WRITTEN_BY_INSTALLERS:
+            continue
+        files[path] = _hexadecimal(sha256)
+        if rest.isdecimal():
+            sizes[path] = int(rest)
+    return Installed(normal_name(name), version, recorded_digest(files), files, sizes)
+
+
+def _of_egg(path: Path) -> Installed:
+    """A distribution in the old form, which lists no hashes."""
+    try:
+        facts = metadata.PathDistribution(path).metadata if path.is_dir() else None
+        name, version = (facts["Name"], facts["Version"]) if facts is not None else path.stem.split("-")[:2]
+    except (KeyError, ValueError, OSError):
+        name, version = path.stem, ""
+    return Installed(normal_name(name or path.stem), version or "", None)
+
+
+def normal_name(name: str) -> str:
+    """A distribution's name as indexes write it: "flash_attn.Four" → "flash-attn-four"."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _hexadecimal(sha256: str) -> str:
+    """A hash of RECORD, "sha256=…" in base 64, in hexadecimal digits; "" where it is another one."""
+    if not sha256.startswith(HASH):
+        return ""
+    try:
+        content = base64.urlsafe_b64decode(sha256[len(HASH):] + "==")
+    except (binascii.Error, ValueError):
+        return ""
+    return content.hex() if len(content) == 32 else ""
