@@ -16,7 +16,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     gc.freeze()  # records stay as long as this process
     if not loaded.records:
         raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
-    paths = export(loaded.records, folder)
+    paths = export(loaded.records, folder, loaded.environments)
     if as_json:
         print_json({"files": paths, "num_records": len(loaded.records),
                     "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})

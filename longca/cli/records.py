@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from longca.core.record import Record
     from longca.store.cells import UnusableFile
+    from longca.store.environments import Environments
     from longca.store.load import Loaded
 
 
@@ -32,6 +33,8 @@ class OpenedRecords(NamedTuple):
     """files and rows that could not be read"""
     files: list[Path]
     """files of records that were named"""
+    environments: Environments
+    """listings of the software that measured"""
 
 
 def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
@@ -54,7 +57,7 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
     gc.freeze()  # records stay as long as this process: no collection need look at them
     title, path = places[0]
     return OpenedRecords(title, path.parent if path.suffix in FILES else path, loaded.records, loaded.problems,
-                         [path for _, path in places if path.suffix in FILES])
+                         [path for _, path in places if path.suffix in FILES], loaded.environments)
 
 
 def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:

@@ -44,6 +44,11 @@ Readings = Annotated[tuple[Reading, ...], Field(max_length=MOST_SAMPLES)]
 """one beside each sample"""
 
 
+def _is_empty(value: object) -> bool:
+    """Fields that records of older schemas do not have are left out of texts where they are empty, so that these stay byte for byte."""
+    return not value
+
+
 @dataclass(frozen=True)
 class Cost:
     """One kind of cost of a cell beside its timed call, under the name by which kernels, strategies and the harness count it.
@@ -212,7 +217,7 @@ class MaskFacts(Frozen):
     num_bands: Count
     drawn: Named = {}
     """scalars that were drawn or follow from the draw: num_documents, longest_document, prefix …"""
-    lengths: Annotated[dict[Name, DrawnLengths], Field(max_length=MOST_NAMES)] = {}
+    lengths: dict[Name, DrawnLengths] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
     """lengths that were drawn: documents, and the prefix of each; empty in records of schema 2 and older"""
 
 
@@ -293,7 +298,7 @@ class Environment(Frozen):
     source: Source
     slurm_job: Line | None = None
     """number of the Slurm job, "123_4" in an array; None outside Slurm"""
-    ranks: Annotated[tuple[RankEnvironment, ...], Field(max_length=MOST_RANKS)] = ()
+    ranks: tuple[RankEnvironment, ...] = Field((), max_length=MOST_RANKS, exclude_if=_is_empty)
     """the software of each rank by digests, or of all ranks where it is the same; empty where it is not known, and in records of schema
     2 and older"""
 
@@ -313,8 +318,8 @@ class Record(Frozen):
     run_id: Line
     method_version: Line
     """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
-    measure: Annotated[dict[Name, Scalar | None], Field(max_length=MOST_NAMES)] | None = None
-    """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; None in records of schema 2 and older"""
+    measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
+    """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; empty in records of schema 2 and older"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None

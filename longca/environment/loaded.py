@@ -40,12 +40,12 @@ class LoadedFiles:
     Objects that Triton, Inductor and the like compile while they run are left out: they follow from the rest, and each call has its own.
 
     Args:
-        sites: folders of packages; of folders inside each other the inner one counts.
+        sites: folders of packages. Of folders inside each other that one counts whose distributions list a file, else the inner one.
     """
 
     def __init__(self, sites: Iterable[Site]) -> None:
         self._sites = tuple(sites)
-        self._files_of_folder: dict[str, tuple[Site, str] | None] = {}
+        self._insides: dict[str, list[tuple[Site, str]]] = {}
         self._objects: dict[FileState, SharedObject] = {}
         self._modules: dict[tuple[Path, str], LooseModule | None] = {}
         self._imported, self._distributions, self._changed = set[str](), set[str](), set[str]()
@@ -148,27 +148,33 @@ class LoadedFiles:
         key = site.folder, top
         if key not in self._modules:
             with suppress(OSError):  # files that are just being changed: tried again after the next cell
-                tree = site.tree(top)
+                tree = site.tree(top, lambda path: self._is_owned(site, path))
                 self._modules[key] = None if tree is None else LooseModule(**vars(tree) | {"name": _plain(tree.name)})
         return self._modules.get(key)
+
+    def _is_owned(self, site: Site, path: str) -> bool:
+        """True if a distribution lists this path below a folder of packages, be it one of another folder around it."""
+        inside = self._inside(str(site.folder / path))
+        return inside is not None and inside[1] in inside[0].owners
 
     def _inside(self, text: str) -> tuple[Site, str] | None:
         """The folder of packages of a file, and its path in there; None for files of Python, of longca itself and of its plug-ins."""
         folder, _, name = text.rpartition("/")
-        if folder not in self._files_of_folder:
-            self._files_of_folder[folder] = self._inside_folder(Path(folder).resolve())
-        inside = self._files_of_folder[folder]
-        return None if inside is None else (inside[0], f"{inside[1]}{name}")
+        if folder not in self._insides:
+            self._insides[folder] = self._insides_of(Path(folder).resolve())
+        insides = [(site, f"{below}{name}") for site, below in self._insides[folder]]
+        owned = next((inside for inside in insides if inside[1] in inside[0].owners), None)
+        return owned or next(iter(insides), None)
 
-    def _inside_folder(self, folder: Path) -> tuple[Site, str] | None:
-        sites = [site for site in self._sites if folder.is_relative_to(site.folder)]
-        nearest = max(sites, key=lambda site: len(site.folder.parts), default=None)
-        if nearest is None or any(folder.is_relative_to(own.resolve()) for own in (PACKAGE_ROOT, *plugin_folders())):
-            return None
-        if any(folder.is_relative_to(python) and len(python.parts) >= len(nearest.folder.parts) for python in python_folders()):
-            return None
-        below = folder.relative_to(nearest.folder).as_posix()
-        return nearest, "" if below == "." else f"{below}/"
+    def _insides_of(self, folder: Path) -> list[tuple[Site, str]]:
+        """The folders of packages that hold a folder, the inner ones first, each with the way from there, "" or one that ends in "/"."""
+        if any(folder.is_relative_to(own.resolve()) for own in (PACKAGE_ROOT, *plugin_folders())):
+            return []
+        deepest = max((len(python.parts) for python in python_folders() if folder.is_relative_to(python)), default=0)
+        sites = [site for site in self._sites if folder.is_relative_to(site.folder) and len(site.folder.parts) > deepest]
+        sites.sort(key=lambda site: -len(site.folder.parts))
+        ways = [folder.relative_to(site.folder).as_posix() for site in sites]
+        return [(site, "" if way == "." else f"{way}/") for site, way in zip(sites, ways, strict=True)]
 
 
 def search_folders(entries: Iterable[str] | None = None) -> list[Path]:

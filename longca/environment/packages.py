@@ -8,7 +8,7 @@ import binascii
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -73,13 +73,14 @@ class Site:
         """Path below the folder → the distribution whose RECORD lists it."""
         return {path: distribution for distribution in self.distributions for path in distribution.files}
 
-    def tree(self, top: str) -> Tree | None:
+    def tree(self, top: str, is_owned: Callable[[str], bool] | None = None) -> Tree | None:
         """The files of a top-level module or package here that no distribution lists; None if there are none.
 
         Args:
             top: the name of its folder, or of its file.
+            is_owned: says whether a distribution lists a path below this folder; one of this folder if not given.
         """
-        paths = sorted(path for path in self._files(top) if path not in self.owners)
+        paths = sorted(path for path in self._files(top) if not (is_owned(path) if is_owned else path in self.owners))
         if not paths:
             return None
         sizes = [(self.folder / path).stat().st_size for path in paths]

@@ -170,7 +170,7 @@ def from_content(content: Any) -> Record:
     if type(version) is not int:
         raise Unusable(f"is damaged (its schema version is {version!r:.40}, no whole number)")
     if version not in READABLE:
-        raise Unusable(f"has schema version {version}, this longca reads {' and '.join(map(str, READABLE))}")
+        raise Unusable(f"has schema version {version}, this longca reads {READABLE[0]} to {READABLE[-1]}")
     try:
         return Record.model_validate(content)
     except ValidationError as error:

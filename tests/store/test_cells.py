@@ -114,7 +114,7 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
     (lambda text: text.replace('"seconds":0.1', f'"seconds":{"9" * 5000}'), "it has a number of thousands of digits"),
     (lambda text: text + " " * (9 << 20), "larger than 8 MiB"),
     (lambda text: "[1, 2]", "not a record"),
-    (lambda text: text.replace(SCHEMA, '"schema_version":99'), "schema version 99, this longca reads 1 and 2"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":99'), "schema version 99, this longca reads 1 to 3"),
     (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "'seconds' = 'long'"),
     (lambda text: text.replace('"seqlen":128', '"seqlen":256'), "cell_id is"),
 ])

@@ -88,7 +88,7 @@ def test_rows_that_cannot_be_read_are_named(records, tmp_path):
     loaded = load(path)
     assert [record.cell_id for record in loaded.records] == [records[1].cell_id]
     reasons = [problem.reason for problem in loaded.problems]
-    assert reasons[0] == "row 2 has schema version 0, this longca reads 1 and 2"
+    assert reasons[0] == "row 2 has schema version 0, this longca reads 1 to 3"
     assert reasons[1].startswith("row 3 is damaged") and "seconds" in reasons[2] and len(reasons) == 5
     assert {problem.path for problem in loaded.problems} == {path}
 
