@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from longca.core.schema import Count, Frozen
 
@@ -96,7 +96,8 @@ class RankEnvironment(Frozen):
     """None where the system does not tell what a process has loaded"""
 
 
-Listing = Installation | LoadedSoftware
+Listing = Annotated[Installation | LoadedSoftware, Field(discriminator="kind")]
+_LISTING: TypeAdapter[Listing] = TypeAdapter(Listing)
 
 
 def listing_content(listing: Listing) -> dict[str, Any]:
@@ -107,3 +108,18 @@ def listing_content(listing: Listing) -> dict[str, Any]:
 def listing_digest(content: Any) -> str:
     """The SHA-256 of JSON, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_listing(digest: str, content: Any) -> Listing:
+    """The listing that JSON from outside stands for.
+
+    Raises:
+        ValueError: it is no listing of this longca, or not the one of this digest. The message follows upon its name.
+    """
+    try:
+        listing = _LISTING.validate_python(content)
+    except ValidationError:
+        raise ValueError("cannot be used (it is no listing of this longca)") from None
+    if listing_digest(content) != digest:
+        raise ValueError("is damaged (its digest says otherwise)")
+    return listing

@@ -114,8 +114,8 @@ class LoadedFiles:
             name = module_name(below.partition("/")[0])
             return _hashed(state, SharedObject(origin="module", owner=_plain(name), path=_plain(below), build_id=identity))
         shared = SharedObject(origin="distribution", owner=owner.name, path=_plain(below), build_id=identity)
-        if owner.files[below] and owner.sizes.get(below) == state.num_bytes:
-            return shared.model_copy(update={"sha256": owner.files[below], "hashed": "record"})
+        if owner.size(below) == state.num_bytes and (sha256 := owner.sha256(below)) is not None:
+            return shared.model_copy(update={"sha256": sha256, "hashed": "record"})
         return _hashed(state, shared)
 
     def _origin(self, path: Path) -> tuple[Literal["python", "system", "elsewhere"], str]:
@@ -141,7 +141,7 @@ class LoadedFiles:
             return
         self._distributions.add(owner.name)
         with suppress(OSError):
-            if below in owner.sizes and os.stat(text).st_size != owner.sizes[below]:
+            if owner.size(below) not in (None, os.stat(text).st_size):
                 self._changed.add(_plain(below))
 
     def _loose(self, site: Site, top: str) -> LooseModule | None:

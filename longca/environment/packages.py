@@ -18,7 +18,8 @@ from longca.environment.elf import sha256_of
 
 SUFFIX = ".dist-info"
 WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json")
-HASH = "sha256="
+HASH, BYTECODE = "sha256=", ".pyc,"
+OUTSIDE = ("..", "/", '"..', '"/')  # begins the paths of scripts and data, which differ with the place of installation
 MOST_FILES, MOST_BYTES = 20_000, 1 << 30  # of a module without a distribution; of a larger one names and sizes are hashed
 LEFT_OUT = ("__pycache__", ".git")
 
@@ -30,12 +31,24 @@ class Installed:
     name: str
     version: str
     record: str | None
-    """SHA-256 over paths and hashes of the files that its RECORD lists; None where there is no RECORD. Scripts, bytecode and what an
-    installer writes are left out: they hold paths and times of one installation"""
-    files: dict[str, str] = field(default_factory=dict, repr=False)
-    """path below the folder of packages → SHA-256 as RECORD has it, "" where it has none"""
-    sizes: dict[str, int] = field(default_factory=dict, repr=False)
-    """path → bytes"""
+    """SHA-256 over the sorted lines of its RECORD; None where there is none. Scripts, bytecode and what an installer writes are left out,
+    since they hold paths and times of one installation"""
+    files: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    """path below the folder of packages → [path, "sha256=" and the hash in base 64, bytes], as RECORD has them"""
+
+    def sha256(self, path: str) -> str | None:
+        """The SHA-256 that RECORD has of a file, in hexadecimal digits."""
+        text = self.files[path][1].removeprefix(HASH)
+        try:
+            content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except (binascii.Error, ValueError):
+            return None
+        return content.hex() if len(content) == 32 else None
+
+    def size(self, path: str) -> int | None:
+        """The bytes that RECORD says a file has."""
+        size = self.files[path][2]
+        return int(size) if size.isdecimal() and size.isascii() and len(size) < 20 else None
 
 
 @dataclass(frozen=True)
@@ -104,34 +117,24 @@ def module_name(top: str) -> str:
     return top.partition(".")[0] or top
 
 
-def recorded_digest(files: dict[str, str]) -> str:
-    """One SHA-256 over the paths and hashes of a RECORD, whatever the order of its lines."""
-    lines = "".join(f"{path}\0{sha256}\n" for path, sha256 in sorted(files.items()) if sha256)
-    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
-
-
 def _distribution(folder: Path) -> Installed:
     name, _, version = folder.name.removesuffix(SUFFIX).partition("-")
     try:
         text = (folder / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return Installed(normal_name(name), version, None)
-    files: dict[str, str] = {}
-    sizes: dict[str, int] = {}
-    for line in text.splitlines():
-        path, _, rest = line.rpartition(",")
-        path, _, sha256 = path.rpartition(",")
-        if path[:1] == '"':  # a name with a comma
-            path = path[1:-1].replace('""', '"')
-        if path.startswith(("..", "/")) or path.endswith(".pyc") or not path:
-            continue
-        of_info = path.startswith(folder.name)
-        if of_info and path.rpartition("/")[2] in WRITTEN_BY_INSTALLERS:
-            continue
-        files[path] = _hexadecimal(sha256)
-        if rest.isdecimal():
-            sizes[path] = int(rest)
-    return Installed(normal_name(name), version, recorded_digest(files), files, sizes)
+    left_out = tuple(f"{folder.name}/{file}," for file in WRITTEN_BY_INSTALLERS)
+    lines = sorted([line for line in text.replace("\r\n", "\n").split("\n")
+                    if HASH in line and not line.startswith(OUTSIDE) and not line.startswith(left_out) and BYTECODE not in line])
+    parts = [line.rsplit(",", 2) for line in lines]
+    files = {_unquoted(part[0]): part for part in parts if len(part) == 3}
+    digest = hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+    return Installed(normal_name(name), version, digest, files)
+
+
+def _unquoted(path: str) -> str:
+    """A path of RECORD, which stands in quotes where it has a comma."""
+    return path[1:-1].replace('""', '"') if path[:1] == '"' else path
 
 
 def _of_egg(path: Path) -> Installed:
@@ -148,13 +151,3 @@ def normal_name(name: str) -> str:
     """A distribution's name as indexes write it: "flash_attn.Four" → "flash-attn-four"."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
-
-def _hexadecimal(sha256: str) -> str:
-    """A hash of RECORD, "sha256=…" in base 64, in hexadecimal digits; "" where it is another one."""
-    if not sha256.startswith(HASH):
-        return ""
-    try:
-        content = base64.urlsafe_b64decode(sha256[len(HASH):] + "==")
-    except (binascii.Error, ValueError):
-        return ""
-    return content.hex() if len(content) == 32 else ""

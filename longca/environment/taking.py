@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from longca.core.inventory import Distribution, Installation, Listing, RankEnvironment, listing_content, listing_digest
+from pydantic import ValidationError
+
+from longca.core.inventory import Distribution, Installation, Listing, RankEnvironment, listing_content, listing_digest, read_listing
 from longca.environment.loaded import LoadedFiles, search_folders
 from longca.environment.packages import Site
 
@@ -64,3 +67,23 @@ class EnvironmentTaker:
         return self._contents[key][1:]
 
 
+def environments_of(answers: Sequence[Mapping[str, Any]]) -> tuple[tuple[RankEnvironment, ...], dict[str, Any]]:
+    """The environment of each rank, or of all where it is the same, and the listings that came with them by digest.
+
+    None if a rank has not told, or something that cannot be.
+
+    Args:
+        answers: to a request to measure, in the order of the ranks.
+    """
+    try:
+        ranks = tuple(RankEnvironment.model_validate(answer.get("environment")) for answer in answers)
+    except ValidationError:
+        return (), {}
+    listings: dict[str, Any] = {}
+    for answer in answers:
+        content = answer.get("listings")
+        for digest, listing in content.items() if isinstance(content, dict) else ():
+            with suppress(ValueError):
+                read_listing(digest, listing)
+                listings[digest] = listing
+    return ranks[:1] if len(set(ranks)) == 1 else ranks, listings

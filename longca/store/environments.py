@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from longca.core.errors import UserError, shown
-from longca.core.inventory import Installation, Listing, LoadedSoftware, RankEnvironment, listing_digest
+from longca.core.inventory import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.files import write_atomically
@@ -27,8 +25,6 @@ KEY = "environments"
 PRESET = 1  # of lzma: listings of one study repeat each other over 100 KB, which its window covers
 MOST_MEMORY = 64 << 20  # bytes that unpacking takes beside what it gives
 MOST_PROBLEMS = 20
-
-_LISTING: TypeAdapter[Listing] = TypeAdapter(Installation | LoadedSoftware)
 
 
 class Environments:
@@ -55,14 +51,11 @@ class Environments:
             if digest in self._contents:
                 continue
             try:
-                listing = _LISTING.validate_python(content)
-            except ValidationError:
-                self.refuse(f"environment '{digest!s:.80}' cannot be used (it is no listing of this longca)")
+                self._parsed[digest] = read_listing(digest, content)
+            except ValueError as error:
+                self.refuse(f"environment '{digest!s:.80}' {error}")
                 continue
-            if listing_digest(content) != digest:
-                self.refuse(f"environment '{digest!s:.80}' is damaged (its digest says otherwise)")
-                continue
-            self._contents[digest], self._parsed[digest] = content, listing
+            self._contents[digest] = content
 
     def merge(self, other: Environments) -> None:
         """Add the listings of another collection, which were checked there."""

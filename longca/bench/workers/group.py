@@ -13,13 +13,13 @@ from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import BrokenChannel, Message
 from longca.bench.workers.device_lock import Claimant
-from longca.bench.workers.environments import environments_of
 from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import WAS_AT, Failed, TimedOut
 from longca.core.study import Measure
+from longca.environment.taking import environments_of
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0
