@@ -17,8 +17,8 @@ from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.core.study import Study
 from longca.store.cells import UnusableFile
+from longca.store.environments.images import own_lists
 from longca.store.files import replace_file
-from longca.store.image_lists import own_lists
 from longca.store.load import Loaded
 from longca.store.text import plural
 

@@ -91,7 +91,8 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
         "measured_locks": _counted(environment.software.lock for environment in taken if environment.software.lock),
         "jobs": _counted(environment.slurm_job for environment in taken if environment.slurm_job),
         "software": _counted(environment.software.model_dump() for environment in taken),
-        "environments": _counted(rank.installed for environment in taken for rank in {rank.installed: rank for rank in environment.ranks}.values()),
+        "environments": _counted(digest for environment in taken
+                                 for digest in sorted({rank.installed for rank in environment.ranks})),
         "nodes": _counted(node.model_dump() for environment in taken
                           for node in {node.model_dump_json(): node for node in environment.nodes}.values())}
 

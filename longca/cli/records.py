@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from longca.core.record import Record
     from longca.store.cells import UnusableFile
-    from longca.store.environments import Environments
+    from longca.store.environments.listings import Environments
     from longca.store.load import Loaded
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
-from longca.core.drawn import DrawnLengths
-from longca.core.inventory import RankEnvironment
+from longca.core.facts.drawn import DrawnLengths
+from longca.core.facts.inventory import RankEnvironment
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
 SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: it names its environment, and how it was asked to be measured

@@ -1,4 +1,5 @@
-"""Identities of shared objects: the build id that the linker has put into a file, or a hash of its content. Standard library only."""
+"""Identities of shared objects: the build id that the linker has put into a file, or a hash of its content.
+Standard library only."""
 
 import hashlib
 import os
@@ -11,7 +12,9 @@ MAGIC = b"\x7fELF"
 PT_NOTE, NT_GNU_BUILD_ID, GNU = 4, 3, b"GNU\0"
 MOST_SEGMENTS, MOST_NOTES = 256, 1 << 16  # segments of a file, and bytes of one segment of notes
 MOST_ID = 64  # bytes of a build id; ld writes 20
-WHOLE_BYTES = 64 << 20  # a larger file is hashed in parts: CUDA's libraries have gigabytes, and a worker hashes them at each start
+WHOLE_BYTES = (
+    64 << 20
+)  # a larger file is hashed in parts: CUDA's libraries have gigabytes, and a worker hashes them at each start
 PARTS, PART_BYTES = 16, 1 << 20
 
 
@@ -44,12 +47,15 @@ def sha256_of(path: Path) -> str:
 
 
 def sample_of(path: Path) -> str:
-    """The SHA-256 of a file's size and of 16 parts of 1 MiB at equal distances, the first and the last among them. Raises OSError."""
+    """The SHA-256 of a file's size and of 16 parts of 1 MiB at equal distances, the first and the last among
+    them. Raises OSError."""
     num_bytes = path.stat().st_size
     digest = hashlib.sha256(str(num_bytes).encode())
     with path.open("rb", buffering=0) as file:
         for part in range(PARTS):
-            digest.update(os.pread(file.fileno(), PART_BYTES, max(num_bytes - PART_BYTES, 0) * part // (PARTS - 1)))
+            digest.update(
+                os.pread(file.fileno(), PART_BYTES, max(num_bytes - PART_BYTES, 0) * part // (PARTS - 1))
+            )
     return digest.hexdigest()
 
 
@@ -60,15 +66,27 @@ def _notes(file: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
         return
     is_64, order = head[4] == 2, "<" if head[5] == 1 else ">"
     try:
-        start, size, count = (struct.unpack_from(f"{order}Q", head, 32) + struct.unpack_from(f"{order}HH", head, 54) if is_64
-                              else struct.unpack_from(f"{order}I", head, 28) + struct.unpack_from(f"{order}HH", head, 42))
+        start, size, count = (
+            struct.unpack_from(f"{order}Q", head, 32) + struct.unpack_from(f"{order}HH", head, 54)
+            if is_64
+            else struct.unpack_from(f"{order}I", head, 28) + struct.unpack_from(f"{order}HH", head, 42)
+        )
         for number in range(min(count, MOST_SEGMENTS)):
             segment = os.pread(file.fileno(), size, start + number * size)
             kind, *_ = struct.unpack_from(f"{order}I", segment)
             if kind != PT_NOTE:
                 continue
-            offset, num_bytes = ((struct.unpack_from(f"{order}Q", segment, 8)[0], struct.unpack_from(f"{order}Q", segment, 32)[0]) if is_64
-                                 else (struct.unpack_from(f"{order}I", segment, 4)[0], struct.unpack_from(f"{order}I", segment, 16)[0]))
+            offset, num_bytes = (
+                (
+                    struct.unpack_from(f"{order}Q", segment, 8)[0],
+                    struct.unpack_from(f"{order}Q", segment, 32)[0],
+                )
+                if is_64
+                else (
+                    struct.unpack_from(f"{order}I", segment, 4)[0],
+                    struct.unpack_from(f"{order}I", segment, 16)[0],
+                )
+            )
             yield from _notes_in(os.pread(file.fileno(), min(num_bytes, MOST_NOTES), offset), order)
     except (struct.error, OverflowError, OSError):
         return
@@ -82,5 +100,5 @@ def _notes_in(segment: bytes, order: str) -> Iterator[tuple[int, bytes, bytes]]:
         content = name_end + -name_bytes % 4
         if content + num_bytes > len(segment):
             return
-        yield kind, segment[start + 12:name_end], segment[content:content + num_bytes]
+        yield kind, segment[start + 12 : name_end], segment[content : content + num_bytes]
         start = content + num_bytes + -num_bytes % 4

@@ -1,6 +1,8 @@
-"""Installed distributions by their RECORD files, and modules beside them that no distribution has brought. Standard library only.
+"""Installed distributions by their RECORD files, and modules beside them that no distribution has brought.
+Standard library only.
 
-Python files are taken as their distribution's RECORD lists them, which costs milliseconds where hashing them all would cost seconds.
+Python files are taken as their distribution's RECORD lists them, which costs milliseconds where hashing them
+all would cost seconds.
 """
 
 import base64
@@ -19,8 +21,10 @@ from longca.environment.elf import sha256_of
 SUFFIX = ".dist-info"
 WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json")
 HASH, BYTECODE = "sha256=", ".pyc,"
-OUTSIDE = ("..", "/", '"..', '"/')  # begins the paths of scripts and data, which differ with the place of installation
-MOST_FILES, MOST_BYTES = 20_000, 1 << 30  # of a module without a distribution; of a larger one names and sizes are hashed
+OUTSIDE = ("..", "/", '"..', '"/')
+"""begins the paths of scripts and data, which differ with the place of installation"""
+MOST_FILES, MOST_BYTES = 20_000, 1 << 30
+"""of a module without a distribution; of a larger one names and sizes are hashed"""
 LEFT_OUT = ("__pycache__", ".git")
 
 
@@ -31,10 +35,11 @@ class Installed:
     name: str
     version: str
     record: str | None
-    """SHA-256 over the sorted lines of its RECORD; None where there is none. Scripts, bytecode and what an installer writes are left out,
-    since they hold paths and times of one installation"""
+    """SHA-256 over the sorted lines of its RECORD; None where there is none. Scripts, bytecode and what an
+    installer writes are left out, since they hold paths and times of one installation"""
     files: dict[str, list[str]] = field(default_factory=dict, repr=False)
-    """path below the folder of packages → [path, "sha256=" and the hash in base 64, bytes], as RECORD has them"""
+    """path below the folder of packages → [path, "sha256=" and the hash in base 64, bytes], as RECORD has
+    them"""
 
     def sha256(self, path: str) -> str | None:
         """The SHA-256 that RECORD has of a file, in hexadecimal digits."""
@@ -64,7 +69,7 @@ class Tree:
     """False where there are so many files or bytes that only names and sizes were hashed"""
 
 
-class Site:
+class PackageFolder:
     """A folder that holds packages: the distributions in it, and the owner of each file.
 
     Args:
@@ -91,16 +96,25 @@ class Site:
 
         Args:
             top: the name of its folder, or of its file.
-            is_owned: says whether a distribution lists a path below this folder; one of this folder if not given.
+            is_owned: says whether a distribution lists a path below this folder; one of this folder if not
+                given.
         """
-        paths = sorted(path for path in self._files(top) if not (is_owned(path) if is_owned else path in self.owners))
+        paths = sorted(
+            path for path in self._files(top) if not (is_owned(path) if is_owned else path in self.owners)
+        )
         if not paths:
             return None
         sizes = [(self.folder / path).stat().st_size for path in paths]
         is_whole = len(paths) <= MOST_FILES and sum(sizes) <= MOST_BYTES
         facts = [sha256_of(self.folder / path) for path in paths] if is_whole else list(map(str, sizes))
         lines = "".join(f"{path}\0{fact}\n" for path, fact in zip(paths, facts, strict=True))
-        return Tree(module_name(top), len(paths), sum(sizes), hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest(), is_whole)
+        return Tree(
+            module_name(top),
+            len(paths),
+            sum(sizes),
+            hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest(),
+            is_whole,
+        )
 
     def _files(self, top: str) -> Iterable[str]:
         start = self.folder / top
@@ -113,7 +127,8 @@ class Site:
 
 
 def module_name(top: str) -> str:
-    """The module of a top-level file or folder: "flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so" → "flash_attn_2_cuda"."""
+    """The module of a top-level file or folder: "flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so" →
+    "flash_attn_2_cuda"."""
     return top.partition(".")[0] or top
 
 
@@ -124,8 +139,16 @@ def _distribution(folder: Path) -> Installed:
     except OSError:
         return Installed(normal_name(name), version, None)
     left_out = tuple(f"{folder.name}/{file}," for file in WRITTEN_BY_INSTALLERS)
-    lines = sorted([line for line in text.replace("\r\n", "\n").split("\n")
-                    if HASH in line and not line.startswith(OUTSIDE) and not line.startswith(left_out) and BYTECODE not in line])
+    lines = sorted(
+        [
+            line
+            for line in text.replace("\r\n", "\n").split("\n")
+            if HASH in line
+            and not line.startswith(OUTSIDE)
+            and not line.startswith(left_out)
+            and BYTECODE not in line
+        ]
+    )
     parts = [line.rsplit(",", 2) for line in lines]
     files = {_unquoted(part[0]): part for part in parts if len(part) == 3}
     digest = hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
@@ -150,4 +173,3 @@ def _of_egg(path: Path) -> Installed:
 def normal_name(name: str) -> str:
     """A distribution's name as indexes write it: "flash_attn.Four" → "flash-attn-four"."""
     return re.sub(r"[-_.]+", "-", name).lower()
-

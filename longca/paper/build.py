@@ -30,7 +30,7 @@ from longca.report.look.template import page_templates, static_text
 from longca.report.rows import points_json
 from longca.report.series import labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile
-from longca.store.environments import Environments
+from longca.store.environments.listings import Environments
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware

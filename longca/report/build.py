@@ -15,7 +15,6 @@ from longca.core.version import VERSION
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.decide.predicted import with_predictions
-from longca.report.environments import summary_of
 from longca.report.index import overviews
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
@@ -26,11 +25,12 @@ from longca.report.rows import on_page, rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
-from longca.store.environments import Environments
+from longca.store.environments.images import image_lists, own_lists
+from longca.store.environments.listings import Environments
+from longca.store.environments.summary import summary_of
 from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.image_lists import image_lists, own_lists
 from longca.store.table import columns, frame, to_report
 from longca.store.text import plural
 from longca.store.view import NOISY

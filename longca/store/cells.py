@@ -10,7 +10,7 @@ from longca.core.errors import UserError, shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
 from longca.store.decode import Decoder, Unusable, encode
-from longca.store.environments import write_listings
+from longca.store.environments.listings import write_listings
 from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
 from longca.store.lock import lock_folder
 

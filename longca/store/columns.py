@@ -242,8 +242,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: (v.software and v.software.container) or ""),
     Column("lock", "str", "", "Digest of the lock that the packages were installed from; empty where they were not", "environment.software",
            lambda v: (v.software and v.software.lock) or ""),
-    Column("environment", "str", "", "Digest of what was installed where rank 0 ran; its listing comes with the records. Empty in records of "
-           "schema 2 and older, of which it is not known", "environment.ranks",
+    Column("environment", "str", "", "Digest of what was installed where rank 0 ran; its listing comes with the records. Empty in "
+           "records of schema 2 and older, of which it is not known", "environment.ranks",
            lambda v: v.ran_in.installed if v.ran_in else ""),
     Column("loaded_software", "str", "", "Digest of what rank 0 had loaded after the cell: shared objects by build id, and modules "
            "without a distribution", "environment.ranks", lambda v: (v.ran_in and v.ran_in.loaded) or ""),

@@ -15,7 +15,7 @@ from longca.core.version import VERSION
 from longca.store.checks.record import CHECKSUM_SINCE
 from longca.store.columns import COLUMNS
 from longca.store.decode import encode
-from longca.store.environments import KEY, Environments, packed
+from longca.store.environments.listings import KEY, Environments, packed
 from longca.store.files import replace_file
 from longca.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN
 from longca.store.table import columns, in_order

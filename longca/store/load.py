@@ -18,7 +18,7 @@ from longca.store.cells import CellStore, UnusableFile
 from longca.store.checks.columns import checked_columns, differing_rows, is_verified
 from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, decode_content
-from longca.store.environments import KEY, Environments, read_listings, unpacked
+from longca.store.environments.listings import KEY, Environments, read_listings, unpacked
 from longca.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN, BadTable, read_columns, read_metadata, read_texts
 from longca.store.table import derived
 

@@ -17,7 +17,7 @@ RECORD_COLUMN = "record"
 """the column that holds the whole record as JSON: the truth, of which the others are derived"""
 
 ENVIRONMENTS_KEY = b"longca.environments"
-"""the key of the metadata that holds the listings of environments, as `longca.store.environments.packed` writes them"""
+"""the key of the metadata that holds the listings of environments, as `longca.store.environments.listings.packed` writes them"""
 
 
 class BadTable(Exception):

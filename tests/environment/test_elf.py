@@ -30,7 +30,9 @@ def test_a_file_that_is_cut_off_anywhere_is_no_error(tmp_path: Path):
 
 def test_the_interpreters_own_id_is_that_of_binutils():
     try:
-        printed = subprocess.run(["readelf", "-n", sys.executable], capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run(
+            ["readelf", "-n", sys.executable], capture_output=True, text=True, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("there is no readelf here")
     told = [line.split()[-1] for line in printed.splitlines() if "Build ID" in line]

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.core.drawn import DrawnLengths
+from longca.core.facts.drawn import DrawnLengths
 from longca.core.record import MaskFacts
 from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask

@@ -1,6 +1,8 @@
-"""Listings of the software that measured: what is installed, and what a process has loaded. A record names each by its digest.
+"""Listings of the software that measured: what is installed, and what a process has loaded. A record names
+each by its digest.
 
-Listings are stored once, beside the records (`longca.store.environments`). Equal files have equal listings in whatever folder they are.
+Listings are stored once, beside the records (`longca.store.environments.listings`). Equal files have equal
+listings in whatever folder they are.
 """
 
 import hashlib
@@ -26,14 +28,16 @@ class Distribution(Frozen):
     name: Word
     version: Word
     record: Sha256 | None
-    """hash of its RECORD: paths and hashes of its files, less scripts, bytecode and what the installer wrote; None where it has no RECORD"""
+    """hash of its RECORD: paths and hashes of its files, less scripts, bytecode and what the installer wrote;
+    None where it has no RECORD"""
 
 
 class SharedObject(Frozen):
     """A shared object or executable that was loaded, known by its build id, a hash, or both."""
 
     origin: Literal["distribution", "module", "python", "system", "elsewhere"]
-    """a distribution's own file; one beside modules that no distribution lists; of Python; of the system; anywhere else"""
+    """a distribution's own file; one beside modules that no distribution lists; of Python; of the system;
+    anywhere else"""
     owner: Word = ""
     """the distribution or the top-level module"""
     path: FileName
@@ -41,11 +45,13 @@ class SharedObject(Frozen):
     build_id: Annotated[str, Field(pattern=r"^[0-9a-f]{2,128}$")] | None = None
     sha256: Sha256 | None = None
     hashed: Literal["content", "record", "sample"] | None = None
-    """where `sha256` is from: the content; the RECORD of its distribution, whose size agrees; of a large file its size and 16 parts"""
+    """where `sha256` is from: the content; the RECORD of its distribution, whose size agrees; of a large file
+    its size and 16 parts"""
 
 
 class LooseModule(Frozen):
-    """A top-level module that was imported and belongs to no distribution, such as a build that was unpacked by hand."""
+    """A top-level module that was imported and belongs to no distribution, such as a build that was unpacked
+    by hand."""
 
     name: Word
     num_files: Count
@@ -83,7 +89,8 @@ class LoadedSoftware(Frozen):
     distributions: Annotated[tuple[Word, ...], Field(max_length=MOST_DISTRIBUTIONS)] = ()
     """names of those of which a module was imported"""
     changed: Annotated[tuple[FileName, ...], Field(max_length=MOST_OBJECTS)] = ()
-    """imported files of distributions whose size is not that of RECORD: they were edited after they were installed"""
+    """imported files of distributions whose size is not that of RECORD: they were edited after they were
+    installed"""
     modules: Annotated[tuple[LooseModule, ...], Field(max_length=MOST_MODULES)] = ()
     objects: Annotated[tuple[SharedObject, ...], Field(max_length=MOST_OBJECTS)] = ()
 
@@ -114,7 +121,8 @@ def read_listing(digest: str, content: Any) -> Listing:
     """The listing that JSON from outside stands for.
 
     Raises:
-        ValueError: it is no listing of this longca, or not the one of this digest. The message follows upon its name.
+        ValueError: it is no listing of this longca, or not the one of this digest. The message follows upon
+        its name.
     """
     try:
         listing = _LISTING.validate_python(content)

@@ -1,7 +1,9 @@
-"""Environments beside records: listings of software, each stored once under its digest, wherever the records are.
+"""Environments beside records: listings of software, each stored once under its digest, wherever the records
+are.
 
-In a folder of results each is a file, `environments/<digest>.json`, so that shards that write at the same time do not meet. A file of records
-holds those of its records: `records.json` under the key `environments`, `records.parquet` in its metadata.
+In a folder of results each is a file, `environments/<digest>.json`, so that shards that write at the same
+time do not meet. A file of records holds those of its records: `records.json` under the key `environments`,
+`records.parquet` in its metadata.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError, shown
-from longca.core.inventory import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
+from longca.core.facts.inventory import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.files import write_atomically
@@ -43,7 +45,8 @@ class Environments:
         return digest in self._contents
 
     def add(self, contents: Any) -> None:
-        """Add these listings, JSON by digest. What is no listing, or one of another digest, becomes a problem."""
+        """Add these listings, JSON by digest. What is no listing, or one of another digest, becomes a
+        problem."""
         if not isinstance(contents, Mapping):
             self.refuse("its environments are no listings by digest")
             return
@@ -101,10 +104,15 @@ def write_listings(folder: Path, listings: Mapping[str, Any]) -> None:
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+            write_atomically(
+                path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+            )
         except OSError as error:
-            raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
-                            todo="Finished cells are safe: make room or give another folder, and run again") from error
+            raise UserError(
+                f"Cannot write '{path}'",
+                why=error.strerror or str(error),
+                todo="Finished cells are safe: make room or give another folder, and run again",
+            ) from error
 
 
 def read_listings(folder: Path) -> Environments:
@@ -116,7 +124,9 @@ def read_listings(folder: Path) -> Environments:
         try:
             num_bytes += path.stat().st_size
             if num_bytes > ENVIRONMENTS.num_bytes():
-                environments.refuse(f"environments have more than {ENVIRONMENTS.value()} MiB; {ENVIRONMENTS.todo}")
+                environments.refuse(
+                    f"environments have more than {ENVIRONMENTS.value()} MiB; {ENVIRONMENTS.todo}"
+                )
                 break
             environments.add({path.stem: read_json(read_file(path, ENVIRONMENTS))})
         except OSError as error:
@@ -127,7 +137,8 @@ def read_listings(folder: Path) -> Environments:
 
 
 def packed(contents: Mapping[str, Any]) -> bytes:
-    """Listings as text for the metadata of a Parquet file: JSON, compressed by lzma, in base 64. The same give the same bytes."""
+    """Listings as text for the metadata of a Parquet file: JSON, compressed by lzma, in base 64. The same
+    give the same bytes."""
     text = json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()
     return base64.b64encode(lzma.compress(text, preset=PRESET))
 
@@ -137,9 +148,14 @@ def unpacked(text: bytes) -> Environments:
     environments = Environments()
     try:
         stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
-        content = stream.decompress(base64.b64decode(text, validate=True), max_length=ENVIRONMENTS.num_bytes())
+        content = stream.decompress(
+            base64.b64decode(text, validate=True), max_length=ENVIRONMENTS.num_bytes()
+        )
         if not stream.eof:
-            environments.refuse(f"its environments are cut off, or have more than {ENVIRONMENTS.value()} MiB; {ENVIRONMENTS.todo}")
+            environments.refuse(
+                f"its environments are cut off, or have more than {ENVIRONMENTS.value()} MiB; "
+                f"{ENVIRONMENTS.todo}"
+            )
             return environments
         environments.add(read_json(content))
     except (lzma.LZMAError, binascii.Error, ValueError, MemoryError) as error:

@@ -1,8 +1,9 @@
 """Comparison of what records had loaded with the contents of an image, as `longca image contents` lists them.
 
-A process outside of any image can have run the image's files all the same, and then its numbers are those of the image. Compared is what
-Python's packages brought: shared objects by hash or build id, Python files by the RECORD of their distribution, modules without a
-distribution by their tree. The system's objects and Python's own are counted apart.
+A process outside of any image can have run the image's files all the same, and then its numbers are those of
+the image. Compared is what Python's packages brought: shared objects by hash or build id, Python files by the
+RECORD of their distribution, modules without a distribution by their tree. The system's objects and Python's
+own are counted apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from longca.core.inventory import Distribution, Installation, LoadedSoftware, LooseModule, SharedObject
+from longca.core.facts.inventory import Distribution, Installation, LoadedSoftware, LooseModule, SharedObject
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
 from longca.core.schema import Frozen
@@ -67,7 +68,9 @@ class ImageList:
         try:
             return cls(name, ImageContents.model_validate(contents))
         except ValidationError as error:
-            raise ValueError(f"it is no list of an image's contents ({error.error_count()} problems)") from None
+            raise ValueError(
+                f"it is no list of an image's contents ({error.error_count()} problems)"
+            ) from None
 
     def compared(self, installed: Installation, loaded: LoadedSoftware) -> ImageComparison:
         """The agreement of what a process had loaded with this image."""
@@ -80,14 +83,21 @@ class ImageList:
             records = {distribution.name: distribution for distribution in installed.distributions}
             for name in loaded.distributions:
                 here, there = records.get(name), self._distributions.get(name)
-                if here is not None and name != "longca":  # its code is bound into the image: records name its commit
-                    parts[f"{name} {here.version}"] = there is not None and here.record is not None and here.record == there.record
+                if (
+                    here is not None and name != "longca"
+                ):  # its code is bound into the image: records name its commit
+                    parts[f"{name} {here.version}"] = (
+                        there is not None and here.record is not None and here.record == there.record
+                    )
             for module in loaded.modules:
                 parts[module.name] = self._modules.get(module.name) == module.sha256
         parts |= dict.fromkeys(loaded.changed, False)
-        return ImageComparison(tuple(sorted(name for name, same in parts.items() if same)),
-                               tuple(sorted(name for name, same in parts.items() if not same)),
-                               len(system), sum(map(self._has, system)))
+        return ImageComparison(
+            tuple(sorted(name for name, same in parts.items() if same)),
+            tuple(sorted(name for name, same in parts.items() if not same)),
+            len(system),
+            sum(map(self._has, system)),
+        )
 
     def _has(self, shared: SharedObject) -> bool:
         """True if the image has the same object in the same place."""
@@ -109,10 +119,14 @@ def image_lists(paths: Iterable[Path]) -> list[ImageList]:
     return [image for path in paths if (image := _read(path)) is not None]
 
 
-def best(images: Iterable[ImageList], installed: Installation, loaded: LoadedSoftware) -> tuple[ImageList, ImageComparison] | None:
+def best(
+    images: Iterable[ImageList], installed: Installation, loaded: LoadedSoftware
+) -> tuple[ImageList, ImageComparison] | None:
     """The image that has most of what was loaded; None without any image."""
     compared = [(image, image.compared(installed, loaded)) for image in images]
-    return min(compared, key=lambda pair: (len(pair[1].differing), -len(pair[1].same), pair[0].name), default=None)
+    return min(
+        compared, key=lambda pair: (len(pair[1].differing), -len(pair[1].same), pair[0].name), default=None
+    )
 
 
 def _read(path: Path) -> ImageList | None:

@@ -1,4 +1,5 @@
-"""The environments that records ran in: how many in a pinned image, in the files of an image, in neither, and which they are."""
+"""The environments that records ran in: how many in a pinned image, in the files of an image, in neither, and
+which they are."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from longca.core.inventory import Installation, RankEnvironment
+from longca.core.facts.inventory import Installation, RankEnvironment
 from longca.core.record import Record
-from longca.store.environments import Environments
-from longca.store.image_lists import ImageComparison, ImageList, best
+from longca.store.environments.images import ImageComparison, ImageList, best
+from longca.store.environments.listings import Environments
 from longca.store.text import plural
 
 PINNED = "sha256:"  # begins the digest of an image that was obtained and checked
@@ -30,14 +31,19 @@ class EnvironmentUse:
     """None where no listing of it is here"""
     num_records: int
     modules: tuple[str, ...]
-    """modules without a distribution that were imported, "name hash"; other builds of one name stand beside each other"""
+    """modules without a distribution that were imported, "name hash"; other builds of one name stand beside
+    each other"""
     compared: str
     """agreement with the image that it is most like; "" without a list of one"""
 
     @property
     def packages(self) -> str:
         """Versions of some packages: "torch 2.11.0, numpy 2.1"."""
-        known = {} if self.installed is None else {each.name: each.version for each in self.installed.distributions}
+        known = (
+            {}
+            if self.installed is None
+            else {each.name: each.version for each in self.installed.distributions}
+        )
         return ", ".join(f"{name} {known[name]}" for name in FAST if name in known)
 
 
@@ -57,7 +63,8 @@ class EnvironmentSummary:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence: in how many environments the records ran, in which images, and in whose files."""
+        """The finding in one sentence: in how many environments the records ran, in which images, and in
+        whose files."""
         return "; ".join(filter(None, (self._where, self._files)))
 
     @property
@@ -65,30 +72,46 @@ class EnvironmentSummary:
         unknown = "they are of an older longca, or their listings are not here"
         if self.ran["unknown"] == self.num_records:
             return f"Where the {plural(self.num_records, 'record')} ran is not known: {unknown}"
-        images = " or ".join(self.images)
-        parts = [f"{self.ran['pinned']:,} in a pinned image" if self.ran["pinned"] else "none in a pinned image"]
+        parts = [f"{_number(self.ran['pinned'])} in a pinned image"]
         if self.images:
-            parts.append(f"{self.ran['files']:,} in the files of {images} alone" if self.ran["files"] else f"none in the files of {images} alone")
+            parts.append(f"{_number(self.ran['files'])} in the files of {self._names} alone")
         if self.ran["neither"]:
-            parts.append(f"{self.ran['neither']:,} in other files" if self.images else
-                         f"{self.ran['neither']:,} outside of any, and no list of an image is here to compare their files with")
+            where = "in other files"
+            if not self.images:
+                where = "outside of any, and no list of an image is here to compare their files with"
+            parts.append(f"{self.ran['neither']:,} {where}")
         if self.ran["unknown"]:
             parts.append(f"of {self.ran['unknown']:,} it is not known ({unknown})")
-        return f"{plural(self.num_records, 'record')} ran in {plural(len(self.uses), 'environment')}: {', '.join(parts)}"
+        head = f"{plural(self.num_records, 'record')} ran in {plural(len(self.uses), 'environment')}"
+        return f"{head}: {', '.join(parts)}"
 
     @property
     def _files(self) -> str:
         """How much of what was loaded is that of the nearest image; "" where nothing was compared."""
         if self.comparison is None:
             return ""
-        same, differing = len(self.comparison.same), self.comparison.differing
+        differing, system = self.comparison.differing, self.comparison.num_system
         shown = ", ".join(differing[:MOST_SHOWN]) + (" …" if len(differing) > MOST_SHOWN else "")
-        differ = f", {len(differing):,} {'differs' if len(differing) == 1 else 'differ'}: {shown}" if differing else ", none differs"
-        system = f"; of {self.comparison.num_system:,} objects of the system and of Python {self.comparison.num_system_same:,}"
-        return f"of the loaded files, packages and modules {same:,} are those of {' or '.join(self.images)}{differ}{system}"
+        verb = "differs" if len(differing) == 1 else "differ"
+        differ = f"{len(differing):,} {verb}: {shown}" if differing else "none differs"
+        return (
+            f"of the loaded files, packages and modules {len(self.comparison.same):,} are those of "
+            f"{self._names}, {differ}; of {plural(system, 'object')} of the system and of Python "
+            f"{self.comparison.num_system_same:,}"
+        )
+
+    @property
+    def _names(self) -> str:
+        return " or ".join(self.images)
 
 
-def summary_of(records: Iterable[Record], environments: Environments, images: Sequence[ImageList] = ()) -> EnvironmentSummary:
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "none"
+
+
+def summary_of(
+    records: Iterable[Record], environments: Environments, images: Sequence[ImageList] = ()
+) -> EnvironmentSummary:
     """Where these records ran.
 
     Args:
@@ -107,9 +130,17 @@ def summary_of(records: Iterable[Record], environments: Environments, images: Se
             counts[digest] += 1
         for rank in record.environment.ranks if record.environment else ():
             ranks[rank.installed].add(rank)
-    uses = [compared.use(digest, counts[digest], ranks[digest]) for digest in sorted(counts, key=lambda digest: (-counts[digest], digest))]
-    return EnvironmentSummary(num_records, {kind: ran[kind] for kind in ("pinned", "files", "neither", "unknown")}, tuple(uses),
-                              tuple(image.name for image in images), compared.whole({each for of in ranks.values() for each in of}))
+    uses = [
+        compared.use(digest, counts[digest], ranks[digest])
+        for digest in sorted(counts, key=lambda digest: (-counts[digest], digest))
+    ]
+    return EnvironmentSummary(
+        num_records,
+        {kind: ran[kind] for kind in ("pinned", "files", "neither", "unknown")},
+        tuple(uses),
+        tuple(image.name for image in images),
+        compared.whole({each for of in ranks.values() for each in of}),
+    )
 
 
 class _Compared:
@@ -125,7 +156,9 @@ class _Compared:
             return "unknown"
         if (environment.software.container or "").startswith(PINNED):
             return "pinned"
-        if not environment.ranks or any(self._environments.installed(rank) is None for rank in environment.ranks):
+        if not environment.ranks or any(
+            self._environments.installed(rank) is None for rank in environment.ranks
+        ):
             return "unknown"
         comparisons = [self.of(rank) for rank in environment.ranks]
         return "files" if all(each is not None and each.is_image for each in comparisons) else "neither"
@@ -146,11 +179,17 @@ class _Compared:
         differing = {name for each in comparisons for name in each.differing}
         same = {name for each in comparisons for name in each.same} - differing
         system = max(comparisons, key=lambda each: each.num_system)
-        return ImageComparison(tuple(sorted(same)), tuple(sorted(differing)), system.num_system, system.num_system_same)
+        return ImageComparison(
+            tuple(sorted(same)), tuple(sorted(differing)), system.num_system, system.num_system_same
+        )
 
     def use(self, digest: str, count: int, ranks: set[RankEnvironment]) -> EnvironmentUse:
         loaded = [each for rank in ranks if (each := self._environments.loaded(rank)) is not None]
         modules = {f"{module.name} {module.sha256[:SHORT]}" for each in loaded for module in each.modules}
         whole = self.whole(ranks)
-        compared = "" if whole is None else f"{len(whole.same):,} of {len(whole.same) + len(whole.differing):,}"
-        return EnvironmentUse(digest, self._environments.installed(next(iter(ranks))), count, tuple(sorted(modules)), compared)
+        compared = (
+            "" if whole is None else f"{len(whole.same):,} of {len(whole.same) + len(whole.differing):,}"
+        )
+        return EnvironmentUse(
+            digest, self._environments.installed(next(iter(ranks))), count, tuple(sorted(modules)), compared
+        )

@@ -22,7 +22,8 @@ class DrawnLengths(Frozen):
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of all of them as little-endian integers of 64 bits"""
     quantiles: Annotated[tuple[Count, ...], Field(max_length=QUANTILES)] = ()
-    """least, lower quartile, median, upper quartile and largest, each one of the lengths; empty where all are listed"""
+    """least, lower quartile, median, upper quartile and largest, each one of the lengths; empty where all are
+    listed"""
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> Self:
