@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"core"},
     "masks": {"core", "data"},
     "store": {"core"},
+    "environment": {"core"},
     "published": {"core"},
     "lowering": {"core", "masks"},
     "ops": {"core", "masks", "lowering"},
@@ -68,7 +69,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
     "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.forecast", "bench.measure"},
     "bench.judge": {"core", "masks", "kernels", "store", "bench.check", "bench.measure"},
-    "bench.workers": {"core", "store", "cp.comm", "bench.measure", "bench.judge"},
+    "bench.workers": {"core", "store", "environment", "cp.comm", "bench.measure", "bench.judge"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "ranking", "claims", "report", "paper", "compare",
@@ -76,7 +77,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "published", "ranking", "claims", "report", "compare", "archive", "images", "predict", "advice",
+NEVER_TORCH = ("core", "data", "masks", "store", "environment", "published", "ranking", "claims", "report", "compare", "archive", "images",
+               "predict", "advice",
                "cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 

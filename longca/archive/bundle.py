@@ -15,9 +15,9 @@ from longca.archive.provenance import Provenance
 from longca.core.checkout import COMMIT_FILE, ROOT, described
 from longca.core.config import Config
 from longca.core.errors import UserError
-from longca.core.record import Record
 from longca.core.study import Study
 from longca.store.cells import UnusableFile
+from longca.store.environments.images import own_lists
 from longca.store.files import replace_file
 from longca.store.load import Loaded
 from longca.store.text import plural
@@ -61,7 +61,7 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
     entries = project_files(ROOT) | plugin_files()
     entries |= {f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
                 "config/config.yaml": BundleFile(_config(study, config, entries))}
-    entries |= _measured(study, loaded.all_records, results, ROOT)
+    entries |= _measured(study, loaded, results, ROOT)
     facts = provenance.provenance(study, loaded.all_records, entries)
     entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
     entries["BUNDLE.md"] = BundleFile(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
@@ -81,9 +81,9 @@ def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
                         todo="`longca run` measures those cells again")
 
 
-def _measured(study: Study, records: list[Record], results: Path, root: Path) -> dict[str, BundleFile]:
+def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[str, BundleFile]:
     """The page with figures and tables, made again from the records, and the files that list drawn documents and masks."""
-    made = page_files(records, study.title or study.name, root / "config/hardware.yaml")
+    made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))
     drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
     return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
 

@@ -1,15 +1,17 @@
 """The page of a bundle with its figures and tables, made from the records alone."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from longca.core.record import Record
 from longca.report.build import build
 from longca.store.hardware import load_hardware
+from longca.store.load import Loaded
 
 
-def page_files(records: list[Record], title: str, hardware: Path) -> dict[str, bytes]:
-    """Path → content. The same records, hardware file, code and packages give the same bytes. Raises UserError."""
+def page_files(loaded: Loaded, title: str, hardware: Path, lists: Sequence[Path]) -> dict[str, bytes]:
+    """Path → content. The same records, hardware file, lists of images, code and packages give the same bytes. Raises UserError."""
     with tempfile.TemporaryDirectory() as name:
-        build(records, (), Path(name) / "report.html", study_title=title, hardware=load_hardware(hardware))
+        build(loaded.all_records, (), Path(name) / "report.html", study_title=title, hardware=load_hardware(hardware),
+              environments=loaded.environments, lists=lists)
         return {path.relative_to(name).as_posix(): path.read_bytes() for path in sorted(Path(name).rglob("*")) if path.is_file()}

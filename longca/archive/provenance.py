@@ -65,6 +65,8 @@ class Provenance(Frozen):
     jobs: tuple[Count, ...]
     """Slurm jobs that measured"""
     software: tuple[Count, ...]
+    environments: tuple[Count, ...] = ()
+    """digests of what was installed; the listings are in records.parquet. Empty in bundles of an older longca"""
     nodes: tuple[Count, ...]
     page: PageMaker
 
@@ -89,6 +91,8 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
         "measured_locks": _counted(environment.software.lock for environment in taken if environment.software.lock),
         "jobs": _counted(environment.slurm_job for environment in taken if environment.slurm_job),
         "software": _counted(environment.software.model_dump() for environment in taken),
+        "environments": _counted(digest for environment in taken
+                                 for digest in sorted({rank.installed for rank in environment.ranks})),
         "nodes": _counted(node.model_dump() for environment in taken
                           for node in {node.model_dump_json(): node for node in environment.nodes}.values())}
 

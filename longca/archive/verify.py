@@ -6,6 +6,7 @@ Nothing outside the bundle is read: a file counts only if the manifest lists it 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from longca.archive import manifest, provenance
@@ -22,7 +23,7 @@ from longca.store.text import plural
 SHOWN = 5  # of many differences
 LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before it is known to be what it should be
 RECORDS = f"{MEASURED}/records.parquet"
-HARDWARE = "config/hardware.yaml"
+HARDWARE, LISTS = "config/hardware.yaml", "containers/*/contents.json"
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
     """Make page, figures and tables again and compare bytes; if they differ, name the versions that differ."""
     if obstacle := _obstacle(folder, listed, HARDWARE):
         return Check("page", False, f"cannot be made again: {HARDWARE} {obstacle}")
+    lists = [folder / path for path in sorted(listed) if fnmatch(path, LISTS) and not _obstacle(folder, listed, path)]
     try:
-        made = page_files(loaded.all_records, facts.title, folder / HARDWARE)
+        made = page_files(loaded, facts.title, folder / HARDWARE, lists)
     except UserError as error:
         return Check("page", False, f"cannot be made again: {error}")
     differing = [path for path, content in sorted(made.items()) if not _holds(folder, listed, f"{MEASURED}/{path}", content)]

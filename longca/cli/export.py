@@ -17,7 +17,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     gc.freeze()  # records stay as long as this process
     if not loaded.records:
         raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
-    paths = export(loaded.all_records, folder)
+    paths = export(loaded.all_records, folder, loaded.environments)
     if as_json:
         print_json({"files": paths, "num_records": len(loaded.records), "num_of_playoffs": len(loaded.playoffs),
                     "num_repeats": len(loaded.repeats),

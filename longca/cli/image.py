@@ -60,11 +60,16 @@ def fetch(name: Annotated[str, typer.Argument(help="Name in containers/")]) -> N
 
 
 @app.command()
-def contents(image: Wanted = None) -> None:
-    """Print what is in an image as JSON: packages of the system and of Python, and the hash of each file."""
+def contents(
+    image: Wanted = None,
+    short: Annotated[bool, typer.Option("--short", help="Only what records are compared with: containers/NAME/contents.json")] = False,
+) -> None:
+    """Print what is in an image as JSON: packages of the system and of Python, the hash of each file, the build id of each object."""
+    from longca.images.contents import comparable
     from longca.images.contents import contents as listed
 
-    print_json(listed(_configured(image, None)[0].wanted))
+    whole = listed(_configured(image, None)[0].wanted)
+    print_json(comparable(whole) if short else whole)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
     "doctor", "list", "explain", "choose", "advise", "probe", "new", "bench", "plan", "run", "status", "export", "report", "claims",
-    "paper", "compare", "archive", "verify", "data", "image", "config", "clean")
+    "paper", "compare", "environment", "archive", "verify", "data", "image", "config", "clean")
 
 MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
 COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time

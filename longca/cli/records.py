@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from longca.core.record import Record
     from longca.store.cells import UnusableFile
+    from longca.store.environments.listings import Environments
     from longca.store.load import Loaded
 
 
@@ -36,6 +37,8 @@ class OpenedRecords(NamedTuple):
     """of play-offs of the same cells"""
     repeats: list[Record]
     """of the same cells"""
+    environments: Environments
+    """listings of the software that measured"""
 
 
 def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
@@ -58,7 +61,7 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
     gc.freeze()  # records stay as long as this process: no collection need look at them
     title, path = places[0]
     return OpenedRecords(title, path.parent if path.suffix in FILES else path, loaded.records, loaded.problems,
-                         [path for _, path in places if path.suffix in FILES], loaded.playoffs, loaded.repeats)
+                         [path for _, path in places if path.suffix in FILES], loaded.playoffs, loaded.repeats, loaded.environments)
 
 
 def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:

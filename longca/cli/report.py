@@ -22,9 +22,8 @@ def command(
     from longca.report.build import build
 
     opened = open_records(source or [], results)
-    page = build([*opened.records, *opened.playoffs, *opened.repeats], opened.problems,
-                 out or opened.folder / "report.html", study_title=opened.title,
-                 sources=opened.files)
+    page = build([*opened.records, *opened.playoffs, *opened.repeats], opened.problems, out or opened.folder / "report.html",
+                 study_title=opened.title, sources=opened.files, environments=opened.environments)
     if as_json:
         print_json({"page": str(page), "title": opened.title, "num_records": len(opened.records),
                     "problems": [{"path": str(problem.path), "reason": problem.reason} for problem in opened.problems]})

@@ -61,6 +61,7 @@ CELLS = Limit("cells", 200_000, "cells", "Cells of a study, counted before equal
 CELL_FILE = Limit("cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records")
 RECORDS = Limit("records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`")
 ROWS = Limit("rows", 1_000_000, "rows", "Records of one file")
+ENVIRONMENTS = Limit("environments_mib", 64, "MiB", "The listings of environments beside records, unpacked, and the file of one of them")
 CORPUS = Limit("corpus_mib", 4, "MiB", "The JSON file of a corpus")
 DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are drawn for one sequence")
 DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
@@ -68,7 +69,7 @@ UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its pack
 CODE = Limit("code_mib", 4, "MiB", "The Python file that `longca bench` is given")
 PLUGIN = Limit("plugin_seconds", 30, "seconds", "The import of a plug-in from outside the package")
 LOG = Limit("log_mib", 100, "MiB", "What measuring processes of one run print into its logs; of each the last MiB is always kept")
-LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE, PLUGIN, LOG)
+LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE, PLUGIN, LOG)
 
 
 def check_variables() -> None:

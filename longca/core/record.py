@@ -10,10 +10,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
+from longca.core.facts.drawn import DrawnLengths
+from longca.core.facts.inventory import RankEnvironment
 from longca.core.playoff import Turns
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
-SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats
+# 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats, the environment, what was asked
+SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
@@ -41,6 +44,11 @@ PerRank = Annotated[tuple[Count, ...], Field(max_length=MOST_RANKS)]
 """a number of bytes for each rank"""
 Readings = Annotated[tuple[Reading, ...], Field(max_length=MOST_SAMPLES)]
 """one beside each sample"""
+
+
+def _is_empty(value: object) -> bool:
+    """Fields that records of older schemas do not have are left out of texts where they are empty, so that these stay byte for byte."""
+    return not value
 
 
 @dataclass(frozen=True)
@@ -220,6 +228,8 @@ class MaskFacts(Frozen):
     num_bands: Count
     drawn: Named = {}
     """scalars that were drawn or follow from the draw: num_documents, longest_document, prefix …"""
+    lengths: dict[Name, DrawnLengths] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
+    """lengths that were drawn: documents, and the prefix of each; empty in records of schema 2 and older"""
 
 
 class Others(Frozen):
@@ -301,6 +311,14 @@ class Environment(Frozen):
     source: Source
     slurm_job: Line | None = None
     """number of the Slurm job, "123_4" in an array; None outside Slurm"""
+    ranks: tuple[RankEnvironment, ...] = Field((), max_length=MOST_RANKS, exclude_if=_is_empty)
+    """the software of each rank by digests, or of all ranks where it is the same; empty where it is not known, and in records of schema
+    2 and older"""
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of what was installed where rank 0 ran; None where it is not known."""
+        return self.ranks[0].installed if self.ranks else None
 
 
 def _is_none(value: object) -> bool:
@@ -327,6 +345,8 @@ class Record(Frozen):
     """of a play-off: the order of the samples among those of the other players"""
     repeat: bool = Field(False, exclude_if=_is_false)
     """the cell was measured a second time, beside its own record, to learn how much such numbers differ; left out of texts where false"""
+    measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
+    """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; empty in records of schema 2 and older"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None

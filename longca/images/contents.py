@@ -50,6 +50,12 @@ def contents(wanted: str) -> dict[str, Any]:
     return _checked(text, wanted)
 
 
+def comparable(listed: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a list that records are compared with: `containers/<name>/contents.json`, a tenth of the whole."""
+    objects = {shared["path"] for shared in listed.get("objects", ())}
+    return {**listed, "system": {}, "files": {path: sha256 for path, sha256 in listed["files"].items() if path in objects or ".so" in path}}
+
+
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ImageDifference]:
     """In which two lists differ, what can touch a number first."""
     found = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)

@@ -73,7 +73,8 @@ def _files(recipe: Recipe) -> list[tuple[str, str]]:
     """(path in the project, path in the image) of each file or folder that stays in the image."""
     own = [recipe.lock, *([recipe.build_lock, recipe.sources_lock] if recipe.kernels else [])]
     here = [(f"containers/{recipe.name}/{path.name}", f"{PARTS}/{path.name}") for path in own]
-    return [*here, ("tools/image_contents.py", f"{PARTS}/image_contents.py"),
+    listing = [(f"longca/environment/{name}.py", f"{PARTS}/longca/environment/{name}.py") for name in ("elf", "packages")]
+    return [*here, ("tools/image_contents.py", f"{PARTS}/image_contents.py"), *listing,
             *([("tools/kernel_build", f"{PARTS}/kernel_build")] if recipe.kernels else [])]
 
 

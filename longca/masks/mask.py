@@ -182,6 +182,12 @@ class Mask(Conversions):
             scalars |= {"num_documents": len(documents), "longest_document": int(documents.max())}
         return scalars
 
+    @property
+    def drawn_lengths(self) -> dict[str, list[int]]:
+        """The lists of lengths among `params`: documents, the prefix of each …"""
+        return {key: values.tolist() for key, values in self.params.items()
+                if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"}
+
     def __eq__(self, other: object) -> bool:
         return self.digest == other.digest if isinstance(other, Mask) else NotImplemented
 

@@ -31,6 +31,7 @@ from longca.report.look.template import page_templates, static_text
 from longca.report.rows import points_json
 from longca.report.series import for_file, labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile
+from longca.store.environments.listings import Environments
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
@@ -136,7 +137,7 @@ class _Paper:
 
 
 def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
-                hardware: Hardware | None = None) -> Path:
+                hardware: Hardware | None = None, environments: Environments | None = None) -> Path:
     """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside it.
 
     The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit links to its records there.
@@ -144,6 +145,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     Args:
         problems: files and rows that could not be read; the page names them.
         hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
+        environments: listings of the software that measured; they go into the records' files, too.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
@@ -167,7 +169,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS,
         "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
-        "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
+        "provenance": provenance(ordered, table, hardware, paper.pages, environments), "num_records": len(ordered), "problems": problems,
         "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
         "notes": {"cp": earlier_strategies(table)},
         "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
@@ -181,7 +183,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         ["number", "label", "gpu", "status", "finding", "missing", "cell_ids"],
         [[entry.claim.number, entry.claim.label, verdict.gpu, verdict.status, verdict.finding, "; ".join(verdict.missing),
           " ".join(verdict.cell_ids)] for entry in judged for verdict in (entry.verdict, *entry.verdict.elsewhere)]))
-    export(ordered, folder / DATA)
+    export(ordered, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
 
 

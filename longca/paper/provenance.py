@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from longca.paper.links import RunPage
 from longca.report.tables import machine_facts, runs, software_facts
+from longca.store.environments.images import image_lists, own_lists
+from longca.store.environments.listings import Environments
+from longca.store.environments.summary import EnvironmentSummary, summary_of
 from longca.store.hardware import GpuModel, Hardware
 
 if TYPE_CHECKING:
@@ -70,18 +73,22 @@ class StudyProvenance:
     studies: list[StudyRecords]
     runs: list[dict[str, Any]]
     """as `longca.report.tables.runs` gives them"""
+    environments: EnvironmentSummary
 
 
-def provenance(records: Sequence[Record], table: pd.DataFrame, hardware: Hardware, pages: Iterable[RunPage]) -> StudyProvenance:
+def provenance(records: Sequence[Record], table: pd.DataFrame, hardware: Hardware, pages: Iterable[RunPage],
+               environments: Environments | None = None) -> StudyProvenance:
     """Where records are from; the same records say the same.
 
     Args:
         table: `longca.store.table.derived` of the records.
         pages: of studies, which lie beside the page.
+        environments: listings of the software that measured.
     """
     known = {page.study: page for page in pages}
     studies = [_study(str(study), of_study, known.get(str(study))) for study, of_study in table.groupby("study", sort=True)]
-    return StudyProvenance(_machines(records, hardware), _software(records), studies, runs(table))
+    return StudyProvenance(_machines(records, hardware), _software(records), studies, runs(table),
+                           summary_of(records, environments or Environments(), image_lists(own_lists())))
 
 
 def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,9 @@ from longca.report.series import for_file, labelled, mask_order, rate_unit, samp
 from longca.report.steadiness import steadiness
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
+from longca.store.environments.images import image_lists, own_lists
+from longca.store.environments.listings import Environments
+from longca.store.environments.summary import summary_of
 from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
@@ -111,7 +114,8 @@ class _Paper:
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
-          hardware: Hardware | None = None, sources: Sequence[Path] = ()) -> Path:
+          hardware: Hardware | None = None, sources: Sequence[Path] = (), environments: Environments | None = None,
+          lists: Sequence[Path] | None = None) -> Path:
     """Write the page to `out`; beside `report.html` its figures to `figures/`, and the records' tables where there are none yet.
 
     A page of another name stands alone: several side by side would take each other's files for their own.
@@ -121,6 +125,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         study_title: the page's title.
         hardware: what GPUs can do; that of `load_hardware` if not given.
         sources: files that the records are from, if they are from files; the page links to those that lie beside it.
+        environments: listings of the software that measured; they go into the records' files, too.
+        lists: files that list the contents of images, to compare environments with; the project's own if not given.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
@@ -129,6 +135,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
+    environments = Environments() if environments is None else environments
     values = columns(everything, hardware)
     whole = with_predictions(frame(values), everything)
     table = labelled(whole)
@@ -167,10 +174,12 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons, "worst_errors": worst_errors,
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
         "software": tables.software(ordered), "images": images, "finding_of_images": tables.finding_of_images(images),
+        "environments": summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
         "steadiness": steady, "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables, "repeat_rows": repeat_rows(table, standings),
-        "files": _files(out, sources, _downloads(everything, values, beside) if beside else []), "overviews": overviews(out),
+        "files": _files(out, sources, _downloads(export_files(everything, values, environments), beside) if beside else []),
+        "overviews": overviews(out),
         "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
@@ -234,11 +243,11 @@ def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> _Files:
     return _Files(downloads, [name for name in here if name not in downloads], command)
 
 
-def _downloads(ordered: Sequence[Record], values: dict[str, list[Any]], folder: Path) -> list[str]:
+def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[str]:
     """The records' files beside the page; those that are there for other records stay as they are and are not offered."""
     are_new = not any((folder / name).exists() for name in EXPORTED)
     offered = []
-    for name, chunks in export_files(ordered, values).items():
+    for name, chunks in exported.items():
         if are_new:
             replace_file(folder / name, chunks)
         if are_new or _holds(folder / name, chunks):

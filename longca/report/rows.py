@@ -30,7 +30,7 @@ DETAILS = (  # what a record shows when it is opened
     "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "above_shards_bytes", "memory_source",
     "straggler_percent", "slowest_rank", "single_percent", "single_tflops", "moved_bytes", "formula_bytes", "permute_ms", "num_nodes",
     "costs", "sm_clock_mhz_median", "mega_cycles_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
-    "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
+    "cuda", "environment", "asked", "git_sha", "method_version", "run_id", "started_at", "seconds")
 
 MOST_ROWS = 8_000  # records of a page: it stays small enough to be sent by mail, and quick
 CASE = ["kind", "method", "mask_label", "setting", "direction", "seqlen", "world", "status"]  # in all of which draws of one cell are equal

@@ -1,15 +1,17 @@
 """The store: one JSON file a cell, so that a killed run loses the cell in flight and nothing else."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from longca.core.errors import UserError, shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
 from longca.store.decode import Decoder, Unusable, encode
+from longca.store.environments.listings import write_listings
 from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
 from longca.store.lock import lock_folder
 
@@ -71,6 +73,10 @@ class CellStore:
             raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
                             todo="Finished cells are safe: make room or give another folder, and run again") from error
         return path
+
+    def write_listings(self, listings: Mapping[str, Any]) -> None:
+        """Write listings of environments, JSON by digest, beside the cells. Raises UserError."""
+        write_listings(self.folder, listings)
 
     def read(self, cell_id: str) -> Record | UnusableFile | None:
         """The cell's record; an UnusableFile where its file cannot be used; None where it was never measured."""

@@ -37,6 +37,13 @@ def _source(view: View, field: str) -> Any:
     return getattr(view.record.environment.source, field) if view.record.environment else None
 
 
+def _documents(view: View) -> str:
+    drawn = view.record.mask.lengths.get("documents") if view.record.mask else None
+    if drawn is None:
+        return ""
+    return " ".join(map(str, drawn.lengths)) if drawn.lengths else f"{drawn.count} from {' '.join(map(str, drawn.quantiles))}"
+
+
 def _as_float(count: int | None) -> float | None:
     """The number as a float: 16M tokens of full attention have more operations than 64 bits count."""
     return None if count is None else float(count)
@@ -214,6 +221,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.record.mask.digest if v.record.mask else ""),
     Column("num_bands", "int", "bands", "Bands that make up the mask", "mask.num_bands",
            lambda v: v.record.mask and v.record.mask.num_bands),
+    Column("document_lengths", "str", "tokens", "Lengths of the documents that were drawn, in order; of more than 512 the number and five "
+           "quantiles. Empty without documents, and in records of schema 2 and older", "mask.lengths", _documents),
     Column("drawn", "str", "", "What was drawn: documents, prefix …", "mask.drawn",
            lambda v: _texts(dict(v.record.mask.drawn)) if v.record.mask else ""),
     # the state of the GPU
@@ -264,7 +273,14 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: (v.software and v.software.container) or ""),
     Column("lock", "str", "", "Digest of the lock that the packages were installed from; empty where they were not", "environment.software",
            lambda v: (v.software and v.software.lock) or ""),
+    Column("environment", "str", "", "Digest of what was installed where rank 0 ran; its listing comes with the records. Empty in "
+           "records of schema 2 and older, of which it is not known", "environment.ranks",
+           lambda v: v.ran_in.installed if v.ran_in else ""),
+    Column("loaded_software", "str", "", "Digest of what rank 0 had loaded after the cell: shared objects by build id, and modules "
+           "without a distribution", "environment.ranks", lambda v: (v.ran_in and v.ran_in.loaded) or ""),
     # provenance
+    Column("asked", "str", "", "Settings of the measurement as they were asked: repeats, limits; empty in records of schema 2 and older",
+           "measure", lambda v: _texts(v.record.measure)),
     Column("method_version", "str", "", "Hash of all that defines how this number was made", "method_version",
            lambda v: v.record.method_version),
     Column("slurm_job", "str", "", "Slurm job that measured it; empty outside Slurm", "environment.slurm_job",

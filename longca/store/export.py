@@ -15,8 +15,9 @@ from longca.core.version import VERSION
 from longca.store.checks.record import CHECKSUM_SINCE
 from longca.store.columns import COLUMNS
 from longca.store.decode import encode
+from longca.store.environments.listings import KEY, Environments, packed
 from longca.store.files import replace_file
-from longca.store.parquet import RECORD_COLUMN
+from longca.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN
 from longca.store.table import columns, in_order
 
 if TYPE_CHECKING:
@@ -32,25 +33,31 @@ NUMBERS = (float, int, type(None))
 SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
 
 
-def export(records: Iterable[Record], folder: Path) -> list[Path]:
+def export(records: Iterable[Record], folder: Path, environments: Environments | None = None) -> list[Path]:
     """Write records.parquet, records.csv and records.json into `folder`; the same records give the same bytes.
+
+    Args:
+        environments: listings, of which those that the records name are written with them.
 
     Raises:
         UserError: the folder cannot be written; files that were there stay as they were.
     """
     ordered = in_order(records)
-    return [replace_file(folder / name, chunks) for name, chunks in export_files(ordered, columns(ordered)).items()]
+    return [replace_file(folder / name, chunks) for name, chunks in export_files(ordered, columns(ordered), environments).items()]
 
 
-def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> dict[str, Iterator[bytes]]:
+def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]],
+                 environments: Environments | None = None) -> dict[str, Iterator[bytes]]:
     """Name → content of each file, made piece by piece, since those of many records are larger than all else in memory.
 
     Args:
         ordered: records, by `in_order`.
         values: their columns, by `columns`.
+        environments: as of `export`.
     """
-    return {"records.parquet": _parquet(ordered, values), "records.csv": csv_chunks(values, zip(*values.values(), strict=True)),
-            "records.json": _json(ordered)}
+    listings = {} if environments is None else environments.contents(ordered)
+    return {"records.parquet": _parquet(ordered, values, listings), "records.csv": csv_chunks(values, zip(*values.values(), strict=True)),
+            "records.json": _json(ordered, listings)}
 
 
 def record_json(record: Record) -> str:
@@ -85,7 +92,7 @@ def frame_csv(frame: pd.DataFrame) -> bytes:
     return csv_bytes(frame.columns, frame.astype(object).where(frame.notna(), None).values.tolist())
 
 
-def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iterator[bytes]:
+def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]], listings: Mapping[str, Any]) -> Iterator[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -99,11 +106,13 @@ def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iter
             rows = slice(start, start + ROWS_OF_GROUP)
             parts = {name: column[rows] for name, column in values.items()} | {RECORD_COLUMN: list(map(record_json, ordered[rows]))}
             writer.write_table(pa.table([pa.array(parts[name], kind) for name, kind in fields], schema=schema))
+        if listings:  # not in the schema, of which pyarrow keeps a second copy
+            writer.add_key_value_metadata({ENVIRONMENTS_KEY: packed(listings)})
     yield sink.getvalue()
 
 
-def _json(ordered: Sequence[Record]) -> Iterator[bytes]:
-    head = json.dumps({"schema_version": _schema_version(ordered), "longca": VERSION})
+def _json(ordered: Sequence[Record], listings: Mapping[str, Any]) -> Iterator[bytes]:
+    head = json.dumps({"schema_version": _schema_version(ordered), "longca": VERSION, **({KEY: dict(listings)} if listings else {})})
     yield f'{head[:-1]}, "records": [\n'.encode()
     for start in range(0, len(ordered), LINES_AT_A_TIME):
         yield (",\n" if start else "").encode() + ",\n".join(map(record_json, ordered[start:start + LINES_AT_A_TIME])).encode()

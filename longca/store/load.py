@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from longca.core.cell import LATER_FIELDS
 from longca.core.errors import UserError
@@ -19,7 +19,8 @@ from longca.store.cells import CellStore, UnusableFile
 from longca.store.checks.columns import checked_columns, differing_rows, is_verified
 from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, decode_content
-from longca.store.parquet import RECORD_COLUMN, BadTable, read_columns, read_texts
+from longca.store.environments.listings import KEY, Environments, read_listings, unpacked
+from longca.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN, BadTable, read_columns, read_metadata, read_texts
 from longca.store.playoffs import PlayoffStore
 from longca.store.repeats import RepeatStore
 from longca.store.table import derived, is_own, of_grid
@@ -50,11 +51,21 @@ class Loaded:
     """of the same cells, measured in turn with others: see `longca.core.playoff`"""
     repeats: list[Record] = field(default_factory=list)
     """of the same cells, measured a second time: see `longca.core.repeats`"""
+    environments: Environments = field(default_factory=Environments)
+    """listings of the software that measured, as far as the sources hold them"""
 
     @property
     def all_records(self) -> list[Record]:
         """Those of the grid, then those of play-offs, then repeats, for whoever keeps the three apart."""
         return [*self.records, *self.playoffs, *self.repeats]
+
+
+class _Content(NamedTuple):
+    """The content of one source."""
+
+    records: list[Record]
+    problems: list[UnusableFile]
+    environments: Environments
 
 
 def holds_records(folder: Path) -> bool:
@@ -78,20 +89,23 @@ def load(*sources: Path | str) -> Loaded:
     """
     records: dict[tuple[str, ...], Record] = {}
     problems: list[UnusableFile] = []
+    environments = Environments()
     for source in map(Path, sources):
         with _no_collection():
-            found, damaged = _load(source)
+            found, damaged, listings = _load(source)
         for record in found:
             key = record.cell_id, record.method_version, record.run_id, record.started_at, record.playoff or "", str(record.repeat)
             records.setdefault(key, record)
-        problems += damaged
-    return _divided(records.values(), problems)
+        problems += [*damaged, *(UnusableFile(source, why) for why in listings.problems)]
+        environments.merge(listings)
+    return _divided(records.values(), problems, environments)
 
 
-def _divided(records: Iterable[Record], problems: list[UnusableFile]) -> Loaded:
+def _divided(records: Iterable[Record], problems: list[UnusableFile], environments: Environments) -> Loaded:
     content = list(records)
     return Loaded([record for record in content if is_own(record)], problems,
-                  [record for record in content if record.playoff is not None], [record for record in content if record.repeat])
+                  [record for record in content if record.playoff is not None], [record for record in content if record.repeat],
+                  environments)
 
 
 @contextmanager
@@ -128,7 +142,7 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
         file = path / "records.parquet" if path.is_dir() and not (path / "cells").is_dir() else path
         frame = _columns_of_parquet(file, wanted) if file.suffix == ".parquet" and is_verified(file) else None
         if frame is None:
-            found, damaged = _load(path)
+            found, damaged, _ = _load(path)
             frame = derived(found).loc[:, wanted]
             problems += damaged
         frames.append(frame)
@@ -156,7 +170,7 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     return frame.assign(**values).loc[:, columns]
 
 
-def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
+def _load(path: Path) -> _Content:
     if path.suffix in (".parquet", ".json"):
         if not path.exists() or path.is_dir():
             raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json")
@@ -167,7 +181,8 @@ def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
         return _from_parquet(path / "records.parquet")
     stores = CellStore(path), PlayoffStore(path), RepeatStore(path)
     parts = [store.read_all() for store in stores]
-    return [record for records, _ in parts for record in records], [problem for _, problems in parts for problem in problems]
+    return _Content([record for records, _ in parts for record in records],
+                    [problem for _, problems in parts for problem in problems], read_listings(path))
 
 
 def compared(path: Path) -> Loaded:
@@ -175,7 +190,7 @@ def compared(path: Path) -> Loaded:
     return _divided(*_from_parquet(path, trusted=False))
 
 
-def _from_parquet(path: Path, trusted: bool | None = None) -> tuple[list[Record], list[UnusableFile]]:
+def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
     """Records and problems of a file; its columns are not compared where they are `trusted`, by default in this project's own tables."""
     records: dict[int, Record] = {}
     reasons: dict[int, str] = {}
@@ -188,10 +203,12 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> tuple[list[Record]
                 reasons[row] = str(error)
         if not (is_verified(path) if trusted is None else trusted):
             reasons |= _disagreements(path, records)
+        listings = read_metadata(path, ENVIRONMENTS_KEY)
     except BadTable as error:
-        return [], [UnusableFile(path, str(error))]
-    return ([record for row, record in records.items() if row not in reasons],
-            _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]))
+        return _Content([], [UnusableFile(path, str(error))], Environments())
+    return _Content([record for row, record in records.items() if row not in reasons],
+                    _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]),
+                    Environments() if listings is None else unpacked(listings))
 
 
 def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:
@@ -201,16 +218,16 @@ def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:
     return differing_rows(records, {name: table.column(name).to_pylist() for name in table.column_names})
 
 
-def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
+def _from_json(path: Path) -> _Content:
     try:
         content = read_json(read_file(path, RECORDS))
     except OSError as error:
-        return [], [UnusableFile(path, f"cannot be read ({error.strerror})")]
+        return _Content([], [UnusableFile(path, f"cannot be read ({error.strerror})")], Environments())
     except JsonError as error:
-        return [], [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")]
+        return _Content([], [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")], Environments())
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        return [], [UnusableFile(path, "is no list of records")]
+        return _Content([], [UnusableFile(path, "is no list of records")], Environments())
     records: list[Record] = []
     problems: list[UnusableFile] = []
     for number, entry in enumerate(entries, 1):
@@ -218,7 +235,9 @@ def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
             records.append(decode_content(entry))
         except Unusable as error:
             problems.append(UnusableFile(path, f"row {number} {error}"))
-    return records, _first(problems)
+    environments = Environments()
+    environments.add(content.get(KEY, {}))
+    return _Content(records, _first(problems), environments)
 
 
 def _first(problems: list[UnusableFile]) -> list[UnusableFile]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 RECORD_COLUMN = "record"
 """the column that holds the whole record as JSON: the truth, of which the others are derived"""
 
+ENVIRONMENTS_KEY = b"longca.environments"
+"""the key of the metadata that holds the listings of environments, as `longca.store.environments.listings.packed` writes them"""
+
 
 class BadTable(Exception):
     """A file that is damaged, no table of records or beyond a limit; it says which, to follow upon the name of the file."""
@@ -58,6 +61,15 @@ def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection
             if (field.type.value_type if _is_numbered(field.type) else field.type) != wanted[field.name]:
                 raise KeyError(f"column '{field.name}' is of another type")
         return table.cast(pa.schema([(name, wanted[name]) for name in present]))
+
+
+def read_metadata(path: Path, key: bytes) -> bytes | None:
+    """The text that a file's metadata has under this key. Raises BadTable."""
+    import pyarrow.parquet as pq
+
+    with _told():
+        check_file(path, path.stat(), RECORDS)
+        return (pq.read_metadata(path).metadata or {}).get(key)
 
 
 def _opened(path: Path, columns: Collection[str]) -> pq.ParquetFile:

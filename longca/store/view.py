@@ -32,6 +32,7 @@ class View:
         self.record, self.cell, self.hardware, self.ceilings, self.singles = record, record.cell, hardware, ceilings, singles
         self.samples, self.accuracy, self.memory = record.samples, record.accuracy, record.memory
         self.software = record.environment.software if record.environment else None
+        self.ran_in = record.environment.ranks[0] if record.environment and record.environment.ranks else None
 
     @property
     def is_control(self) -> bool:

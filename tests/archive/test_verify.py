@@ -22,7 +22,7 @@ def made_again(bundle) -> dict[str, bytes]:
     """The page and its files, made from the bundle's records."""
     with opened(bundle.path) as (place, _):
         facts = json.loads((place / "provenance.json").read_text())
-        return page_files(load(place / "measured/records.parquet").records, facts["title"], place / "config/hardware.yaml")
+        return page_files(load(place / "measured/records.parquet"), facts["title"], place / "config/hardware.yaml", ())
 
 
 @pytest.fixture

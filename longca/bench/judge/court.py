@@ -17,10 +17,10 @@ from longca.bench.judge.judgement import Judgement
 from longca.bench.judge.referee import unpacked
 from longca.bench.measure.environment import choose_device
 from longca.bench.measure.failure import failure
-from longca.bench.measure.latest import LatestMasks, LatestReferences
+from longca.bench.measure.latest import LatestMasks, LatestReferences, mask_facts
 from longca.bench.measure.warm_math import warm_math
 from longca.core.cell import Cell
-from longca.core.record import Incorrect, MaskFacts, Ok, Outcome
+from longca.core.record import Incorrect, Ok, Outcome
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
 
@@ -58,7 +58,7 @@ class Court:
     def _verdict(self, player: int) -> Judgement:
         judge = self._judges.get(player)
         return Judgement(outcome=self._outcomes.get(player), accuracy=None if judge is None else judge.accuracy,
-                         mask=None if judge is None else _facts(judge.plan.problem),
+                         mask=None if judge is None else mask_facts(judge.plan.problem.mask),
                          is_complete=judge is not None and judge.is_complete)
 
     def serve(self, worker: socket) -> bool:
@@ -120,8 +120,3 @@ class Court:
             gc.collect()
             torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
-
-
-def _facts(problem: Problem) -> MaskFacts:
-    mask = problem.mask
-    return MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands, drawn=mask.drawn)

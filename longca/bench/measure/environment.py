@@ -162,6 +162,16 @@ def _gpu(device: torch.device) -> dict[str, Any]:
         return facts if gpu is None else facts | _managed(gpu)
 
 
+def gpu_system(device: torch.device) -> tuple[str | None, dict[str, str]]:
+    """(version of the driver, versions of the GPU's firmware by name), as far as NVML tells; (None, {}) without a GPU."""
+    with open_gpu(device) as gpu:
+        if gpu is None:
+            return None, {}
+        queries = {"vbios": "VbiosVersion", "gsp": "GspFirmwareVersion", "inforom": "InforomImageVersion"}
+        versions = {name: gpu.read(query) for name, query in queries.items()}
+        return gpu.nvml.nvmlSystemGetDriverVersion(), {name: str(version) for name, version in versions.items() if version}
+
+
 def _managed(gpu: Gpu) -> dict[str, Any]:
     """Facts that only NVML knows; those that it refuses are left out."""
     nvml = gpu.nvml

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
+from longca.core.facts.drawn import DrawnLengths
+from longca.core.record import MaskFacts
 from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
 
@@ -35,6 +37,12 @@ class LatestMasks:
                 self._masks.popitem(last=False)
         self._masks.move_to_end(name)
         return self._masks[name]
+
+
+def mask_facts(mask: Mask) -> MaskFacts:
+    """The facts about a mask that a record holds."""
+    return MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands, drawn=mask.drawn,
+                     lengths={name: DrawnLengths.of(lengths) for name, lengths in mask.drawn_lengths.items()})
 
 
 class LatestReferences:

@@ -12,6 +12,7 @@ import torch
 
 from longca.bench.check.inputs import DTYPES
 from longca.bench.measure.environment import node, software
+from longca.bench.measure.latest import mask_facts
 from longca.bench.measure.result import Result
 from longca.core.cell import Cell
 from longca.core.record import Accuracy, MaskFacts, Memory, Outcome, Samples
@@ -72,8 +73,7 @@ class CellMeasurement:
 
     def take_mask(self, mask: Mask) -> None:
         """Keep the facts of the mask that a record has."""
-        self.mask = MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands,
-                              drawn=mask.drawn)
+        self.mask = mask_facts(mask)
 
     def take_costs(self, prepared: Prepared | PreparedStrategy) -> None:
         """Split the time of preparing, timed as `prepare_ms`, into compiling and planning: all that is not compiling is planning."""

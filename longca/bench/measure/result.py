@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError
 
 from longca.bench.measure.failure import as_failed
+from longca.core.facts.inventory import RankEnvironment
 from longca.core.playoff import Turns
 from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Others, Outcome, Samples, Software
 from longca.core.schema import Frozen, problems_of
@@ -25,6 +26,9 @@ class Result(Frozen):
     notes: Notes = ()
     nodes: tuple[Node, ...] = ()
     software: Software | None = None
+    ranks: tuple[RankEnvironment, ...] = ()
+    listings: dict[str, Any] = {}
+    """by digest, the listings that `ranks` name and that the group of workers has not sent before"""
     others: Others | None = None
 
     @classmethod

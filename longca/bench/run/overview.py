@@ -106,7 +106,7 @@ def _tables(title: str, rows: Mapping[str, _Row], factor: float, notes: tuple[st
     for methods in _packed(sorted({method for row in rows.values() for method in row.rates}), width - lead - GAP):
         content: list[list[str | int]] = []
         for mask, row in rows.items():
-            marks = {method: BEST for method in row.leaders}
+            marks = dict.fromkeys(row.leaders, BEST)
             texts = {method: f"{number(factor * rate)}{marks.get(method, '')}" for method, rate in row.rates.items()}
             length = [format_length(row.length)] if len(lengths) > 1 else []
             content.append([mask, *length, *(texts.get(method, "") for method in methods)])

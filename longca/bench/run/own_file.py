@@ -151,8 +151,9 @@ def _with_kernel(cell: Cell, name: str) -> Cell:
 
 
 def _record(cell: Cell, result: Result, started: datetime) -> Record:
-    measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
-    environment = Environment(nodes=result.nodes, software=result.software, source=source()) if result.nodes and result.software else None
+    measured = {name: getattr(result, name) for name in Result.model_fields if name in Record.model_fields}
+    environment = (Environment(nodes=result.nodes, software=result.software, source=source(), ranks=result.ranks)
+                   if result.nodes and result.software else None)
     return Record(cell_id=cell.cell_id, cell=cell, study="bench", run_id="bench", method_version="unregistered", environment=environment,
                   started_at=started.isoformat(timespec="seconds"), seconds=(datetime.now(UTC) - started).total_seconds(), **measured)
 

@@ -28,13 +28,13 @@ from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher, Task
 from longca.bench.workers.local import Local
 from longca.bench.workers.pool import Pool, TooFewLeft, worker_key
-from longca.core.cell import Cell
+from longca.core.cell import Cell, Scalar
 from longca.core.checkout import source
 from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Failed, Record, Source
-from longca.core.study import Study
+from longca.core.study import Measure, Study
 from longca.masks.build import mask_name
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.index import CellFacts, cell_facts
@@ -120,7 +120,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         own = [] if playoffs == "only" else [cell for cell in cells if cell.cell_id not in kept]
         beside = controls.due(own, store, pool.device.uuid, versions, retry)
         todo = shuffled([*own, *beside], study.seed, pool.device.type)
-        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), in_a_row)
+        run = _Run(study, run_id, store, pool, versions, read_digests(store.folder / "masks.json"), source(), in_a_row)
         show.start(cells, list(kept.values()), logs)
         if beside:
             show.note(f"Measured beside: {plural(len(beside), 'control')} of the study, not known for this device")
@@ -202,7 +202,14 @@ def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
     message = (f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
                "the two ran different code or data; remove masks.json or have the workflow make it anew, then measure with `--retry error`")
     return Result(outcome=Failed(type="MaskMismatch", message=message), mask=result.mask, nodes=result.nodes,
-                  software=result.software, notes=result.notes)
+                  software=result.software, ranks=result.ranks, listings=result.listings, notes=result.notes)
+
+
+def asked(measure: Measure) -> dict[str, Scalar | None]:
+    """The settings of a measurement by name, as a record has them."""
+    settings = measure.model_dump(mode="json")
+    return {name: value if isinstance(value, bool | int | float | str) or value is None else json.dumps(value)
+            for name, value in settings.items()}
 
 
 @dataclass(frozen=True)
@@ -211,6 +218,7 @@ class _Run:
 
     study: Study
     run_id: str
+    store: CellStore
     pool: Pool
     versions: dict[str, str]  # cell_id → method version
     digests: dict[str, str]  # mask → digest
@@ -230,14 +238,16 @@ class _Run:
             more: further fields of the record.
         """
         result = check_mask(cell, result, self.digests)
-        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
-                       if result.nodes and result.software else None)
-        measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
+        self.store.write_listings(result.listings)
+        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job(),
+                                   ranks=result.ranks) if result.nodes and result.software else None)
+        measured = {name: getattr(result, name) for name in Result.model_fields if name in Record.model_fields}
         for name in () if more.keys() & {"playoff", "repeat"} else ("others", "samples"):
             if measured[name] is not None:
                 measured[name] = measured[name].model_copy(update={"again": self.in_a_row.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
-                      work=Registry("kernel").load(cell.kernel).work(cell), environment=environment, **measured, **more,
+                      work=Registry("kernel").load(cell.kernel).work(cell), measure=asked(self.study.measure_of(cell)),
+                      environment=environment, **measured, **more,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(seconds, 3))
 
     def repeat(self, cells: Sequence[Cell], store: CellStore, show: Progress, stop: Stop,

@@ -19,6 +19,7 @@ from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import WAS_AT, Failed, TimedOut
 from longca.core.study import Measure
+from longca.environment.taking import environments_of
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0
@@ -80,6 +81,7 @@ class Group:
         self.stopped, self.claimant = stopped, claimant
         self.is_alive = True
         self.judge, self._number, self._device_type = judge, number, "cpu"
+        self._listed: set[str] = set()  # digests of the listings of environments that results of this group had
         if judge is None:
             self.ranks = launcher.start(world, device, log)
         else:
@@ -135,7 +137,7 @@ class Group:
         for rank in self.ranks:
             rank.begin(f"{cell.cell_id} {cell.title}")
         request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json"), "seed": seed,
-                   "judge": None if self.judge is None else self.judge.process.pid}
+                   "listed": self.listed, "judge": None if self.judge is None else self.judge.process.pid}
         try:
             self._claim()
             answers = self._ask(request, measure.timeout_s, "result")
@@ -146,7 +148,23 @@ class Group:
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
-        return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()])})
+        return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()]),
+                                         **self.environments([answers[rank] for rank in sorted(answers)])})
+
+    @property
+    def listed(self) -> list[str]:
+        """Digests of the listings of environments that need not be sent again."""
+        return sorted(self._listed)
+
+    def environments(self, answers: Sequence[Message]) -> dict[str, Any]:
+        """The fields of a result that say in what environment it was made.
+
+        Args:
+            answers: of the ranks, in their order.
+        """
+        ranks, listings = environments_of(answers)
+        self._listed |= listings.keys()
+        return {"ranks": ranks, "listings": listings}
 
     def begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
         """Name the next cells to the judge, where there is one. Raises JudgeDied."""

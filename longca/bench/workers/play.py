@@ -45,6 +45,7 @@ def play(group: Group, cells: Sequence[Cell], measure: Measure, rules: PlayoffRu
     timeout_s = measure.timeout_s * len(cells) + rules.max_seconds * (len(cells) - 1)
     request: Message = {"do": "play", "cells": [cell.model_dump(mode="json") for cell in cells], "seed": seed,
                         "measure": measure.model_dump(mode="json"), "rules": rules.model_dump(mode="json"), "at_work": str(at_work),
+                        "listed": group.listed,
                         "judge": None if group.judge is None else group.judge.process.pid}
     title = f"play-off of {', '.join(cell.kernel for cell in cells)}: {cells[0].title}"
     try:
@@ -64,11 +65,11 @@ def play(group: Group, cells: Sequence[Cell], measure: Measure, rules: PlayoffRu
         group.judge.close()
         failed = as_failed("JudgeDied", f"the process that judges results died: {lost}", group.judge.tail())
         return Played({number: PlayerResult(result=Result(outcome=failed)) for number in range(len(cells))})
-    of_others = others([answer["uses"]])
+    of_all = {"others": others([answer["uses"]]), **group.environments([answer])}
     results: dict[int, PlayerResult] = {}
     for number, (cell, content) in enumerate(zip(cells, answer["players"], strict=True)):
         player = PlayerResult.received(content)
-        result = player.result.model_copy(update={"others": of_others})
+        result = player.result.model_copy(update=of_all)
         if verdicts is not None:
             result = with_judgement(result, verdicts[number])
         result = plausible(cell, result)

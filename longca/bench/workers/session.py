@@ -6,7 +6,7 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import torch
 
 from longca.bench.check.judge import Judge
 from longca.bench.judge.referee import RemoteReferee
-from longca.bench.measure.environment import choose_device, device_name, device_uuid
+from longca.bench.measure.environment import choose_device, device_name, device_uuid, gpu_system, software
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.latest import LatestMasks, LatestReferences
@@ -29,6 +29,7 @@ from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.playoff import PlayoffRules
 from longca.core.study import Measure
+from longca.environment.taking import EnvironmentTaker, SystemFacts
 
 if TYPE_CHECKING:
     from longca.bench.check.plan import CheckPlan
@@ -62,6 +63,7 @@ class Session:
         self._judge = None if judge is None else socket.socket(fileno=judge)
         self.masks, self.references = LatestMasks(), LatestReferences()
         self.comm: Comm | None = None
+        self._taker: EnvironmentTaker | None = None
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
 
     def claim(self, request: Message) -> Message:
@@ -82,6 +84,8 @@ class Session:
             torch.cuda.set_device(self.device)
         if self.placement.world > 1:
             self.comm = self._join()
+        with suppress(Exception):  # of whatever is installed in odd ways: measuring goes on without a listing of it
+            self._taker = _taker(self.device)
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
         return {"ready": {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices,
                           "uuid": device_uuid(self.device)}}
@@ -94,7 +98,7 @@ class Session:
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         with watch(self.device, request.get("judge")) as uses:
             result = self._measure(cell, measure, request.get("seed", 0))
-        message = {"result": result.model_dump(mode="json"), "uses": uses}
+        message = {"result": result.model_dump(mode="json"), "uses": uses, **self._environment(request.get("listed", ()))}
         if result.outcome.status in FAILURES:
             answer(message)
             self._free()
@@ -121,7 +125,8 @@ class Session:
             except DeviceLost as lost:
                 return {"lost": lost.player, "result": Result(outcome=lost.outcome).model_dump(mode="json")}
         self._free()
-        return {"players": [player.model_dump(mode="json") for player in players], "uses": uses}
+        return {"players": [player.model_dump(mode="json") for player in players], "uses": uses,
+                **self._environment(request.get("listed", ()))}
 
     def wrong_rows(self, request: Message) -> Message:
         """The first wrong row of each tensor of a kernel cell; none where that fails."""
@@ -163,6 +168,21 @@ class Session:
         except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
 
+    def _environment(self, listed: Collection[str]) -> Message:
+        """The environment of this rank, with those of its listings that were not sent before; empty where it cannot be taken.
+
+        Args:
+            listed: digests of the listings that were.
+        """
+        try:
+            if self._taker is None:
+                return {}
+            environment, listings = self._taker.take()
+        except Exception:  # of whatever is installed in odd ways: a number without a listing says that it has none
+            return {}
+        return {"environment": environment.model_dump(mode="json"),
+                "listings": {digest: content for digest, content in listings.items() if digest not in listed}}
+
     def _join(self) -> Comm:
         from longca.cp.comm.backend import Comm
 
@@ -179,3 +199,11 @@ class Session:
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()
+
+
+def _taker(device: torch.device) -> EnvironmentTaker:
+    """Takes the environment of this process; what is installed is listed at once."""
+    used, (driver, firmware) = software(), gpu_system(device)
+    taker = EnvironmentTaker(SystemFacts(driver, firmware, used.container, used.lock))
+    taker.take()
+    return taker

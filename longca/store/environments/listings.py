@@ -1,0 +1,163 @@
+"""Environments beside records: listings of software, each stored once under its digest, wherever the records
+are.
+
+In a folder of results each is a file, `environments/<digest>.json`, so that shards that write at the same
+time do not meet. A file of records holds those of its records: `records.json` under the key `environments`,
+`records.parquet` in its metadata.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import lzma
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from longca.core.errors import UserError, shown
+from longca.core.facts.inventory import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
+from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
+from longca.core.record import Record
+from longca.store.files import write_atomically
+
+FOLDER = "environments"
+KEY = "environments"
+PRESET = 1  # of lzma: listings of one study repeat each other over 100 KB, which its window covers
+MOST_MEMORY = 64 << 20  # bytes that unpacking takes beside what it gives
+MOST_PROBLEMS = 20
+
+
+class Environments:
+    """Listings by digest. Each is checked when it is added, and parsed when it is asked for."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, Any] = {}
+        self._parsed: dict[str, Listing] = {}
+        self.problems: list[str] = []
+        """why listings cannot be used, to follow upon the name of a file"""
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self._contents
+
+    def add(self, contents: Any) -> None:
+        """Add these listings, JSON by digest. What is no listing, or one of another digest, becomes a
+        problem."""
+        if not isinstance(contents, Mapping):
+            self.refuse("its environments are no listings by digest")
+            return
+        for digest, content in contents.items():
+            if digest in self._contents:
+                continue
+            try:
+                self._parsed[digest] = read_listing(digest, content)
+            except ValueError as error:
+                self.refuse(f"environment '{digest!s:.80}' {error}")
+                continue
+            self._contents[digest] = content
+
+    def merge(self, other: Environments) -> None:
+        """Add the listings of another collection, which were checked there."""
+        self._contents = other._contents | self._contents
+        self._parsed = other._parsed | self._parsed
+        self.problems += other.problems
+
+    def installed(self, rank: RankEnvironment) -> Installation | None:
+        """What was installed where a rank ran; None where no listing of it is here."""
+        listing = self._parsed.get(rank.installed)
+        return listing if isinstance(listing, Installation) else None
+
+    def loaded(self, rank: RankEnvironment) -> LoadedSoftware | None:
+        """What a rank had loaded; None where no listing of it is here."""
+        listing = self._parsed.get(rank.loaded) if rank.loaded else None
+        return listing if isinstance(listing, LoadedSoftware) else None
+
+    def contents(self, records: Iterable[Record]) -> dict[str, Any]:
+        """The listings that these records name, as JSON by digest, in the order of digests."""
+        named = {digest for rank in ranks_of(records) for digest in (rank.installed, rank.loaded) if digest}
+        return {digest: self._contents[digest] for digest in sorted(named & self._contents.keys())}
+
+    def refuse(self, why: str) -> None:
+        """Note why a listing cannot be used; of many the first."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(shown(why))
+
+
+def ranks_of(records: Iterable[Record]) -> set[RankEnvironment]:
+    """The environments of all ranks of these records."""
+    return {rank for record in records if record.environment for rank in record.environment.ranks}
+
+
+def write_listings(folder: Path, listings: Mapping[str, Any]) -> None:
+    """Write those of these listings that are not there yet below a folder of results.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    for digest, content in listings.items():
+        path = folder / FOLDER / f"{digest}.json"
+        if path.exists():
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(
+                path, json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+            )
+        except OSError as error:
+            raise UserError(
+                f"Cannot write '{path}'",
+                why=error.strerror or str(error),
+                todo="Finished cells are safe: make room or give another folder, and run again",
+            ) from error
+
+
+def read_listings(folder: Path) -> Environments:
+    """The listings below a folder of results. Files that cannot be used are problems."""
+    environments, num_bytes = Environments(), 0
+    for path in sorted((folder / FOLDER).glob("*.json")):
+        if path.name.startswith("."):
+            continue
+        try:
+            num_bytes += path.stat().st_size
+            if num_bytes > ENVIRONMENTS.num_bytes():
+                environments.refuse(
+                    f"environments have more than {ENVIRONMENTS.value()} MiB; {ENVIRONMENTS.todo}"
+                )
+                break
+            environments.add({path.stem: read_json(read_file(path, ENVIRONMENTS))})
+        except OSError as error:
+            environments.refuse(f"environment '{path.stem}' cannot be read ({error.strerror})")
+        except JsonError as error:
+            environments.refuse(f"environment '{path.stem}' is damaged (it {error})")
+    return environments
+
+
+def packed(contents: Mapping[str, Any]) -> bytes:
+    """Listings as text for the metadata of a Parquet file: JSON, compressed by lzma, in base 64. The same
+    give the same bytes."""
+    text = json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()
+    return base64.b64encode(lzma.compress(text, preset=PRESET))
+
+
+def unpacked(text: bytes) -> Environments:
+    """The listings of such a text, as far as they can be used. No more is unpacked than the limit allows."""
+    environments = Environments()
+    try:
+        stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
+        content = stream.decompress(
+            base64.b64decode(text, validate=True), max_length=ENVIRONMENTS.num_bytes()
+        )
+        if not stream.eof:
+            environments.refuse(
+                f"its environments are cut off, or have more than {ENVIRONMENTS.value()} MiB; "
+                f"{ENVIRONMENTS.todo}"
+            )
+            return environments
+        environments.add(read_json(content))
+    except (lzma.LZMAError, binascii.Error, ValueError, MemoryError) as error:
+        environments.refuse(f"its environments are damaged ({' '.join(str(error).split())[:200]})")
+    return environments
