@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from longca.bench.judge.judgement import Judgement, with_judgement
 from longca.bench.measure.failure import as_failed
