@@ -77,3 +77,20 @@ def test_the_table_and_the_page_follow_the_records_whoever_measured_them(dag: li
     assert "\nkernels " not in made(), "nothing was left to measure"
     next(folder.glob("cells/*/*.json")).unlink()
     assert "\nkernels " in made() and "Nothing to be done" in made()
+    played, = folder.glob("playoffs/*.jsonl")
+    playoff = load(folder / "records.parquet").playoffs[0].playoff
+    played.unlink()
+    assert "\nkernels " in made(), "a play-off is due"
+    assert len(load(folder / "records.parquet").playoffs) == 2 and load(folder / "records.parquet").playoffs[0].playoff != playoff
+    longca("run", tmp_path / "tiny.yaml", "--force", "--playoff-only", "--results", tmp_path / "results", "--device", "cpu")
+    again = made()
+    assert "\nkernels " not in again and "\ncollect " in again, "the tables follow play-offs that were made by hand"
+
+
+def test_a_cluster_plays_off_in_a_job_of_its_own(tmp_path: Path):
+    (tmp_path / "tiny.yaml").write_text(SMALL)
+    arguments = ["--dry-run", "--cores", "1", "--config", f"study={tmp_path / 'tiny.yaml'}", f"results={tmp_path / 'results'}", "device=cpu"]
+    done = snakemake(*arguments, CI="1")
+    assert done.returncode == 0 and "\nplayoff  " in done.stdout, done.stdout + done.stderr
+    (tmp_path / "tiny.yaml").write_text(SMALL + "playoff: false\n")
+    assert "\nplayoff  " not in snakemake(*arguments, CI="1").stdout
