@@ -1,5 +1,5 @@
-"""The interval of a median, as ranking has it: `longca.store.interval`, where the index of a study's cells needs it, too."""
+"""The interval of a median, from its samples alone, as records have it."""
 
-from longca.store.interval import CONFIDENCE, median_interval
+from longca.store.view import CONFIDENCE, median_interval
 
 __all__ = ["CONFIDENCE", "median_interval"]
