@@ -156,9 +156,11 @@ def _sum(forward: Measurement, backward: Measurement) -> Measurement:
     shorter = math.hypot(*(time * (1 - one.rate / one.high) for time, one in zip(times, (forward, backward), strict=True)))
     longer = math.hypot(*(time * (one.rate / one.low - 1) for time, one in zip(times, (forward, backward), strict=True)))
     unit, run, playoff = (" ".join(filter(None, (getattr(forward, name), getattr(backward, name)))) for name in ("unit", "run", "playoff"))
+    of_rounds = [dict(zip(one.rounds or range(len(one.times_ms)), one.times_ms, strict=False)) for one in (forward, backward)]
+    shared = [number for number in of_rounds[0] if number in of_rounds[1]]
     total = sum(times)
-    return replace(forward, rate=1e3 / total, low=1e3 / (total + longer), high=1e3 / (total - shorter), unit=unit, run=run, playoff=playoff,
-                   times_ms=tuple(map(sum, zip(forward.times_ms, backward.times_ms, strict=False))))
+    return replace(forward, rate=1e3 / total, low=1e3 / (total + longer), high=1e3 / (total - shorter), unit=unit, run=run,
+                   playoff=playoff, rounds=tuple(shared), times_ms=tuple(of_rounds[0][number] + of_rounds[1][number] for number in shared))
 
 
 def main() -> None:

@@ -29,6 +29,8 @@ def command(
 
     Says which hold, which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
+    import textwrap
+
     from longca.claims.by_gpu import judged
     from longca.claims.contract import all_claims, summary
     from longca.claims.evidence import COLUMNS
@@ -57,7 +59,7 @@ def command(
     if wanted:
         print("\n\n".join(_whole(claim, verdict) for claim, verdict in verdicts))
     else:
-        print(summary(verdict for _, verdict in verdicts))
+        print(textwrap.fill(summary(verdict for _, verdict in verdicts), WIDTH))
         print("", *(_row(claim, verdict) for claim, verdict in verdicts), sep="\n")
 
 

@@ -38,6 +38,15 @@ def median_interval(samples: Sequence[float]) -> Interval | None:
     return Interval(ordered[rank], ordered[-1 - rank])
 
 
+def median_bounds(samples: Sequence[float]) -> Interval:
+    """The interval of the median. Of fewer than six samples, whose interval would hold it less often, it is the range of all.
+
+    Args:
+        samples: at least one.
+    """
+    return median_interval(samples) or Interval(min(samples), max(samples))
+
+
 def median_precision(samples: Sequence[float]) -> float | None:
     """The distance from the median to the farther end of its interval, as a share of the median; None where there is no interval."""
     interval = median_interval(samples)

@@ -7,7 +7,6 @@ Only `longca.ranking.table` needs pandas. `longca.ranking.sentences` has the wor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longca.ranking.interval import median_interval
     from longca.ranking.lead import Lead, compare, mean_lead
     from longca.ranking.measurement import Measurement
     from longca.ranking.order import RankedMethod, Standing, mean_standing, standing
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from longca.ranking.tally import Tally, WorstShare, tallies
 
 _MODULES = {
-    "interval": ("median_interval",),
     "lead": ("Lead", "compare", "mean_lead"),
     "measurement": ("Measurement",),
     "order": ("RankedMethod", "Standing", "mean_standing", "standing"),
@@ -45,7 +43,6 @@ __all__ = [
     "is_told_apart",
     "mean_lead",
     "mean_standing",
-    "median_interval",
     "relation_of",
     "repeat_pairs",
     "standing",

@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import median
 from typing import Literal
 
-from longca.ranking.interval import median_interval
+from longca.core.sampling import median_bounds
 from longca.ranking.measurement import Measurement
 from longca.ranking.point import MeasuredPoint
 from longca.ranking.relation import Relation, relation_of, widest
@@ -141,7 +141,7 @@ def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
         ratios = [log(other / one) for one, other in rounds]
         # rates may count other work than calls do: the ratio of the medians says how much
         shift = middle - log(median(second.times_ms) / median(first.times_ms))
-        low, high = median_interval(ratios)
+        low, high = median_bounds(ratios)
         return max(middle - low - shift, 0.0), max(high + shift - middle, 0.0)
     below = log(first.rate / first.low) ** 2 + log(second.high / second.rate) ** 2
     above = log(first.high / first.rate) ** 2 + log(second.rate / second.low) ** 2

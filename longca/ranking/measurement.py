@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from longca.ranking.interval import median_interval
+from longca.core.sampling import median_bounds
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,5 @@ class Measurement:
     def timed(cls, times_ms: Collection[float], work: float = 1e3, **facts: Any) -> Measurement:
         """A measurement of samples in ms: its rate is work over time, by default calls a second."""
         times = tuple(times_ms)
-        shortest, longest = median_interval(times)
+        shortest, longest = median_bounds(times)
         return cls(work / median(times), work / longest, work / shortest, times_ms=times, **facts)

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def measurement_of(view: View, rate: float | None) -> Measurement | None:
-    """The record of a view as a measurement, as `longca.ranking.table.measurements` has its row; None without samples or a rate above 0.
+    """The record as a measurement, as `longca.ranking.table.measurements` has its row.
+
+    None without samples, and without a rate above 0.
 
     Args:
         rate: at the median time, in any unit; the interval follows from the samples.
@@ -19,8 +21,18 @@ def measurement_of(view: View, rate: float | None) -> Measurement | None:
     if view.record.outcome.status != "ok" or not rate or not view.times_ms:
         return None
     cell, record = view.cell, view.record
-    facts = {"device": view.device, "unit": view.unit, "run": record.run_id, "playoff": getattr(record, "playoff", None) or "",
-             "seed": cell.seed, "cell_id": record.cell_id, "version": record.method_version, "noise": view.noise or 0.0,
-             "disturbed": bool(view.disturbance)}
+    turns = getattr(record, "turns", None)
+    facts = {
+        "device": view.device,
+        "unit": view.unit,
+        "run": record.run_id,
+        "playoff": getattr(record, "playoff", None) or "",
+        "rounds": tuple(map(float, turns.rounds)) if turns else (),
+        "seed": cell.seed,
+        "cell_id": record.cell_id,
+        "version": record.method_version,
+        "noise": view.noise or 0.0,
+        "disturbed": bool(view.disturbance),
+    }
     timed = Measurement.timed(view.times_ms)
     return Measurement(rate, rate * timed.low / timed.rate, rate * timed.high / timed.rate, times_ms=view.times_ms, **facts)

@@ -20,7 +20,6 @@ from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.checks.record import digest_of
 from longca.store.files import write_atomically
-from longca.store.interval import median_interval
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file
@@ -80,7 +79,7 @@ class CellFacts(NamedTuple):
         view = View(record, Hardware())
         log = record.outcome.log.splitlines()[:LOG_LINES] if isinstance(record.outcome, Failed) else []
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
-        shortest, longest = median_interval(view.times_ms) if view.times_ms else (None, None)
+        shortest, longest = view.bounds_of_median_ms or (None, None)
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,

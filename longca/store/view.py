@@ -9,7 +9,7 @@ from statistics import median
 
 from longca.core.errors import shown
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
-from longca.core.sampling import Interval, drift, median_interval, median_precision, shift
+from longca.core.sampling import Interval, drift, median_bounds, median_interval, median_precision, shift
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
@@ -87,6 +87,11 @@ class View:
             return None, None, None, None
         times = sorted(self.times_ms)
         return tuple(_quantile(times, share) for share in (0.0, 0.25, 0.5, 0.75))
+
+    @cached_property
+    def bounds_of_median_ms(self) -> Interval | None:
+        """The 95 % interval of the median, of few samples their range; None without times."""
+        return None if self.times_ms is None else median_bounds(self.times_ms)
 
     @property
     def median_ms(self) -> float | None:

@@ -108,6 +108,10 @@ def test_a_summary_counts_verdicts():
     verdicts = [Verdict("holds", ""), Verdict("holds", ""), Verdict("contradicted", ""), Verdict("open", "")]
     assert summary(verdicts) == "4 claims: 2 hold, 1 is contradicted, 1 is open"
     assert decided("unused").status == "open"
+    both = Verdict("holds", "", cell_ids=("a",), gpu="H100", elsewhere=(Verdict("contradicted", "", cell_ids=("a",), gpu="H200"),))
+    alone = Verdict("holds with exceptions", "", cell_ids=("b",), gpu="H200")
+    assert summary([both, alone, Verdict("open", "", gpu="H100")]) == (
+        "3 claims, on H100: 1 holds, 2 are open; on H200: 1 holds with exceptions, 1 is contradicted, 1 is open")
 
 
 def test_a_finding_says_which_part_fails():

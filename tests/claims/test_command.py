@@ -33,7 +33,7 @@ def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
     done = longca("claims", records)
     assert done.returncode == 0, done.stderr
     first, *lines = done.stdout.splitlines()
-    assert re.fullmatch(r"23 claims: 2 hold, 21 are open", first), first
+    assert re.fullmatch(r"23 claims, on H200: 2 hold, 21 are open", first), first
     assert all(len(line) <= 80 for line in lines)
     assert [int(line[:2]) for line in lines if line[:2].strip()] == list(range(1, 24))
 

@@ -5,16 +5,17 @@ from math import log
 
 import pytest
 
-from longca.ranking import MeasuredPoint, Measurement, compare, mean_lead, median_interval, relation_of
+from longca.core.sampling import median_bounds
+from longca.ranking import MeasuredPoint, Measurement, compare, mean_lead, relation_of
 from tests.ranking.helpers import GPU, KNOWN, measured, point
 
 
 def test_the_interval_of_a_median_needs_no_distribution():
-    assert median_interval([3.0]) == (3.0, 3.0) and median_interval([5, 1, 4, 2, 3]) == (1, 5)
-    assert median_interval(range(1, 21)) == (6, 15), (
+    assert median_bounds([3.0]) == (3.0, 3.0) and median_bounds([5, 1, 4, 2, 3]) == (1, 5)
+    assert median_bounds(range(1, 21)) == (6, 15), (
         "the interval that tables of order statistics give for 20 samples"
     )
-    low, high = median_interval(range(1, 2002))
+    low, high = median_bounds(range(1, 2002))
     assert low == pytest.approx(1001 - 44, abs=2) and high == pytest.approx(1001 + 44, abs=2)
 
 
