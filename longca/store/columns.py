@@ -117,8 +117,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.slowest_rank),
     Column("samples_ms", "floats", "ms", "All times in the order measured, slowest rank", "samples.time_ms",
            lambda v: v.times_ms),
-    Column("enqueue_ms", "float", "ms", "What a call costs the host, which the times do not hold up to some 10 ms; where it is longer "
-           "than the call, a stream of such calls would wait for the host", "samples.enqueue_ms",
+    Column("enqueue_ms", "float", "ms", "Host time to enqueue one call, excluded from time_ms for calls up to some 10 ms; where it is "
+           "longer than the call, a stream of such calls would wait for the host", "samples.enqueue_ms",
            lambda v: v.samples and v.samples.enqueue_ms),
     Column("warmup", "int", "calls", "Untimed calls before the samples", "samples.warmup",
            lambda v: v.samples and v.samples.warmup),
@@ -145,8 +145,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.record.mask and v.record.mask.area),
     Column("density", "float", "share", "Share of all pairs that is visible", "mask.area", lambda v: v.density),
     Column("flops", "float", "FLOP", "Realised, from the exact area that was drawn: 4 · area · query heads · head dim forward, "
-           "× 2.5 backward; what a kernel computes beside it, in tiles that are partly hidden, earns nothing. Of a matrix "
-           "product its own", "mask.area, cell, work.flops", lambda v: _as_float(v.flops)),
+           "× 2.5 backward; work on masked pairs inside partial tiles is not counted. For a matrix product of N × N: "
+           "2 · N³", "mask.area, cell, work.flops", lambda v: _as_float(v.flops)),
     Column("nominal_flops", "float", "FLOP", "The same from the density asked · length², as the study counts block-sparse masks; "
            "the mask that was drawn may have more or less", "cell", lambda v: _as_float(v.nominal_flops)),
     Column("tflops", "float", "TFLOP/s", "flops over median time, all ranks together", "mask.area, samples.time_ms",

@@ -41,3 +41,10 @@ def test_an_anchor_may_be_missed_by_five_percent(tflops: float, verdict: str) ->
               "bwd_tflops": 600.0, "how": ""}
     rows = compare(pd.DataFrame([anchor]), pd.DataFrame([_row(tflops=tflops)]))
     assert rows.verdict.tolist() == [verdict, "not measured"]
+
+
+def test_an_anchor_of_another_draw_says_nothing() -> None:
+    anchor = {"kernel": "fa3", "mask": "full", "density": 0.9, "seqlen": 32768, "heads": "64:8", "fwd_tflops": 700.0,
+              "bwd_tflops": 600.0, "how": ""}
+    rows = compare(pd.DataFrame([anchor]), pd.DataFrame([_row(tflops=900.0)]))
+    assert rows.verdict.tolist() == ["another draw", "not measured"]
