@@ -40,8 +40,10 @@ def columns() -> str:
         "Columns",
         "`longca export STUDY` writes one row a record, as `records.parquet`, `records.csv` and `records.json`; `longca.load` gives the "
         "same in Python, units in `frame.attrs[\"units\"]`. Each column follows from "
-        "the records alone. A column that does not apply is empty. A file that an older version wrote may lack columns: `longca.load` then "
-        "makes them from the records, as `input_values`, `sustained` and `strategy_params` of `reports/h200/h200-cp.parquet`.",
+        "the records alone. A column that does not apply is empty.",
+        "A record leaves out what is as usual: `input_values` normal, `sustained` false, no `strategy_params`. A table that an older "
+        "longca wrote lacks the columns that came later: `reports/h200/h200-cp.parquet` has neither these three nor those of others' use "
+        "of the GPU. `longca.load` makes all columns anew from the records.",
         "In every CSV file of longca, text that begins with `=`, `+`, `-` or `@` and is no number has an apostrophe before it, since a "
         "spreadsheet would run it as a formula. Numbers stay as they are: `-1.5`. Parquet and JSON hold all text unchanged.",
         _table(("column", "type", "unit", "meaning", "field of the record"), rows))

@@ -9,7 +9,7 @@ import typer
 
 from longca.cli.options import Json, Results, StudyName, open_study, print_json, print_table
 
-RECORDS = ("cells", "controls", "playoffs", "repeats", "records.parquet", "records.json", "records.csv")
+RECORDS = ("cells", "controls", "playoffs", "repeats", "environments", "records.parquet", "records.json", "records.csv")
 MADE = {"logs": "what processes printed", "report.html": "the page", "figures": "its figures", "paper": "the page of the whole study",
         "shards": "what the workflow has finished", "masks.json": "masks' digests", "corpora.json": "drawn documents"}
 

@@ -5,7 +5,10 @@ import json
 import pytest
 
 from longca.core.errors import UserError
-from longca.images.contents import bill_of_materials, contents, differences, finding
+from longca.core.facts.inventory import Distribution, Installation, LoadedSoftware, SharedObject
+from longca.images.contents import bill_of_materials, comparable, contents, differences, finding
+from longca.store.environments.images import ImageList
+from tests.environment.made import elf, folder_of_packages, loaded_in
 from tools import image_contents
 
 LISTED = {"machine": "x86_64", "python": "3.11.2", "bytes": 7, "system": {"libc6:amd64": "2.36-9+deb12u13", "tzdata:all": "2026a"},
@@ -33,6 +36,16 @@ def test_it_is_said_whether_a_number_can_change(after, touches):
     assert ("none of them" in finding("a", "b", found, 3)) is not touches
 
 
+def test_the_short_list_is_what_records_are_compared_with():
+    shared = {"origin": "module", "owner": "kernel", "path": "kernel/_C.so", "build_id": "ab", "sha256": "d" * 64, "hashed": "content"}
+    listed = {**LISTED, "files": {**LISTED["files"], "kernel/_C.so": "d" * 64}, "objects": [shared], "modules": [], "distributions": []}
+    short = comparable(listed)
+    assert set(short["files"]) == {"torch/lib/libtorch.so", "kernel/_C.so"} and short["objects"] == [shared] and not short["system"]
+    loaded = LoadedSoftware(objects=(SharedObject.model_validate(shared),))
+    installed = Installation(python="3", machine="m", kernel="k", libc="l")
+    assert all(ImageList.of("x", each).compared(installed, loaded).is_image for each in (listed, short))
+
+
 def test_the_command_compares_lists(longca, tmp_path):
     for name, listed in {"a": LISTED, "b": {**LISTED, "python": "3.12.1"}, "c": {**LISTED, "packages": 7}}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(listed))
@@ -51,15 +64,24 @@ def test_a_bill_of_materials_names_every_package():
 
 
 def test_the_list_is_made_of_what_is_installed(monkeypatch, tmp_path):
-    (tmp_path / "one.py").write_text("1\n")
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__/one.pyc").write_text("")
-    monkeypatch.setattr(image_contents.sysconfig, "get_path", lambda name: str(tmp_path))
+    site = folder_of_packages(tmp_path / "site")
+    (site / "torch/__pycache__").mkdir()
+    (site / "torch/__pycache__/one.pyc").write_text("")
+    paths = {"platlib": str(site), "stdlib": str(tmp_path)}
+    monkeypatch.setattr(image_contents.sysconfig, "get_path", paths.get)
     monkeypatch.setattr(image_contents, "distributions", list)
+    monkeypatch.setattr(image_contents, "SYSTEM", ())
     monkeypatch.setattr(image_contents.subprocess, "run", lambda *words, **options: type("", (), {"stdout": "libc6:amd64\t2.36\n"}))
     found = image_contents.contents()
-    assert found["system"] == {"libc6:amd64": "2.36"} and list(found["files"]) == ["one.py"] and found["bytes"] == 2
+    assert found["system"] == {"libc6:amd64": "2.36"} and "torch/__init__.py" in found["files"] and "pyc" not in str(found["files"])
     (tmp_path / "list.json").write_text(json.dumps(found))
     assert contents(str(tmp_path / "list.json")) == found
+    here = folder_of_packages(tmp_path / "outside/of/the/image")
+    installed = Installation(python="3", machine="m", kernel="k", libc="l", distributions=tuple(map(Distribution.model_validate,
+                                                                                                    found["distributions"])))
+    comparison = ImageList.of("here", found).compared(installed, loaded_in(here))
+    assert comparison.is_image and {"flash_attn_3", "torch 2.11.0", "flash_attn_2_cuda.so"} <= set(comparison.same)
+    (here / "flash_attn_3/_C.abi3.so").write_bytes(elf(b"\7" * 20))
+    assert ImageList.of("here", found).compared(installed, loaded_in(here)).differing == ("flash_attn_3", "flash_attn_3/_C.abi3.so")
     with pytest.raises(UserError, match="There is no image"):
         contents("ampere-cu130")

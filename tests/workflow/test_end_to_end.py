@@ -89,7 +89,8 @@ def test_the_table_and_the_page_follow_the_records_whoever_measured_them(dag: li
 
 def test_a_cluster_plays_off_in_a_job_of_its_own(tmp_path: Path):
     (tmp_path / "tiny.yaml").write_text(SMALL)
-    arguments = ["--dry-run", "--cores", "1", "--config", f"study={tmp_path / 'tiny.yaml'}", f"results={tmp_path / 'results'}", "device=cpu"]
+    arguments = ["--dry-run", "--cores", "1", "--config", f"study={tmp_path / 'tiny.yaml'}",
+                 f"results={tmp_path / 'results'}", "device=cpu"]
     done = snakemake(*arguments, CI="1")
     assert done.returncode == 0 and "\nplayoff  " in done.stdout, done.stdout + done.stderr
     (tmp_path / "tiny.yaml").write_text(SMALL + "playoff: false\n")
