@@ -1,15 +1,17 @@
 """Every way in which a cell can end is data, and the next cell is measured as if nothing had been."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from longca.bench.measure.result import Result
 from longca.bench.workers import group as group_module
 from longca.bench.workers import pool as pool_module
-from longca.bench.workers.launch import HostLost
+from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool, TooFewLeft
 from longca.core.cell import Cell
 from longca.core.errors import UserError
@@ -223,6 +225,45 @@ def test_workers_that_do_not_start(pool, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # test_job.py has it, of the tasks of a job
+def test_the_ranks_that_find_the_device_measure_the_first_cells(plugins, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_module, "Group", counted := Counted())
+    with Pool("cpu", tmp_path, first_world=2) as pool:
+        before = pids(pool)
+        assert pool.measure(cp_cell("ulysses"), MEASURE).outcome.status == "ok"
+        assert pids(pool) == before and counted.worlds == [2]
+
+
+def test_where_several_ranks_do_not_start_one_finds_the_device(plugins, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_module, "Group", counted := Counted(refused=2))
+    with Pool("cpu", tmp_path, first_world=2) as pool:
+        assert pool.device.type == "cpu" and counted.worlds == [2, 1]
+        assert pool.measure(cp_cell("ulysses"), MEASURE).outcome.type == "WorkerDidNotStart"
+        assert pool.measure(kernel_cell("quick"), MEASURE).outcome.status == "ok" and counted.worlds == [2, 1, 2]
+
+
+class Counted:
+    """Makes groups, and keeps their numbers of ranks."""
+
+    def __init__(self, refused: int = 0) -> None:
+        self.worlds: list[int] = []
+        self._refused = refused  # a number of ranks of which one has no device
+
+    def __call__(self, launcher: Launcher, world: int, *others: Any) -> group_module.Group:
+        self.worlds.append(world)
+        group = group_module.Group(launcher, 1 if world == self._refused else world, *others)
+        if world == self._refused:
+            group.ready = self._refuse(group)
+        return group
+
+    @staticmethod
+    def _refuse(group: group_module.Group) -> Callable[[], None]:
+        def ready() -> None:
+            group.close(gently=False)
+            raise group_module.RankWithoutDevice("torch sees 1 GPUs")
+
+        return ready
+
+
 def test_a_missing_gpu_is_a_users_error(plugins, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match=r"no device 'cuda' here: torch .* sees 0 GPUs"):

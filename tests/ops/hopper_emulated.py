@@ -3,7 +3,9 @@
     python -m tests.ops.gluon tests.ops.hopper_emulated few|whole FIRST_SEED SEEDS
 """
 
+import itertools
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -134,22 +136,30 @@ def check_merged(seed: int) -> None:
     near("merged LSE", result[1], plain.lse)
 
 
-def check_heads_of_items(seed: int) -> None:
+def chosen(some: str, number: int, masks: Sequence[Any], shapes: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Pairs of a mask and a shape: all of them, or as few as have each mask and each shape. `number` says which few."""
+    if some == "whole":
+        return list(itertools.product(masks, shapes))
+    return [(mask, shapes[(number + index) % len(shapes)]) for index, mask in enumerate(masks)]
+
+
+def check_heads_of_items(seed: int, some: str) -> None:
     """Items of two heads that are all of a KV head, and that are half of them."""
-    for name, way in (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order")):
-        for heads in ((4, 2), (4, 1)):
-            made = plan_of(masks()[name], heads, way, heads_per_item=2).kernels[BandKernel.DKDV][1]
-            assert made.fused and made.heads_per_item == 2
-            check(f"two heads an item, {name}", masks()[name], heads, way, seed, heads_per_item=2)
+    named = (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order"))
+    for (name, way), heads in chosen(some, seed, named, ((4, 2), (4, 1))):
+        made = plan_of(masks()[name], heads, way, heads_per_item=2).kernels[BandKernel.DKDV][1]
+        assert made.fused and made.heads_per_item == 2
+        check(f"two heads an item, {name}", masks()[name], heads, way, seed, heads_per_item=2)
 
 
-def check_rounds_at_once(seed: int) -> None:
+def check_rounds_at_once(seed: int, some: str) -> None:
     """Items of a work tile that start together, each for one query head or for two, of one KV head or of two."""
-    for name, way in (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order")):
-        for heads, heads_per_item, kv_heads in (((4, 1), 1, 1), ((8, 1), 2, 1), ((8, 2), 1, 2)):
-            fused = {"heads_per_item": heads_per_item, "kv_heads_per_section": kv_heads, "rounds_per_section": 2}
-            assert plan_of(masks()[name], heads, way, **fused).kernels[BandKernel.DKDV][1].rounds_per_section == 2
-            check(f"two items of a work tile at once, {name}", masks()[name], heads, way, seed, **fused)
+    named = (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order"))
+    shapes = (((4, 1), 1, 1), ((8, 1), 2, 1), ((8, 2), 1, 2))
+    for (name, way), (heads, heads_per_item, kv_heads) in chosen(some, seed, named, shapes):
+        fused = {"heads_per_item": heads_per_item, "kv_heads_per_section": kv_heads, "rounds_per_section": 2}
+        assert plan_of(masks()[name], heads, way, **fused).kernels[BandKernel.DKDV][1].rounds_per_section == 2
+        check(f"two items of a work tile at once, {name}", masks()[name], heads, way, seed, **fused)
 
 
 def anything(self: Launches, *shape: int) -> torch.Tensor:
@@ -157,17 +167,17 @@ def anything(self: Launches, *shape: int) -> torch.Tensor:
     return torch.full(shape, torch.nan)
 
 
-def check_stores(seed: int) -> None:
+def check_stores(seed: int, some: str) -> None:
     """Gradients whose first addends are stored, in memory of anything; with an item without blocks."""
     unseen = Mask(298, 298, (as_bands([(0, 298, 0, 120, -INF, INF), (64, 298, 256, 298, -INF, INF)]),), name="keys that nobody sees")
     window = build_mask("sliding_window", seqlen=298, window=64)
     last, first = "from the last", "from the first"
-    for mask, way in ((masks()["causal"], last), (window, first), (unseen, last), (unseen, first)):
-        for heads_per_item in (1, 2):
-            fused = {"stores_first": True, "heads_per_item": heads_per_item}
-            assert plan_of(mask, (4, 1), way, **fused).kernels[BandKernel.DKDV][0].stores_first
-            with patch.object(Launches, "empty", anything):
-                check(f"first addends stored, {mask.name}", mask, (4, 1), way, seed, **fused)
+    ways = ((masks()["causal"], last), (window, first), (unseen, first), (unseen, last))
+    for (mask, way), heads_per_item in chosen(some, seed, ways, (1, 2)):
+        fused = {"stores_first": True, "heads_per_item": heads_per_item}
+        assert plan_of(mask, (4, 1), way, **fused).kernels[BandKernel.DKDV][0].stores_first
+        with patch.object(Launches, "empty", anything):
+            check(f"first addends stored, {mask.name}", mask, (4, 1), way, seed, **fused)
 
 
 def check_rising(seed: int) -> None:
@@ -193,9 +203,9 @@ def main(some: str, first: int, count: int) -> None:
         check_rising(seed)
         check_narrow(seed)
         check_merged(seed)
-        check_heads_of_items(seed)
-        check_rounds_at_once(seed)
-        check_stores(seed)
+        check_heads_of_items(seed, some)
+        check_rounds_at_once(seed, some)
+        check_stores(seed, some)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

@@ -113,7 +113,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
           _launcher(task, store.folder, stop.now) as launcher,
           store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
           Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon),
-               meanwhile=lambda: (known(), versions_on())) as pool):
+               meanwhile=lambda: (known(), versions_on()), first_world=min((cell.world for cell in cells), default=1)) as pool):
         versions = versions_on()(pool.device.name)
         kept, in_a_row = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())

@@ -75,7 +75,7 @@ class Pool:
 
     def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None,
                  claimant: Claimant | None = None, meanwhile: Callable[[], object] = lambda: None, *, apart: bool = False,
-                 seed: int | None = None) -> None:
+                 seed: int | None = None, first_world: int = 1) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
@@ -86,6 +86,7 @@ class Pool:
             meanwhile: called once, while the first process starts.
             apart: on a CPU, too, a kernel that is not the package's own gets processes of its own, and none is a control.
             seed: of all that is drawn for checks; drawn anew if not given, so that no kernel can know it.
+            first_world: the fewest ranks that a cell has. The processes that find the device are so many, and measure those cells.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
@@ -95,15 +96,22 @@ class Pool:
         self.seed = secrets.randbits(48) if seed is None else seed
         self._judge: JudgeProcess | None = None
         self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
-        group = self._new_group(1, device)
+        self._first_world = first_world if self.launcher.num_ranks is None and first_world <= MAX_CPU_RANKS else 1
+        group = self._new_group(self._first_world, device)
         try:
             meanwhile()
         except BaseException:
             group.close(gently=False)
             self._end_judge()
             raise
+        facts: Message | None = None
+        if self._first_world > 1:
+            with suppress(StartTimeout, RankDied, RankWithoutDevice):  # then one rank may get ready, and cells say why more do not
+                facts = self._ready(group)
+            if facts is None:
+                self._first_world, group = 1, self._new_group(1, device)
         try:
-            facts = self._ready(group)
+            facts = facts or self._ready(group)
         except RankWithoutDevice as refusal:
             raise UserError(f"There is no device '{device}' here", why=str(refusal),
                             todo="Use `--device cpu` or `auto`") from None
@@ -222,7 +230,7 @@ class Pool:
         self._check(world)
         if self._judge is None or not self._judge.is_alive:
             self.close(gently=False)
-        if key not in self._groups and world == 1 and None in self._groups:
+        if key not in self._groups and world == self._first_world and None in self._groups:
             self._groups[key] = self._groups.pop(None)
         if key in self._groups:
             self._groups[key] = self._groups.pop(key)
@@ -242,7 +250,7 @@ class Pool:
         """True if a group of `world` ranks may live beside the present groups."""
         if self.device.type == "cuda":
             return not self._groups
-        num_ranks = sum(1 if key is None else key[2] for key in self._groups)
+        num_ranks = sum(self._first_world if key is None else key[2] for key in self._groups)
         return len(self._groups) < MAX_CPU_GROUPS and num_ranks + world <= MAX_CPU_RANKS
 
     def _new_group(self, world: int, device: str) -> Group:
