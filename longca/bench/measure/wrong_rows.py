@@ -15,7 +15,7 @@ from longca.bench.check.judge import Digests, Judge
 from longca.bench.check.oracle import FIELDS, PartResult
 from longca.bench.check.plan import CheckPlan
 from longca.bench.check.reference import Reference
-from longca.bench.measure.kernel import _KernelMeasurement
+from longca.bench.measure.kernel import KernelMeasurement
 from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.result import WrongRow
 from longca.core.cell import Cell
@@ -33,7 +33,7 @@ def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: L
     return search.found
 
 
-class _Search(_KernelMeasurement):
+class _Search(KernelMeasurement):
     """A measurement that ends with its check."""
 
     def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences,
