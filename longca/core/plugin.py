@@ -140,13 +140,13 @@ class Registry:
         return found
 
 
-@functools.cache
 def is_of_package(kind: str, name: str) -> bool:
     """True for a plug-in of the package; False for one of a folder of `LONGCA_PLUGINS`, and for one that is not there."""
     path = Registry(kind).paths().get(name)
     return path is not None and path.is_relative_to(PACKAGE_ROOT)
 
 
+@functools.cache
 def say_left_out(reason: str) -> None:
     """Name on stderr what is left out and why, once."""
     print(f"longca: left out: {reason}", file=sys.stderr)

@@ -119,11 +119,11 @@ def test_packages_on_the_way_are_reached():
 
 
 @pytest.mark.parametrize(("name", "changed"), [
-    ("ops/band/plan.py", {"kernels", "cp", "report"}),  # the page predicts times, by the same plans
-    ("ops/fa2_sparse.py", {"kernels", "cp", "report"}),
-    ("lowering/flex.py", {"kernels", "cp", "report"}),
-    ("kernels/backends/naive.py", {"kernels", "cp", "report"}),
-    ("bench/workers/worker.py", {"kernels", "cp"}),
+    ("ops/band/plan.py", {"kernels", "playoff", "cp", "report"}),  # the page predicts times, by the same plans
+    ("ops/fa2_sparse.py", {"kernels", "playoff", "cp", "report"}),
+    ("lowering/flex.py", {"kernels", "playoff", "cp", "report"}),
+    ("kernels/backends/naive.py", {"kernels", "playoff", "cp", "report"}),
+    ("bench/workers/worker.py", {"kernels", "playoff", "cp"}),
     ("cp/strategies/ring_p2p.py", {"cp", "report"}),
     ("bench/measure/cp.py", {"cp"}),
     ("report/build.py", {"report"}),
@@ -131,14 +131,14 @@ def test_packages_on_the_way_are_reached():
     ("report/static/report.css", {"report"}),
     ("report/templates/page.html.j2", {"report"}),
     ("data/build.py", set()),
-    ("masks/patterns/causal.py", {"corpora", "masks", "kernels", "cp", "collect", "report"}),  # a study asks them for their parameters
-    ("data/corpora/pile.json", {"corpora", "masks", "kernels", "cp", "collect", "report"}),
+    ("masks/patterns/causal.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),  # a study asks them for their parameters
+    ("data/corpora/pile.json", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
     ("store/columns.py", {"collect", "report"}),
-    ("core/cell.py", {"corpora", "masks", "kernels", "cp", "collect", "report"}),
+    ("core/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
 ])
 def test_an_edited_file_makes_again_what_runs_it(name: str, changed: set[str], copy: Path):
     before = _rule_digests()
-    assert before.keys() == {"corpora", "masks", "kernels", "cp", "collect", "report"}
+    assert before.keys() == {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}
     (copy / name).write_text((copy / name).read_text() + "\n# edited\n")
     after = _rule_digests()
     assert {rule for rule in before if after[rule] != before[rule]} == changed
@@ -150,7 +150,7 @@ def test_a_plugin_of_the_user_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "kernels" / "mine.py").write_text("from longca.kernels.contract import Kernel\n")
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
     after = _rule_digests()
-    assert {rule for rule in before if after[rule] != before[rule]} == {"kernels", "cp", "report"}
+    assert {rule for rule in before if after[rule] != before[rule]} == {"kernels", "playoff", "cp", "report"}
 
 
 def test_the_digests_of_all_rules_are_quick():
