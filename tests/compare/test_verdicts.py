@@ -137,7 +137,7 @@ def test_it_is_said_where_one_side_rested_and_the_other_did_not():
     assert numbers == [1, 1, 0, 0]
     sides = (Described("A", "old"), Described("B", "new"))
     told, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
-    assert "in 1 pair calls of one side alone had rests" in told and "rests" not in silent
+    assert "in 1 pair, calls of one side alone had rests" in told and "rests" not in silent
 
 
 def test_controls_tell_of_the_machine_and_are_no_finding():

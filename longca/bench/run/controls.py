@@ -43,7 +43,7 @@ class DeviceControls:
         if asked <= self._ids:
             return []
         known = {cell_id for cell_id, record in store.read_controls(device_key(uuid)).items()
-                 if record.method_version == versions[cell_id] and record.outcome.status not in retry} if self.cells else set()
+                 if record.method_version == versions.get(cell_id) and record.outcome.status not in retry}
         return [cell for cell in self.cells if cell.cell_id not in asked | known]
 
 
