@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
-from longca.core.playoff import Turns
+from longca.core.playoff.turns import Turns
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
 SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: play-offs

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longca.core.cell import SETTLE_SECONDS, Cell
-from longca.core.playoff import PlayoffRules, may_play
+from longca.core.playoff.case import may_play
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
