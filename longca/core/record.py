@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
 from longca.core.facts.drawn import DrawnLengths
 from longca.core.facts.inventory import RankEnvironment
-from longca.core.playoff import Turns
+from longca.core.playoff.turns import Turns
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
 # 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats, the environment, what was asked

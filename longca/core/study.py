@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
 from longca.core.errors import UserError, raise_all, unknown
-from longca.core.playoff import PlayoffRules
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.repeats import RepeatRules

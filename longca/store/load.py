@@ -15,14 +15,14 @@ from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
+from longca.store.beside.playoffs import PlayoffStore
+from longca.store.beside.repeats import RepeatStore
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.checks.columns import checked_columns, differing_rows, is_verified
 from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, decode_content
 from longca.store.environments.listings import KEY, Environments, read_listings, unpacked
 from longca.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN, BadTable, read_columns, read_metadata, read_texts
-from longca.store.playoffs import PlayoffStore
-from longca.store.repeats import RepeatStore
 from longca.store.table import derived, is_own, of_grid
 
 if TYPE_CHECKING:

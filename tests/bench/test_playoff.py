@@ -7,17 +7,17 @@ from statistics import median
 
 import pytest
 
-from longca.bench.measure.rounds import ratio_interval
+from longca.bench.playoff.rounds import ratio_interval
 from longca.bench.run.playoffs import cells_of_cases, choose_players, due_playoffs, playoff_versions, playoffs_of
 from longca.bench.run.progress import PlainProgress
 from longca.bench.run.runner import Summary, run_cells
 from longca.core.config import Config
-from longca.core.playoff import PlayoffRules
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.record import Record
 from longca.core.study import Study, load_study
+from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import CellStore
 from longca.store.index import CellFacts
-from longca.store.playoffs import PlayoffStore
 from tests.bench.misbehaving import MEASURE, kernel_cell
 
 RULES = PlayoffRules(max_rounds=12, max_seconds=5.0, own_files=True)

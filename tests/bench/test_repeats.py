@@ -10,11 +10,11 @@ from longca.core.config import Config
 from longca.core.record import Node, Record
 from longca.core.repeats import RepeatRules
 from longca.core.study import Measure, Study
+from longca.store.beside.repeats import RepeatStore
 from longca.store.cells import CellStore
 from longca.store.export import export
 from longca.store.index import cell_facts
 from longca.store.load import load, load_columns
-from longca.store.repeats import RepeatStore
 
 STUDY = Study(name="twice", repeats={"least": 3, "most": 3}, playoff=False, measure=Measure(warmup=1, repeats=3, max_seconds=0.2),
               grids=({"kernel": ["naive", "sdpa"], "mask": ["full", "causal"], "seqlen": 64, "heads": "2:1", "head_dim": 32,

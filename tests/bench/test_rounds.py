@@ -9,8 +9,9 @@ from statistics import median
 import pytest
 
 from longca.bench.measure.nvml import Telemetry
-from longca.bench.measure.rounds import Seat, balanced_orders, is_decided, play_rounds, ratio_interval
-from longca.core.playoff import PlayoffRules, Turns
+from longca.bench.playoff.rounds import Seat, balanced_orders, is_decided, play_rounds, ratio_interval
+from longca.core.playoff.rules import PlayoffRules
+from longca.core.playoff.turns import Turns
 
 
 class World:

@@ -131,7 +131,7 @@ def test_packages_on_the_way_are_reached():
     ("report/static/report.css", {"report"}),
     ("report/templates/page.html.j2", {"report"}),
     ("data/build.py", set()),
-    ("masks/patterns/causal.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),  # a study asks them for their parameters
+    ("masks/patterns/causal.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),  # a study asks for parameters
     ("data/corpora/pile.json", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
     ("store/columns.py", {"collect", "report"}),
     ("core/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),

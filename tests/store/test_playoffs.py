@@ -7,13 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 import longca
-from longca.core.playoff import PlayoffRules, Turns, case_id, may_play, playoff_id
+from longca.core.playoff.case import case_id, may_play, playoff_id
+from longca.core.playoff.rules import PlayoffRules
+from longca.core.playoff.turns import Turns
 from longca.core.record import Record
 from longca.core.study import Study
+from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.export import export
 from longca.store.load import load, load_columns
-from longca.store.playoffs import PlayoffStore
 from tests.records import quick_study
 
 

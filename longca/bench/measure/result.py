@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from longca.bench.measure.failure import as_failed
 from longca.core.facts.inventory import RankEnvironment
-from longca.core.playoff import Turns
+from longca.core.playoff.turns import Turns
 from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Others, Outcome, Samples, Software
 from longca.core.schema import Frozen, problems_of
 

@@ -30,13 +30,13 @@ from longca.bench.run.playoffs import due_playoffs, playoff_versions, playoffs_o
 from longca.bench.run.shards import Shard
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.playoff import may_play
+from longca.core.playoff.case import may_play
 from longca.core.study import Study
+from longca.store.beside.playoffs import PlayoffStore
+from longca.store.beside.repeats import RepeatStore
 from longca.store.cells import CellStore
 from longca.store.files import replace_file
 from longca.store.index import CellFacts, cell_facts
-from longca.store.playoffs import PlayoffStore
-from longca.store.repeats import RepeatStore
 
 STAMP, REST, CHECKED = ".done", "rest", ".checked"  # of files in the folder of stamps
 TABLE = "records.parquet"

@@ -21,17 +21,17 @@ from longca.bench.measure.environment import CONTAINER
 from longca.core.cell import Cell
 from longca.core.code import code_digest
 from longca.core.code.source import modules_of_package, reached
-from longca.core.playoff import PlayoffRules
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry
 from longca.core.study import Measure, Study
 
-FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.bench.check", "longca.bench.measure",
-            "longca.core.sampling")
+FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.core.sampling",
+            "longca.bench.check", "longca.bench.measure", "longca.bench.playoff")
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
 LEFT_OUT = {"longca",  # holds the release's number only
             "longca.bench.measure.environment", "longca.bench.measure.failure", "longca.bench.measure.nvml",
             "longca.bench.measure.result"}
-MEASURED_BY = {"kernel": "longca.bench.measure.kernel", "cp": "longca.bench.measure.cp", "playoff": "longca.bench.measure.playoff"}
+MEASURED_BY = {"kernel": "longca.bench.measure.kernel", "cp": "longca.bench.measure.cp", "playoff": "longca.bench.playoff.measuring"}
 
 
 def method_version(cell: Cell, measure: Measure, device_name: str) -> str:

@@ -18,15 +18,16 @@ from longca.bench.run.method_version import method_versions
 from longca.bench.workers.job import JobError
 from longca.bench.workers.pool import Pool, TooFewLeft
 from longca.core.cell import Cell
-from longca.core.playoff import PlayoffRules, case_id, may_play, playoff_id
+from longca.core.playoff.case import case_id, may_play, playoff_id
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import is_of_package
 from longca.core.record import Record
 from longca.core.study import Study
 from longca.ranking import MeasuredPoint, Measurement, standing
+from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import UnusableFile
 from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
-from longca.store.playoffs import PlayoffStore
 from longca.store.text import plural
 from longca.store.view import View
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 from longca.bench.measure.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
 from longca.core.cell import SETTLE_SECONDS, Cell
-from longca.core.playoff import PlayoffRules, may_play
+from longca.core.playoff.case import may_play
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure

@@ -8,16 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from longca.bench.judge.judgement import Judgement, with_judgement
+from longca.bench.judge.judgement import with_judgement
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
+from longca.bench.playoff.answer import Played, player_at_work
 from longca.bench.workers.channel import BrokenChannel, Message
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.record import WAS_AT, Failed, TimedOut
 from longca.core.study import Measure
 from longca.environment.taking import environments_of
@@ -123,7 +125,7 @@ class Group:
         if self.judge is None or not judged:
             return self._measure(cell, measure, seed)
         try:
-            self.begin_judging([cell], measure, seed)
+            self._begin_judging([cell], measure, seed)
             result = self._measure(cell, measure, seed)
             if isinstance(result.outcome, TimedOut):
                 with suppress(JudgeDied):  # it may be at work for long yet; then another takes its place
@@ -131,8 +133,7 @@ class Group:
                 return result
             return with_judgement(result, self.judge.verdicts(self._number)[0])
         except JudgeDied as lost:
-            self.judge.close()
-            return Result(outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail()))
+            return self._without_judge(lost)
 
     def _measure(self, cell: Cell, measure: Measure, seed: int) -> Result:
         for rank in self.ranks:
@@ -167,23 +168,46 @@ class Group:
         self._listed |= listings.keys()
         return {"ranks": ranks, "listings": listings}
 
-    def begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
-        """Name the next cells to the judge, where there is one. Raises JudgeDied."""
+    def play(self, cells: Sequence[Cell], measure: Measure, rules: PlayoffRules, seed: int = 0) -> Played:
+        """Play off these cells in the process of rank 0, with the verdicts of the judge.
+
+        Args:
+            cells: of one case, those that are thought to be the fastest first.
+            seed: of the run, for all that is drawn for checks.
+        """
+        at_work = self.ranks[0].log.with_suffix(".player")
+        timeout_s = measure.timeout_s * len(cells) + rules.max_seconds * (len(cells) - 1)
+        request: Message = {"do": "play", "cells": [cell.model_dump(mode="json") for cell in cells], "seed": seed,
+                            "measure": measure.model_dump(mode="json"), "rules": rules.model_dump(mode="json"), "at_work": str(at_work),
+                            "listed": self.listed,
+                            "judge": None if self.judge is None else self.judge.process.pid}
+        self.ranks[0].begin(f"play-off of {', '.join(cell.kernel for cell in cells)}: {cells[0].title}")
+        try:
+            self._begin_judging(cells, measure, seed)
+            try:
+                self._claim()
+                answer = self._ask(request, timeout_s, "players", "lost")[0]
+            except (StartTimeout, RankDied) as lost:
+                result = self._lost(lost, timeout_s)
+                if isinstance(result.outcome, TimedOut) and self.judge is not None:
+                    with suppress(JudgeDied):
+                        self.judge.verdicts(self._number, GRACE_SECONDS)
+                return Played.lost(player_at_work(at_work), result)
+            if "lost" in answer:
+                self.close(gently=False)
+                return Played.lost(int(answer["lost"]), Result.received(answer["result"]))
+            return Played.answered(cells, answer, None if self.judge is None else self.judge.verdicts(self._number, self.environments([answer])))
+        except JudgeDied as lost:
+            return Played.failed(cells, self._without_judge(lost))
+
+    def _begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
         if self.judge is not None:
             self.judge.begin(self._number, cells, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
 
-    def verdicts(self) -> list[Judgement] | None:
-        """The judge's verdict on each of these cells; None without a judge. Raises JudgeDied."""
-        return None if self.judge is None else self.judge.verdicts(self._number)
-
-    def ask_alone(self, request: Message, title: str, timeout_s: float) -> Message | Result:
-        """The answer of rank 0 to a request for several cells, or what came instead: a death, or the end of its time."""
-        self.ranks[0].begin(title)
-        try:
-            self._claim()
-            return self._ask(request, timeout_s, "players", "lost")[0]
-        except (StartTimeout, RankDied) as lost:
-            return self._lost(lost, timeout_s)
+    def _without_judge(self, lost: JudgeDied) -> Result:
+        assert self.judge is not None
+        self.judge.close()
+        return Result(outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail()))
 
     def wrong_rows(self, cell: Cell, measure: Measure, seed: int = 0) -> list[WrongRow]:
         """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from longca.bench.judge.plausible import plausible
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.result import FAILURES, PlayerResult, Result, WrongRow
+from longca.bench.playoff.answer import NO_RIVAL
 from longca.bench.workers.channel import Message
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
 from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
-from longca.bench.workers.play import NO_RIVAL, play
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.playoff import PlayoffRules
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry, is_of_package
 from longca.core.record import Unavailable
 from longca.core.schema import Frozen
@@ -172,7 +172,7 @@ class Pool:
                 failed = as_failed("WorkerDidNotStart", str(error) or "its process did not get ready in time", getattr(error, "log", ""))
                 results |= {number: PlayerResult(result=Result(outcome=failed)) for number in left}
                 break
-            played = play(group, [cells[number] for number in left], measure, rules, self.seed)
+            played = group.play([cells[number] for number in left], measure, rules, self.seed)
             results |= {left[number]: player for number, player in played.results.items()}
             any_failed = any(player.result.outcome.status in FAILURES for player in played.results.values())
             if not group.is_alive or (any_failed and not group.is_healthy()):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from longca.bench.check.judge import Judge
 from longca.bench.judge.referee import RemoteReferee
 from longca.bench.measure.environment import choose_device, device_name, device_uuid, gpu_system, software
 from longca.bench.measure.failure import failure
@@ -27,13 +26,11 @@ from longca.bench.workers.device_lock import DeviceLock
 from longca.bench.workers.launch import RankPlacement
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.playoff import PlayoffRules
+from longca.core.playoff.rules import PlayoffRules
 from longca.core.study import Measure
 from longca.environment.taking import EnvironmentTaker, SystemFacts
 
 if TYPE_CHECKING:
-    from longca.bench.check.plan import CheckPlan
-    from longca.bench.measure.measurement import Referee
     from longca.cp.comm.backend import Comm
 
 PING_SIZE = 64
@@ -108,20 +105,16 @@ class Session:
 
     def play(self, request: Message) -> Message:
         """Play off the cells of a request: the result of each player, or the one that has left the device unusable."""
-        from longca.bench.measure.playoff import DeviceLost, Table, measure_playoff
+        from longca.bench.playoff.measuring import DeviceLost, PlayoffSetup, measure_playoff
 
         cells, measure = [Cell.model_validate(cell) for cell in request["cells"]], Measure.model_validate(request["measure"])
+        judge, rules = self._judge, PlayoffRules.model_validate(request["rules"])
         with Path(request["at_work"]).open("w") as file, watch(self.device, request.get("judge")) as uses:
-
-            def begin(player: int) -> None:
-                os.pwrite(file.fileno(), f"{player:<4}".encode(), 0)
-
-            def referee(player: int, plan: CheckPlan) -> Referee:
-                return Judge(plan, self.references.get(plan)) if self._judge is None else RemoteReferee(self._judge, player)
-
-            table = Table(self.device, measure, PlayoffRules.model_validate(request["rules"]), request["seed"], self.masks, referee, begin)
+            setup = PlayoffSetup(self.device, measure, rules, request["seed"], self.masks, self.references,
+                                 lambda player: os.pwrite(file.fileno(), f"{player:<4}".encode(), 0),
+                                 None if judge is None else lambda player: RemoteReferee(judge, player))
             try:
-                players = measure_playoff(cells, table)
+                players = measure_playoff(cells, setup)
             except DeviceLost as lost:
                 return {"lost": lost.player, "result": Result(outcome=lost.outcome).model_dump(mode="json")}
         self._free()

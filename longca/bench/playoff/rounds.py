@@ -15,7 +15,8 @@ from statistics import median
 
 from longca.bench.measure.nvml import Telemetry
 from longca.bench.measure.timer import Repeated, Stopwatch
-from longca.core.playoff import Ending, PlayoffRules
+from longca.core.playoff.rules import PlayoffRules
+from longca.core.playoff.turns import Ending
 from longca.core.sampling import median_interval
 
 
@@ -29,7 +30,7 @@ class Seat:
     telemetry: Telemetry
     times_ms: list[float] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
-    """number of each sample: see `longca.core.playoff.Turns`"""
+    """number of each sample: see `longca.core.playoff.turns.Turns`"""
     num_warm: int = 0
     error: Exception | None = None
     """raised by one of its calls; it has left then"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longca.core.record import Record
-from longca.store.record_files import RecordFiles
+from longca.store.beside.files import RecordFiles
 
 
 class PlayoffStore(RecordFiles):

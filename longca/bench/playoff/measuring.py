@@ -12,40 +12,45 @@ from dataclasses import dataclass
 
 import torch
 
+from longca.bench.check.judge import Judge
 from longca.bench.check.plan import CheckPlan
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import KernelMeasurement
-from longca.bench.measure.latest import LatestMasks
+from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.measurement import Referee
 from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu
 from longca.bench.measure.result import PlayerResult, Result
-from longca.bench.measure.rounds import Rounds, Seat, play_rounds
 from longca.bench.measure.timer import CudaStopwatch, HostStopwatch
+from longca.bench.playoff.answer import NO_RIVAL
+from longca.bench.playoff.rounds import Rounds, Seat, play_rounds
 from longca.core.cell import Cell
-from longca.core.playoff import Ending, PlayoffRules, Turns
-from longca.core.record import Failed, Outcome, OutOfMemory, Samples
+from longca.core.playoff.rules import PlayoffRules
+from longca.core.playoff.turns import Ending, Turns
+from longca.core.record import Outcome, OutOfMemory, Samples
 from longca.core.study import Measure
-
-NO_RIVAL = "no other player was left to time it against"
 
 
 @dataclass(frozen=True)
-class Table:
-    """The circumstances that all players of a play-off share.
-
-    `referee` makes the judge of the player of a number. `begin` is told which player is at work, before anything of it runs.
-    """
+class PlayoffSetup:
+    """The circumstances that all players of a play-off share."""
 
     device: torch.device
     measure: Measure
     rules: PlayoffRules
     seed: int
     masks: LatestMasks
-    referee: Callable[[int, CheckPlan], Referee]
+    references: LatestReferences
     begin: Callable[[int], object]
+    """told which player is at work, before anything of it runs"""
+    referee: Callable[[int], Referee] | None = None
+    """the judge of the player of a number; in this process, where a kernel can reach it, if not given"""
+
+    def judge(self, player: int, plan: CheckPlan) -> Referee:
+        """The judge of one player."""
+        return Judge(plan, self.references.get(plan)) if self.referee is None else self.referee(player)
 
 
-def measure_playoff(cells: Sequence[Cell], table: Table) -> list[PlayerResult]:
+def measure_playoff(cells: Sequence[Cell], setup: PlayoffSetup) -> list[PlayerResult]:
     """The results of all players, in the order of their cells. An error of a player becomes its outcome.
 
     Args:
@@ -54,8 +59,8 @@ def measure_playoff(cells: Sequence[Cell], table: Table) -> list[PlayerResult]:
     Raises:
         DeviceLost: an error of one player has left the device unusable for all.
     """
-    with open_gpu(table.device) as gpu:
-        return _Playoff(cells, table, gpu).run()
+    with open_gpu(setup.device) as gpu:
+        return _Playoff(cells, setup, gpu).run()
 
 
 class DeviceLost(Exception):
@@ -73,8 +78,8 @@ class _Crowded(Exception):
 class _Player:
     """A player: its measurement, and its seat as long as it plays."""
 
-    def __init__(self, number: int, cell: Cell, table: Table) -> None:
-        self.number, self._cell, self._table = number, cell, table
+    def __init__(self, number: int, cell: Cell, setup: PlayoffSetup) -> None:
+        self.number, self._cell, self._setup = number, cell, setup
         self.seat: Seat | None = None
         self.result: Result | None = None
         self._measurement: KernelMeasurement | None = None
@@ -85,16 +90,16 @@ class _Player:
 
     def sit_down(self, gpu: Gpu | None) -> Outcome | None:
         """Prepare it and have a call of it judged. The outcome where it cannot play; None if it can."""
-        table = self._table
-        table.begin(self.number)
+        setup = self._setup
+        setup.begin(self.number)
         self.stand_up()
-        self._measurement = measurement = KernelMeasurement(self._cell, table.measure, table.device, table.masks, table.seed,
-                                                            lambda plan: table.referee(self.number, plan))
+        self._measurement = measurement = KernelMeasurement(self._cell, setup.measure, setup.device, setup.masks, setup.seed,
+                                                            lambda plan: setup.judge(self.number, plan))
         try:
             outcome = measurement.get_ready()
             if outcome is None:
                 measurement.release_memory()
-                stopwatch = CudaStopwatch(table.device) if table.device.type == "cuda" else HostStopwatch()
+                stopwatch = CudaStopwatch(setup.device) if setup.device.type == "cuda" else HostStopwatch()
                 self.seat = Seat(self._cell.kernel, measurement.calls, stopwatch, Telemetry(gpu))
         except Exception as error:  # any kernel may raise anything
             outcome = self._failure(error, measurement.stage)
@@ -103,7 +108,7 @@ class _Player:
     def _failure(self, error: Exception, where: str) -> Outcome:
         """The outcome of an exception. Raises DeviceLost where it has left the device unusable."""
         outcome = failure(error, where)
-        if _is_lost(self._table.device):
+        if _is_lost(self._setup.device):
             raise DeviceLost(self.number, outcome) from None
         return outcome
 
@@ -111,7 +116,7 @@ class _Player:
         """Forget its measurement and all memory that goes with it."""
         self.seat = self._measurement = None
         gc.collect()
-        if self._table.device.type == "cuda":
+        if self._setup.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner finds out
                 torch.cuda.empty_cache()
 
@@ -126,15 +131,15 @@ class _Player:
 
     def finish(self, ending: Ending, num_players: int, *, has_rival: bool) -> PlayerResult:
         """Its result: of the samples taken, if its timed calls were right, and if another player was timed to the end of its rounds."""
-        table, seat, measurement = self._table, self.seat, self._measurement
+        setup, seat, measurement = self._setup, self.seat, self._measurement
         if seat is None or measurement is None:
             assert self.result is not None, "a player that does not sit has left with a result"
             return PlayerResult(result=self.result)
-        table.begin(self.number)
+        setup.begin(self.number)
         if seat.error is not None:
             self.leave(failure(seat.error, self._cell.direction))
         elif not has_rival:
-            self.leave(Failed(type="NoRival", message=NO_RIVAL))
+            self.leave(NO_RIVAL)
         else:
             measurement.samples = _samples(seat, ending)
             try:
@@ -150,9 +155,9 @@ class _Player:
 
 
 class _Playoff:
-    def __init__(self, cells: Sequence[Cell], table: Table, gpu: Gpu | None) -> None:
-        self._table, self._gpu = table, gpu
-        self._players = [_Player(number, cell, table) for number, cell in enumerate(cells)]
+    def __init__(self, cells: Sequence[Cell], setup: PlayoffSetup, gpu: Gpu | None) -> None:
+        self._setup, self._gpu = setup, gpu
+        self._players = [_Player(number, cell, setup) for number, cell in enumerate(cells)]
         self._num_rounds, self._direction = 0, cells[0].direction
 
     def run(self) -> list[PlayerResult]:
@@ -210,7 +215,7 @@ class _Playoff:
 
     def _play(self, players: Sequence[_Player]) -> Rounds:
         seats = {id(player.seat): player.number for player in players}
-        table, at_work = self._table, 0
+        setup, at_work = self._setup, 0
 
         def is_crowded(error: Exception) -> bool:
             return len(players) > 2 and isinstance(failure(error, ""), OutOfMemory)
@@ -218,14 +223,14 @@ class _Playoff:
         def begin(seat: Seat) -> None:
             nonlocal at_work
             at_work = seats[id(seat)]
-            table.begin(at_work)
+            setup.begin(at_work)
 
         if len(players) < 2:
             return Rounds(0, "decided")
         try:
-            rounds = play_rounds([player.seat for player in players if player.seat is not None], table.rules, table.measure.warmup,
+            rounds = play_rounds([player.seat for player in players if player.seat is not None], setup.rules, setup.measure.warmup,
                                  num_players=len(self._players), first_round=self._num_rounds, begin=begin,
-                                 must_end=lambda error: is_crowded(error) or _is_lost(table.device))
+                                 must_end=lambda error: is_crowded(error) or _is_lost(setup.device))
         except Exception as error:
             if is_crowded(error):
                 raise _Crowded from None

@@ -1,22 +1,16 @@
-"""The play-off: the fastest methods of a case, timed again in turn. Its rules, its case, and the order of its calls.
-
-A case is one problem on one model of device. All its cells ask the same of different kernels.
-"""
+"""The rules of play-offs, as a study has them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.cell import AS_RELEASED, Cell
-from longca.core.schema import Count, Frozen
+from longca.core.cell import Cell
+from longca.core.playoff.case import may_play
+from longca.core.playoff.turns import MOST_PLAYERS, MOST_ROUNDS
+from longca.core.schema import Frozen
 from longca.core.units import parse_length
-
-MOST_PLAYERS, MOST_ROUNDS = 1_000, 1_000_000
-Ending = Literal["decided", "rounds", "time"]
 
 
 class PlayoffRules(Frozen):
@@ -62,50 +56,3 @@ class PlayoffRules(Frozen):
         if self.max_rounds < self.min_rounds:
             raise ValueError(f"`max_rounds` is {self.max_rounds}, less than `min_rounds`, {self.min_rounds}")
         return self
-
-
-class Turns(Frozen):
-    """The order of a player's timed calls among those of all players."""
-
-    num_players: int = Field(ge=2, le=MOST_PLAYERS)
-    """that began; some may have left"""
-    numbers: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_ROUNDS)]
-    """of each sample: round · num_players + place in the round. All rounds of a play-off are numbered in the order played"""
-    ending: Ending
-    """why the rounds ended: the order was decided, their number, or time"""
-
-    @model_validator(mode="after")
-    def _ascending(self) -> Turns:
-        if any(before >= after for before, after in zip(self.numbers, self.numbers[1:], strict=False)):
-            raise ValueError("the turns of a player must ascend")
-        return self
-
-    @property
-    def rounds(self) -> tuple[int, ...]:
-        """The round of each sample. Samples of two players from one round are a pair."""
-        return tuple(number // self.num_players for number in self.numbers)
-
-
-def case_fields(cell: Cell) -> dict[str, Any]:
-    """All that a kernel cell asks for but its kernel: equal for the cells of one case."""
-    return {name: value for name, value in cell.model_dump().items() if name not in ("kernel", "kind")}
-
-
-def case_id(cell: Cell, device: str) -> str:
-    """16 hexadecimal digits that name the case of a kernel cell on a model of device."""
-    canonical = json.dumps({**case_fields(cell), "device": device}, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def playoff_id(case: str, run_id: str) -> str:
-    """16 hexadecimal digits that name the play-off of a case in a run."""
-    return hashlib.sha256(f"{case} {run_id}".encode()).hexdigest()[:16]
-
-
-def may_play(cell: Cell) -> bool:
-    """True for cells that can be played off.
-
-    They are kernels whose calls are timed alone. Kernels that repeat a defect are left out. Strategies of context parallelism are not
-    played off yet.
-    """
-    return cell.kind == "kernel" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 
 from longca.core.record import Record
+from longca.store.beside.files import RecordFiles
 from longca.store.hardware import Hardware
-from longca.store.record_files import RecordFiles
 from longca.store.view import View
 
 

@@ -1,0 +1,34 @@
+"""The order of calls in a play-off."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from longca.core.schema import Count, Frozen
+
+MOST_PLAYERS, MOST_ROUNDS = 1_000, 1_000_000
+Ending = Literal["decided", "rounds", "time"]
+
+
+class Turns(Frozen):
+    """The order of a player's timed calls among those of all players."""
+
+    num_players: int = Field(ge=2, le=MOST_PLAYERS)
+    """that began; some may have left"""
+    numbers: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_ROUNDS)]
+    """of each sample: round · num_players + place in the round. All rounds of a play-off are numbered in the order played"""
+    ending: Ending
+    """why the rounds ended: the order was decided, their number, or time"""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Turns:
+        if any(before >= after for before, after in zip(self.numbers, self.numbers[1:], strict=False)):
+            raise ValueError("the turns of a player must ascend")
+        return self
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """The round of each sample. Samples of two players from one round are a pair."""
+        return tuple(number // self.num_players for number in self.numbers)

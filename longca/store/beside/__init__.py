@@ -1,0 +1,1 @@
+"""Records that stand beside those of the cells: of play-offs, and repeats."""
