@@ -110,7 +110,7 @@ class Resolutions:
         own = [resolution for key, members in groups.items() if (resolution := self._of_study(*key, members))]
         replaced = {(entry.device, entry.relation) for entry in own}
         kept = [entry for entry in self.entries if (entry.device, entry.relation) not in replaced]
-        return Resolutions((*kept, *own)) if own else self
+        return Resolutions(tuple(_at_least(entry, own) for entry in (*kept, *own))) if own else self
 
     def _of_study(self, device: str, relation: Relation, pairs: Sequence[RepeatPair]) -> Resolution | None:
         known = self.of(device, relation)
@@ -153,6 +153,22 @@ def _tail(count: int, beyond: int) -> float:
     """The probability that so many or more of `count` pairs differ by more than nineteen in twenty do."""
     miss = 1 - QUANTILE
     return 1 - sum(comb(count, index) * miss**index * QUANTILE ** (count - index) for index in range(beyond))
+
+
+def _at_least(entry: Resolution, own: Sequence[Resolution]) -> Resolution:
+    """The entry, or that of a closer relation of the study itself which is larger: farther ones differ more."""
+    position = RELATIONS.index(entry.relation)
+    closer = [
+        one
+        for one in own
+        if one.device == entry.device
+        and RELATIONS.index(one.relation) < position
+        and one.log_ratio > entry.log_ratio
+    ]
+    if not closer:
+        return entry
+    largest = max(closer, key=lambda one: one.log_ratio)
+    return replace(entry, log_ratio=largest.log_ratio, num_pairs=largest.num_pairs, is_own=True)
 
 
 def _borrowed(entry: Resolution, what: str) -> Resolution:

@@ -45,6 +45,10 @@ def test_worse_repeats_of_a_study_widen_it_and_better_ones_do_not():
         and "of this study" in str(worse.of(GPU, "model"))
     )
     assert worse.of(GPU, "run") == KNOWN.of(GPU, "run")
+    close = KNOWN.widened(repeats(30, 0.1, "run"))
+    assert close.of(GPU, "model").log_ratio == close.of(GPU, "run").log_ratio > log(1.1), (
+        "farther ones differ more"
+    )
 
 
 def test_the_halves_of_a_playoff_are_its_repeats():
