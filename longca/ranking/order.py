@@ -34,6 +34,12 @@ class RankedMethod:
     """it is not the first and not told apart from it; where there was a play-off, in this alone"""
     in_playoff: bool = False
 
+    @property
+    def scatters(self) -> bool:
+        """It is tied only because samples scatter: the medians differ by more than repeats do."""
+        lead = self.behind
+        return self.is_tied and lead is not None and abs(lead.log_ratio) > lead.log_resolution
+
 
 @dataclass(frozen=True)
 class Standing:

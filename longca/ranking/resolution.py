@@ -156,7 +156,7 @@ def _tail(count: int, beyond: int) -> float:
 
 
 def _at_least(entry: Resolution, own: Sequence[Resolution]) -> Resolution:
-    """The entry, or that of a closer relation of the study itself which is larger: farther ones differ more."""
+    """The entry, raised to that of a closer relation of the study itself: farther ones differ more."""
     position = RELATIONS.index(entry.relation)
     closer = [
         one

@@ -15,7 +15,7 @@ from longca.store.text import number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
 MOST_NAMES = 4  # of methods in a sentence; of more their number is told
-MOST_TIED = 6  # of methods that tie with the first of a case
+MOST_TIED = 7  # of methods that tie in a case
 RateText = Callable[[float], str]
 
 
@@ -89,11 +89,16 @@ def verdict(case: Standing, rate_text: RateText) -> str:
         if case.played_off:
             return f"{first.method} is the fastest of {len(case.entries)}, by a play-off: {rate}, {lead}."
         return f"{first.method} leads {len(case.entries)}: {rate}, {lead}. {basis}"
-    tied = case.leaders[1:]
+    tied = [
+        f"{entry.method}{' (samples scatter)' if entry.scatters else ''}"
+        for entry in case.entries
+        if entry.is_tied
+    ]
     rest = next((entry for entry in case.entries if entry.method not in case.leaders), None)
     after = f"; then {rest.method} at {share_text(rest.share)}" if rest else ""
+    leaders = names([f"{first.method} ({rate})", *tied], MOST_TIED)
     return (
-        f"A tie of {len(case.leaders)} in front: {first.method} ({rate}) and {names(tied, MOST_TIED)}{after}. "
+        f"A tie of {len(case.leaders)} in front: {leaders}{after}. "
         f"{'By a play-off.' if case.played_off else basis}"
     )
 
@@ -105,7 +110,9 @@ def margin(case: Standing, place: int) -> str:
         return "alone"
     if place == 1:
         return "tied" if not case.is_clear else "fastest" if case.played_off else "leads"
-    return "tied with the first" if entry.is_tied else f"{number(1 / entry.share)}× slower"
+    if entry.is_tied:
+        return "tied: samples scatter" if entry.scatters else "tied with the first"
+    return f"{number(1 / entry.share)}× slower"
 
 
 def worst_text(worst: WorstShare) -> str:

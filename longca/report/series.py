@@ -168,11 +168,6 @@ def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     return others & data["mask"].isin(set(data["mask"][~others]))
 
 
-def without_repeats(data: pd.DataFrame) -> pd.DataFrame:
-    """The points of masks that count: all but repeats (column `is_repeat`), and these where there is nothing else."""
-    return data if data.is_repeat.all() else data[~data.is_repeat]
-
-
 def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,
            unit: str) -> pd.DataFrame:
     """One row for each combination of `by`: seeds of one cell are put together.
