@@ -74,9 +74,9 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     """The outcome of one case in a sentence or two.
 
     "band is the fastest of 12, by a play-off: 512 TFLOP/s, 8.0 % faster than fa4 (6.1 to 9.9 %)."
-    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). Two devices of one model, not played
-    off." "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not
-    played off."
+    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). One device in two runs, not played off."
+    "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played
+    off."
     """
     first, rate = case.first, rate_text(case.first.rate)
     if not case.is_compared:
@@ -104,7 +104,7 @@ def verdict(case: Standing, rate_text: RateText) -> str:
 
 
 def margin(case: Standing, place: int) -> str:
-    """The words beside the method at that place of a case: "first", "leads", "tied", "1.20× slower"."""
+    """The words beside the method at that place of a case: "fastest", "leads", "tied", "1.20× slower"."""
     entry = case.entries[place - 1]
     if not case.is_compared:
         return "alone"
@@ -218,11 +218,11 @@ def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
     """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run
     them all, band loses least: …"."""
     everywhere = sorted(
-        (one for one in found if one.num_cases == total and one.worst),
-        key=lambda one: (-_share(one), one.method),
+        (tally for tally in found if tally.num_cases == total and tally.worst),
+        key=lambda tally: (-_share(tally), tally.method),
     )
     missing = Counter(
-        "not asked" if not one.num_could_not else "could not" for one in found if 0 < one.num_cases < total
+        "could not" if tally.num_could_not else "not asked" for tally in found if 0 < tally.num_cases < total
     )
     not_asked = missing["not asked"]
     parts = [f"{missing['could not']} could not run some"] if missing["could not"] else []

@@ -72,7 +72,7 @@ def tallies(
         {entry.method for case in (*standings.values(), *aside.values()) for entry in case.entries}
     )
     found = [_tally(method, standings, aside, reason) for method in methods]
-    return sorted(found, key=lambda one: (-one.num_cases, -one.mean, one.method))
+    return sorted(found, key=lambda tally: (-tally.num_cases, -tally.mean, tally.method))
 
 
 def num_open(standings: Mapping[Any, Standing]) -> int:
