@@ -15,6 +15,7 @@ from longca.store.text import number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
 MOST_NAMES = 4  # of methods in a sentence; of more their number is told
+MOST_TIED = 6  # of methods that tie with the first of a case
 RateText = Callable[[float], str]
 
 
@@ -92,7 +93,7 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     rest = next((entry for entry in case.entries if entry.method not in case.leaders), None)
     after = f"; then {rest.method} at {share_text(rest.share)}" if rest else ""
     return (
-        f"A tie of {len(case.leaders)} in front: {first.method} ({rate}) and {', '.join(tied)}{after}. "
+        f"A tie of {len(case.leaders)} in front: {first.method} ({rate}) and {names(tied, MOST_TIED)}{after}. "
         f"{'By a play-off.' if case.played_off else basis}"
     )
 

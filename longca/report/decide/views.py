@@ -164,7 +164,8 @@ def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str
     entries = {(mask, entry.method): _placed(case, entry) for mask, case in of_masks.items() for entry in case.entries}
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
     counting = {name.mask_label: case for name, case in found.counting.items()}
-    columns = [_column(tally, len(counting)) for tally in tallies(counting, of_masks)]
+    aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
+    columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
     return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
                    [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost, len(counting))
 
