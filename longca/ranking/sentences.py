@@ -183,7 +183,7 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
     if not compared:
         return f"no two {things} ran the same: there is nothing to compare."
     total, played, num_ties = len(compared), num_played_off(compared), num_open(compared)
-    verb = f"is the fastest {thing}" if played == total else "leads alone"
+    verb, none = ("is the fastest", "is") if played == total else ("leads alone", "leads alone")
     counts = Counter(case.first.method for case in compared.values() if case.is_clear)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     cases = f"{plural(total, 'case')}{f' ({covered})' if covered else ''}"
@@ -199,7 +199,7 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
             if rest > 0
             else ""
         )
-        opening += f"; in {num_ties} no {thing} {verb}" if num_ties else ""
+        opening += f"; in {num_ties} no {thing} {none}" if num_ties else ""
     if played != total:
         opening += f". {'No case was' if not played else f'{played} of them {was(played)}'} played off"
     if ordered and ordered[0][1] == len(standings):
