@@ -51,7 +51,7 @@ def content() -> dict[str, Any]:
     assert rows.device.unique().tolist() == [device]
     head_dim, dtype = (rows[column].unique().tolist() for column in ("head_dim", "dtype"))
     assert len(head_dim) == len(dtype) == 1
-    of_direction = {way: _undelayed(points(rows[rows.direction == way], CASE)) for way in ("fwd", "bwd")}
+    of_direction = {way: _undelayed(points(rows.loc[rows.direction == way], CASE)) for way in ("fwd", "bwd")}
     of_direction[TRAINING] = {
         key: one
         for key, forward in of_direction["fwd"].items()
@@ -84,11 +84,11 @@ def text() -> str:
 def _rows() -> pd.DataFrame:
     """The cells that may be ranked, of kernels that may be chosen."""
     table, _ = load_columns(RECORDS, COLUMNS)
-    table = table[is_ranked(table) & (table.status == "ok")]
-    table = table[~table.mask_params.str.contains("paper_compat=True")]
+    table = table.loc[is_ranked(table) & (table.status == "ok")]
+    table = table.loc[~table.mask_params.str.contains("paper_compat=True")]
     compiling = table.groupby("method").compile_ms.median()
     transposing = {kernel.name for kernel in Registry("kernel").load_all() if kernel.transposes}
-    return table[~table.method.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
+    return table.loc[~table.method.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
 
 
 def _device() -> tuple[str, str]:
