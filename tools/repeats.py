@@ -149,10 +149,11 @@ def finding(found: Sequence[RepeatPair]) -> str:
     }
     before, now, rest = (" and ".join(values) for values in shares.values())
     return (
-        "**Two kernels are told apart only if their medians differ by more than repeats of identical cells do.**\n"
+        "**Two kernels are told apart only if their medians differ by more than repeats of identical cells "
+        "do.**\n"
         f"95 of 100 such repeats (A/A) on two GPUs of one model differ by at most {limits}.\n"
-        f"The rule that pages had before called {before} of all repeats different. This rule calls {now} of them\n"
-        f"different, and {rest} of those that were held out when the limits were made."
+        f"The rule that pages had before called {before} of all repeats different. This rule calls {now} of\n"
+        f"them different, and {rest} of those that were held out when the limits were made."
     )
 
 

@@ -156,18 +156,18 @@ def _tail(count: int, beyond: int) -> float:
 
 
 def _at_least(entry: Resolution, own: Sequence[Resolution]) -> Resolution:
-    """The entry, or that of a closer relation of the study itself which is larger: farther ones differ more."""
+    """The entry, raised to that of a closer relation of the study itself: farther ones differ more."""
     position = RELATIONS.index(entry.relation)
     closer = [
-        one
-        for one in own
-        if one.device == entry.device
-        and RELATIONS.index(one.relation) < position
-        and one.log_ratio > entry.log_ratio
+        other
+        for other in own
+        if other.device == entry.device
+        and RELATIONS.index(other.relation) < position
+        and other.log_ratio > entry.log_ratio
     ]
     if not closer:
         return entry
-    largest = max(closer, key=lambda one: one.log_ratio)
+    largest = max(closer, key=lambda other: other.log_ratio)
     return replace(entry, log_ratio=largest.log_ratio, num_pairs=largest.num_pairs, is_own=True)
 
 

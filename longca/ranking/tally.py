@@ -63,8 +63,8 @@ def tallies(
 
     Args:
         standings: by a key that names the case.
-        also: further cases that are shown, but do not count: their methods have a tally all the same, and worst
-            shares say what they leave out there.
+        also: further cases that are shown, but do not count. Their methods have a tally all the same, and
+            worst shares say what they leave out there.
         reason: why they do not count, in a word or two.
     """
     aside = also or {}
@@ -72,7 +72,7 @@ def tallies(
         {entry.method for case in (*standings.values(), *aside.values()) for entry in case.entries}
     )
     found = [_tally(method, standings, aside, reason) for method in methods]
-    return sorted(found, key=lambda one: (-one.num_cases, -one.mean, one.method))
+    return sorted(found, key=lambda tally: (-tally.num_cases, -tally.mean, tally.method))
 
 
 def num_open(standings: Mapping[Any, Standing]) -> int:
@@ -114,7 +114,7 @@ def _tally(
 
 
 def _worst(compared: Mapping[Any, RankedMethod], aside: Mapping[str, Sequence[float]]) -> WorstShare | None:
-    """The worst share of the cases, with what else is lower: results of them, and shares that stand aside for a
+    """The worst share of the cases, with what is lower: noisy results, and shares that stand aside for a
     reason."""
     if not compared:
         return None

@@ -182,10 +182,11 @@ def _column(tally: Tally, num_masks: int) -> Column:
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
     least = f"Worst: {worst_text(worst)} of the best, under {worst.where}" if worst else "It was compared with no other method."
-    rest = [f"{count} {words}" for count, words in ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked")) if count]
+    lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"))
+    rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
     tip = f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks" \
-          f"{f' ({chr(44).join(rest)})' if rest else ''}, {leads}.\n{least}"
+          f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
     return Column(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
 
 
