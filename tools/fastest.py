@@ -1,11 +1,12 @@
-"""Writes longca/dispatch/fastest.json, by which `longca.attention` chooses a kernel, from the committed records of one device.
+"""Writes longca/dispatch/fastest.json, by which `longca.attention` chooses, from the records of one device.
 
     python -m tools.fastest
 
-For each kind of mask, heads and length it holds the kernels that were quicker than `band`, the quickest first, with how many times as
-quick they were: the geometric mean over all masks of that kind, of which it must have run each. A kernel that `longca.ranking` does not
-tell apart from `band` is not in it. Forward and backward together are one call each, as in training. Kernels are left out that would copy
-all tensors into a layout of their own, which records do not time, or that compile for each new mask.
+For each kind of mask, heads and length it holds the kernels that were quicker than `band`, the quickest
+first, with how many times as quick they were: the geometric mean over all masks of that kind, of which it
+must have run each. A kernel that `longca.ranking` does not tell apart from `band` is not in it. Forward and
+backward together are one call each, as in training. Kernels are left out that would copy all tensors into a
+layout of their own, which records do not time, or that compile for each new mask.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Key = tuple[Any, ...]
 RECORDS = (ROOT / "reports/h100/h100-dense.parquet", ROOT / "reports/h100/h100-sparse.parquet")
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "compile_ms")))
 CASE = ("mask", "mask_params", "corpus", "seqlen", "num_q_heads", "num_kv_heads")
-MOST_COMPILE_MS = 100  # of a kernel for each new mask, in the middle of all cells: loops with a mask each step must not wait for it
+MOST_COMPILE_MS = 100  # for each new mask, the median: loops with a mask each step must not wait
 MOST_TOKENS = 4096  # of the masks that are built for their traits
 
 
@@ -50,19 +51,31 @@ def content() -> dict[str, Any]:
     assert rows.device.unique().tolist() == [device]
     head_dim, dtype = (rows[column].unique().tolist() for column in ("head_dim", "dtype"))
     assert len(head_dim) == len(dtype) == 1
-    of_direction = {way: _undelayed(points(rows[rows.direction == way], CASE)) for way in ("fwd", "bwd")}
-    of_direction[TRAINING] = {key: one for key, forward in of_direction["fwd"].items()
-                              if (one := together(forward, of_direction["bwd"].get(key)))}
-    return {"device": device, "compute_capability": capability, "head_dim": head_dim[0], "dtype": dtype[0],
-            "records": [path.stem for path in RECORDS], **{way: of_points(of_direction[way]) for way in ("fwd", TRAINING)}}
+    of_direction = {way: _undelayed(points(rows.loc[rows.direction == way], CASE)) for way in ("fwd", "bwd")}
+    of_direction[TRAINING] = {
+        key: one
+        for key, forward in of_direction["fwd"].items()
+        if (one := together(forward, of_direction["bwd"].get(key)))
+    }
+    return {
+        "device": device,
+        "compute_capability": capability,
+        "head_dim": head_dim[0],
+        "dtype": dtype[0],
+        "records": [path.stem for path in RECORDS],
+        **{way: of_points(of_direction[way]) for way in ("fwd", TRAINING)},
+    }
 
 
 def text() -> str:
     """The file: one line for each length."""
+
     def lines(value: Any, depth: int) -> str:
         if not isinstance(value, dict) or not any(isinstance(part, dict) for part in value.values()):
             return json.dumps(value)
-        inner = ",\n".join(f'{" " * depth}{json.dumps(key)}: {lines(part, depth + 1)}' for key, part in value.items())
+        inner = ",\n".join(
+            f"{' ' * depth}{json.dumps(key)}: {lines(part, depth + 1)}" for key, part in value.items()
+        )
         return f"{{\n{inner}\n{' ' * (depth - 1)}}}"
 
     return lines(content(), 1) + "\n"
@@ -71,11 +84,11 @@ def text() -> str:
 def _rows() -> pd.DataFrame:
     """The cells that may be ranked, of kernels that may be chosen."""
     table, _ = load_columns(RECORDS, COLUMNS)
-    table = table[is_ranked(table) & (table.status == "ok")]
-    table = table[~table.mask_params.str.contains("paper_compat=True")]
+    table = table.loc[is_ranked(table) & (table.status == "ok")]
+    table = table.loc[~table.mask_params.str.contains("paper_compat=True")]
     compiling = table.groupby("method").compile_ms.median()
     transposing = {kernel.name for kernel in Registry("kernel").load_all() if kernel.transposes}
-    return table[~table.method.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
+    return table.loc[~table.method.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
 
 
 def _device() -> tuple[str, str]:
@@ -93,7 +106,11 @@ _seen: dict[tuple[str, str, int], Traits] = {}
 def _traits(name: str, params: str, seqlen: int) -> Traits:
     key = name, params, min(seqlen, MOST_TOKENS)
     if key not in _seen:
-        given = {part.partition("=")[0]: yaml.safe_load(part.partition("=")[2]) for part in params.split(", ") if part}
+        given = {
+            part.partition("=")[0]: yaml.safe_load(part.partition("=")[2])
+            for part in params.split(", ")
+            if part
+        }
         _seen[key] = build_mask(name, seqlen=key[2], **given).traits
     return _seen[key]
 
@@ -109,7 +126,9 @@ def of_points(found: Mapping[Key, MeasuredPoint]) -> dict[str, Any]:
     Args:
         found: by the values of `CASE`, and the kernel.
     """
-    groups: dict[tuple[str, str, int], dict[str, dict[Key, MeasuredPoint]]] = defaultdict(lambda: defaultdict(dict))
+    groups: dict[tuple[str, str, int], dict[str, dict[Key, MeasuredPoint]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for (*case, kernel), one in found.items():
         mask, params, _, seqlen, num_q_heads, num_kv_heads = case
         kind = mask_kind(_traits(mask, params, seqlen)), head_kind(num_q_heads, num_kv_heads), seqlen
@@ -122,7 +141,9 @@ def of_points(found: Mapping[Key, MeasuredPoint]) -> dict[str, Any]:
 
 
 def leads(by_kernel: Mapping[str, Mapping[Key, MeasuredPoint]]) -> dict[str, float]:
-    """Kernel → how many times as quick as `band`, the quickest first: those that ran all its cases and are told apart from it.
+    """Kernel → how many times as quick as `band`, the quickest first.
+
+    Those that ran all its cases and are told apart from it.
 
     Args:
         by_kernel: kernel → case → its point.
@@ -133,11 +154,14 @@ def leads(by_kernel: Mapping[str, Mapping[Key, MeasuredPoint]]) -> dict[str, flo
             lead = mean_lead([compare(of_kernel[case], own[case]) for case in own])
             if lead.order == "more":
                 found[kernel] = lead.ratio
-    return {kernel: round(found[kernel], 2) for kernel in sorted(found, key=lambda kernel: (-found[kernel], kernel))}
+    return {
+        kernel: round(found[kernel], 2)
+        for kernel in sorted(found, key=lambda kernel: (-found[kernel], kernel))
+    }
 
 
 def together(forward: MeasuredPoint, backward: MeasuredPoint | None) -> MeasuredPoint | None:
-    """Forward and backward as one call, in calls a second; None if one of the two is missing or they share no seed."""
+    """Forward and backward as one call, in calls a second; None if one is missing or they share no seed."""
     if backward is None:
         return None
     own = _summed(forward.measurements, backward.measurements)
@@ -153,14 +177,33 @@ def _summed(forward: Sequence[Measurement], backward: Sequence[Measurement]) -> 
 
 def _sum(forward: Measurement, backward: Measurement) -> Measurement:
     times = [median(one.times_ms) for one in (forward, backward)]
-    shorter = math.hypot(*(time * (1 - one.rate / one.high) for time, one in zip(times, (forward, backward), strict=True)))
-    longer = math.hypot(*(time * (one.rate / one.low - 1) for time, one in zip(times, (forward, backward), strict=True)))
-    unit, run, playoff = (" ".join(filter(None, (getattr(forward, name), getattr(backward, name)))) for name in ("unit", "run", "playoff"))
-    of_rounds = [dict(zip(one.rounds or range(len(one.times_ms)), one.times_ms, strict=False)) for one in (forward, backward)]
+    shorter = math.hypot(
+        *(time * (1 - one.rate / one.high) for time, one in zip(times, (forward, backward), strict=True))
+    )
+    longer = math.hypot(
+        *(time * (one.rate / one.low - 1) for time, one in zip(times, (forward, backward), strict=True))
+    )
+    unit, run, playoff = (
+        " ".join(filter(None, (getattr(forward, name), getattr(backward, name))))
+        for name in ("unit", "run", "playoff")
+    )
+    of_rounds = [
+        dict(zip(one.rounds or range(len(one.times_ms)), one.times_ms, strict=False))
+        for one in (forward, backward)
+    ]
     shared = [number for number in of_rounds[0] if number in of_rounds[1]]
     total = sum(times)
-    return replace(forward, rate=1e3 / total, low=1e3 / (total + longer), high=1e3 / (total - shorter), unit=unit, run=run,
-                   playoff=playoff, rounds=tuple(shared), times_ms=tuple(of_rounds[0][number] + of_rounds[1][number] for number in shared))
+    return replace(
+        forward,
+        rate=1e3 / total,
+        low=1e3 / (total + longer),
+        high=1e3 / (total - shorter),
+        unit=unit,
+        run=run,
+        playoff=playoff,
+        rounds=tuple(shared),
+        times_ms=tuple(of_rounds[0][number] + of_rounds[1][number] for number in shared),
+    )
 
 
 def main() -> None:

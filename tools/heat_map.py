@@ -108,7 +108,7 @@ def finding(records: Path = RECORDS) -> Finding:
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
     kernels = [one.method for one in tallies(found)]
-    return Finding(asked.device[0], int(asked.head_dim[0]), asked["dtype"][0], masks, kernels, found, len(table),
+    return Finding(asked.device[0], int(asked.head_dim[0]), str(asked["dtype"].iloc[0]), masks, kernels, found, len(table),
                    int(table.num_samples.sum()))
 
 

@@ -1,4 +1,4 @@
-"""The judgement of a claim by records of several models of GPUs: each model is judged by itself, the study's first."""
+"""Verdicts by records of several models of GPUs: each model is judged by itself, the study's first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdict]:
-    """The verdict on each claim by the records of one model of GPU, with those by other models' records in `elsewhere`.
+    """The verdict on each claim by the records of one model of GPU; those by others are in its `elsewhere`.
 
-    The study's GPU decides, unless its records leave the claim open and those of another GPU do not; of several others, the one with the
-    most cells behind its verdict. Each finding names its GPU.
+    The study's GPU decides, unless its records leave the claim open and those of another GPU do not; of
+    several others, the one with the most cells behind its verdict. Each finding names its GPU.
 
     Args:
         table: as of `Claim.judge`, of any devices.
@@ -30,11 +30,22 @@ def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdict]:
 
 def _judged(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:
     verdicts = [_of_gpu(claim, rows, gpu) for gpu, rows in tables.items()]
-    first, *others = sorted(verdicts, key=lambda verdict: (not verdict.cell_ids, verdict.status == OPEN, STUDY_GPU not in verdict.gpu,
-                                                           -len(verdict.cell_ids)))
+    first, *others = sorted(
+        verdicts,
+        key=lambda verdict: (
+            not verdict.cell_ids,
+            verdict.status == OPEN,
+            STUDY_GPU not in verdict.gpu,
+            -len(verdict.cell_ids),
+        ),
+    )
     return replace(first, elsewhere=tuple(verdict for verdict in others if verdict.cell_ids))
 
 
 def _of_gpu(claim: Claim, rows: pd.DataFrame, gpu: str) -> Verdict:
     verdict = claim.judge(rows)
-    return replace(verdict, gpu=gpu, finding=f"On {gpu}: {verdict.finding}") if verdict.cell_ids else replace(verdict, gpu=gpu)
+    return (
+        replace(verdict, gpu=gpu, finding=f"On {gpu}: {verdict.finding}")
+        if verdict.cell_ids
+        else replace(verdict, gpu=gpu)
+    )

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.ranking.table import counted, measurements, resolutions_of
+from longca.ranking.table import ABSENT, counted, measurements, resolutions_of
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STUDY_GPU = "H100"
-NOT_ASKED = "unavailable"  # the status of a method that is not installed
 ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
-"""two columns and an attribute that `prepared` adds: "own", "played" (of a play-off) or ""; the measurement; the resolutions"""
+"""what `prepared` adds: columns with "own", "played" (in a play-off) or "", and with the measurement; and an
+attribute with the resolutions"""
 
 
 def prepared(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with what `points` needs of the ranking: computed once, if several questions are asked of it."""
+    """The table with what `points` needs of the ranking, computed once for all questions to it."""
     import pandas as pd
 
     if ROLE in table:
         return table
-    asked = (table.device_type == "cuda") & is_ranked(table) & (table.status != NOT_ASKED)
+    asked = (table.device_type == "cuda") & is_ranked(table) & (table.status != ABSENT)
     rows = table.loc[asked]
     roles = counted(rows).map({True: "own", False: ""})
     if "playoff" in rows:

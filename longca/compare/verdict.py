@@ -10,7 +10,9 @@ from longca.compare.pairs import RecordPair
 from longca.compare.side import Side
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare
 
-OutcomeOfPair = Literal["slower", "broke", "faster", "fixed", "ambiguous", "same", "new", "gone", "incomparable", "untimed"]
+OutcomeOfPair = Literal[
+    "slower", "broke", "faster", "fixed", "ambiguous", "same", "new", "gone", "incomparable", "untimed"
+]
 OUTCOMES: tuple[OutcomeOfPair, ...] = get_args(OutcomeOfPair)
 TIMED = ("faster", "slower", "same", "ambiguous")
 Basis = Literal["time", "rate", "share of peak"]
@@ -20,13 +22,14 @@ Basis = Literal["time", "rate", "share of peak"]
 class Rule:
     """Rules by which pairs are judged, beside those of `longca.ranking`.
 
-    Two speeds are the same if they differ by no more than repeats of one cell do: on the same device in two runs, or on another device
-    of the model. Else they are ambiguous if their own samples do not tell them apart (of a published rate, its reading). Otherwise B is
-    faster or slower. Swapping A and B swaps faster and slower, and leaves the rest.
+    Two speeds are the same if they differ by no more than repeats of one cell do: on the same device in two
+    runs, or on another device of the model. Else they are ambiguous if their own samples do not tell them
+    apart (of a published rate, its reading). Otherwise B is faster or slower. Swapping A and B swaps faster
+    and slower, and leaves the rest.
     """
 
     tolerance: float | None = None
-    """speeds that differ by no more are the same though they are told apart: the larger over the smaller, less 1"""
+    """speeds that differ by no more are the same, even if told apart: the larger over the smaller, less 1"""
     by_rate: bool = False
     """rates are compared as they are, even across models of GPUs"""
 
@@ -50,9 +53,16 @@ class PairVerdict:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON. `ratio_low` and `ratio_high` are as far as repeats and samples allow."""
         lead = self.lead
-        return {"outcome": self.outcome, "why": self.why, "ratio": self.ratio, "basis": self.basis,
-                "ratio_low": lead and lead.low, "ratio_high": lead and lead.high, "relation": lead and lead.relation,
-                "resolution": lead and math.expm1(lead.log_resolution)}
+        return {
+            "outcome": self.outcome,
+            "why": self.why,
+            "ratio": self.ratio,
+            "basis": self.basis,
+            "ratio_low": lead and lead.low,
+            "ratio_high": lead and lead.high,
+            "relation": lead and lead.relation,
+            "resolution": lead and math.expm1(lead.log_resolution),
+        }
 
 
 def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
@@ -60,7 +70,8 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
 
     slower, faster, ambiguous, same: both sides have a number; see `Rule`.
     broke, fixed: only A, only B has a number. new, gone: only B, only A was asked.
-    incomparable: both have a number, or one has, but for another request, mask or GPU. untimed: neither side has a number.
+    incomparable: both have a number, or one has, but for another request, mask or GPU.
+    untimed: neither side has a number.
     """
     a, b = pair.a, pair.b
     if a is None:
@@ -75,7 +86,11 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
             return PairVerdict("untimed", f"{a.status} here: {a.reason}")
         if a.status != "ok" and b.status != "ok":
             return PairVerdict("untimed", a.status if a.status == b.status else f"{a.status} → {b.status}")
-        return PairVerdict("broke", f"{b.status}: {b.reason}") if a.status == "ok" else PairVerdict("fixed", f"was {a.status}: {a.reason}")
+        return (
+            PairVerdict("broke", f"{b.status}: {b.reason}")
+            if a.status == "ok"
+            else PairVerdict("fixed", f"was {a.status}: {a.reason}")
+        )
     found = _lead(a, b, rule)
     if isinstance(found, str):
         return PairVerdict("incomparable", found)
@@ -100,7 +115,7 @@ def _different(a: Side, b: Side) -> str:
 
 
 def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
-    """(basis, lead of B over A), or why there is none. The same request on the same model of GPU is compared by time alone."""
+    """(basis, lead of B over A), or why there is none. On the same model of GPU, time alone is compared."""
     one, other = a.measurement, b.measurement
     same_device = a.device == b.device != ""
     if same_device and one and other and a.time_ms and b.time_ms:
@@ -125,4 +140,6 @@ def _by_time(measured: Measurement, time_ms: float) -> Measurement:
 
 
 def _scaled(measured: Measurement, factor: float) -> Measurement:
-    return replace(measured, rate=measured.rate * factor, low=measured.low * factor, high=measured.high * factor)
+    return replace(
+        measured, rate=measured.rate * factor, low=measured.low * factor, high=measured.high * factor
+    )

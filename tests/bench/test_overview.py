@@ -1,6 +1,7 @@
 """The tables at the end of a run, from the records of a study."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,16 @@ def test_scores_that_are_remembered_have_the_standings_of_their_records():
     live, kept = Scoreboard(map(Score.of, records)), Scoreboard(Score.known(one.cell, CellFacts.of(one)) for one in records)
     assert [case.leaders for case in live.standings().values()] == [case.leaders for case in kept.standings().values()]
     assert finding(live) == finding(kept) and rate_tables(live, 200) == rate_tables(kept, 200)
+
+
+def test_a_play_off_decides_its_case():
+    board = _board(fa3=500, flex=490, sdpa=300)
+    for score, rate in zip(tuple(board.scores), (450, 520), strict=False):
+        assert score.measured is not None
+        board.add(replace(score, measured=replace(score.measured, rate=rate, low=rate, high=rate, playoff="p", times_ms=(1e3 / rate,) * 9)))
+    (case,) = board.standings().values()
+    assert [entry.method for entry in case.entries] == ["flex", "fa3", "sdpa"] and case.winner == "flex"
+    assert finding(board) == "On H200: flex is fastest on the one case, against 2 others, by up to 1.2×."
 
 
 def test_gpus_of_two_models_are_never_in_one_case():

@@ -182,6 +182,24 @@ def test_rates_within_the_resolution_or_their_own_samples_are_the_same(rate, hal
     assert Pair(second, first).order == {"more": "less", "less": "more"}.get(order, "same")
 
 
+def test_a_play_off_decides_between_its_kernels():
+    own = [*grid(500, kernel="fa3"), *grid(560, kernel="fa2"), *grid(400, kernel="flex")]
+    played = [*grid(600, kernel="fa3"), *grid(540, kernel="fa2")]
+    records = table(own, played).assign(playoff=["", "", "", "p", "p"])
+    fa3, fa2, flex = (points(records, kernel=name)[0] for name in ("fa3", "fa2", "flex"))
+    assert (fa3.rate, fa2.rate, flex.rate) == (600, 540, 400) and len(fa3.cell_ids) == 1
+    assert Pair(fa3, fa2).order == "more" and Pair(fa3, fa2).ratio == pytest.approx(600 / 540)
+    assert Pair(fa3, flex).ratio == pytest.approx(500 / 400), "flex did not play: both by themselves"
+
+
+def test_of_several_studies_one_counts():
+    """That which measured the most methods of the case: a cell that two studies measured is one point of one number."""
+    few = grid(300, kernel="fa3", study="few", started_at="2026-11-24T00:00:00Z")
+    records = table(few, grid(500, kernel=["fa3", "fa2"], study="dense", started_at="2026-11-23T00:00:00Z"))
+    (fa3,) = points(records, kernel="fa3")
+    assert fa3.rate == 500 and len(fa3.cells) == 1
+
+
 def test_several_masks_are_compared_by_all_seeds():
     records = table(grid(500, kernel="fa3", mask="full", seed=0), *(grid(rate, kernel="fa3", mask="full_document", seed=seed)
                                                                      for seed, rate in enumerate((100, 250, 300))))

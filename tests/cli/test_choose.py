@@ -14,6 +14,7 @@ from longca.store.export import export
 from longca.store.load import load_columns
 from longca.store.table import derived
 from tests.records import record
+from tests.support import ROOT
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 RATES = {"fa3": 660.0, "cudnn": 600.0, "flex": 430.0, "sdpa": 320.0, "naive": 60.0}
@@ -128,3 +129,11 @@ def test_the_records_that_come_with_the_project(longca):
                             (["sliding_window:windo=3"], "'window'")):
         wrong = longca("choose", *arguments)
         assert wrong.returncode == 2 and said in wrong.stderr and len(wrong.stderr.strip().splitlines()) == 1
+
+
+def test_the_guide_shows_what_is_answered(longca):
+    """And that is the page's answer: `tests/ranking/test_same_answers.py` compares the two."""
+    guide = (ROOT / "docs/guide/first-half-hour.md").read_text(encoding="utf-8")
+    command = "longca choose causal_document -s 32K -d bwd --gpu h100"
+    shown = guide.partition(f"$ {command}\n")[2].partition("\n…")[0]
+    assert shown and longca(*command.split()[1:], COLUMNS="80").stdout.startswith(shown)

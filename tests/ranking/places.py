@@ -1,4 +1,4 @@
-"""Places that say who is the fastest, each asked the same: committed cases of one GPU, the methods in front, and the lead of the first."""
+"""Places that rank, each asked the same: who is in front in a committed case, and by how much."""
 
 from __future__ import annotations
 
@@ -66,16 +66,25 @@ def shared_cases(gpu: str, count: int) -> list[SharedCase]:
     found: list[SharedCase] = []
     for study in STUDIES[gpu]:
         file = pq.ParquetFile(COMMITTED / gpu.lower() / f"{study}.parquet")
-        names = [name for name in (*CASE, "kernel", "is_control", "status") if name in file.schema_arrow.names]
+        names = [
+            name for name in (*CASE, "kernel", "is_control", "status") if name in file.schema_arrow.names
+        ]
         rows = file.read(names).to_pandas()
         is_asked = (rows.status == "ok") & (rows.kind == "kernel") & ~rows.is_control.astype(bool)
-        is_asked &= ~rows.mask_params.str.contains("paper_compat=True") & ~rows.kernel.str.startswith("as_released")
-        groups = rows[is_asked].groupby([name for name in CASE if name in rows], sort=True, dropna=False).groups
+        is_asked &= ~rows.mask_params.str.contains("paper_compat=True") & ~rows.kernel.str.startswith(
+            "as_released"
+        )
+        groups = (
+            rows[is_asked].groupby([name for name in CASE if name in rows], sort=True, dropna=False).groups
+        )
         groups = {key: list(places) for key, places in groups.items() if rows.kernel[places].nunique() > 1}
         share = round(count * (0.75 if study == STUDIES[gpu][0] else 0.25))
         chosen = random.Random(44).sample(sorted(groups, key=str), share)
         texts = file.read(["record"])["record"]
-        found += [SharedCase(key, tuple(Record.model_validate_json(texts[place].as_py()) for place in groups[key])) for key in chosen]
+        found += [
+            SharedCase(key, tuple(Record.model_validate_json(texts[place].as_py()) for place in groups[key]))
+            for key in chosen
+        ]
     return found
 
 
@@ -91,8 +100,13 @@ class Places:
         ids = ("mask_label", "setting", "seqlen", "direction")
         self._labels = dict(zip(named.cell_id, zip(*(named[name] for name in ids), strict=True), strict=True))
         self._ranked = standings(self.table)
-        self._views = {(mask, view.setting, view.seqlen, view.direction): view.ranking(mask) for found in [decision(self.table)] if found
-                       for view in found.views for mask in view.masks}
+        self._views = {
+            (mask, view.setting, view.seqlen, view.direction): view.ranking(mask)
+            for found in [decision(self.table)]
+            if found
+            for view in found.views
+            for mask in view.masks
+        }
         self._claims = {point.cell_ids: point for point in claim_points(self.table)}
         self._hardware = load_hardware()
 
@@ -106,33 +120,56 @@ class Places:
 
     def choose(self, case: SharedCase) -> PlaceAnswer:
         cell = case.records[0].cell
-        question = choose.CallQuestion(cell.mask, dict(cell.mask_params), dict(cell.mask_params), cell.seqlen, cell.num_q_heads,
-                                       cell.num_kv_heads, cell.head_dim, cell.dtype, cell.direction)
+        question = choose.CallQuestion(
+            cell.mask,
+            dict(cell.mask_params),
+            dict(cell.mask_params),
+            cell.seqlen,
+            cell.num_q_heads,
+            cell.num_kv_heads,
+            cell.head_dim,
+            cell.dtype,
+            cell.direction,
+        )
         rows = self.table[self.table.corpus == (cell.corpus or "")]
         (found,) = choose.rankings(rows, question)
         answer = _of_placed(found.methods)
         tie = re.match(r"A tie of (\d+) in front: (\S+) ", found.finding)
-        assert (int(tie[1]), tie[2]) == (len(answer.leaders), answer.first) if tie else found.finding.startswith(f"{answer.first} ")
+        assert (
+            (int(tie[1]), tie[2]) == (len(answer.leaders), answer.first)
+            if tie
+            else found.finding.startswith(f"{answer.first} ")
+        )
         return answer
 
     def claims(self, case: SharedCase) -> PlaceAnswer:
         """Pairs of points, as claims compare them."""
         found = sorted((self._claims[ids] for ids in self._cell_ids(case)), key=lambda point: -point.rate)
         pairs = [Pair(found[0], other) for other in found[1:]]
-        return PlaceAnswer(found[0].method, frozenset({found[0].method, *(pair.second.method for pair in pairs if pair.order == "same")}),
-                           round(pairs[0].ratio, 6))
+        return PlaceAnswer(
+            found[0].method,
+            frozenset({found[0].method, *(pair.second.method for pair in pairs if pair.order == "same")}),
+            round(pairs[0].ratio, 6),
+        )
 
     def compare(self, case: SharedCase) -> PlaceAnswer | None:
-        """The verdicts on files of one method each, beside the file of the first; only of cases of one seed."""
+        """The verdicts on files of one method each beside that of the first; only of cases of one seed."""
         if not case.is_of_one_seed:
             return None
         sides = [of_record(record, self._hardware) for record in case.records]
         first, *others = sorted(sides, key=lambda side: side.time_ms.middle if side.time_ms else 0.0)
-        verdicts = [(side.cell.method if side.cell else "", judge(RecordPair(side, first), Rule())) for side in others]
-        assert first.cell and all(verdict.outcome in ("faster", "same", "ambiguous") for _, verdict in verdicts)
+        verdicts = [
+            (side.cell.method if side.cell else "", judge(RecordPair(side, first), Rule())) for side in others
+        ]
+        assert first.cell and all(
+            verdict.outcome in ("faster", "same", "ambiguous") for _, verdict in verdicts
+        )
         ties = {method for method, verdict in verdicts if verdict.outcome != "faster"}
-        return PlaceAnswer(first.cell.method, frozenset({first.cell.method, *ties}), round(min(
-            verdict.ratio for _, verdict in verdicts if verdict.ratio), 6))
+        return PlaceAnswer(
+            first.cell.method,
+            frozenset({first.cell.method, *ties}),
+            round(min(verdict.ratio for _, verdict in verdicts if verdict.ratio), 6),
+        )
 
     def run(self, case: SharedCase) -> PlaceAnswer:
         """The scoreboard of a run, at its end."""
@@ -142,10 +179,12 @@ class Places:
     def marks(self, case: SharedCase) -> frozenset[str]:
         """The methods that the table at the end of a run marks, if it is of this case alone."""
         (table,) = rate_tables(Scoreboard(map(Score.of, case.records)), 10_000)
-        return frozenset(name for name, text in zip(table.columns, table.rows[0], strict=True) if BEST in str(text))
+        return frozenset(
+            name for name, text in zip(table.columns, table.rows[0], strict=True) if BEST in str(text)
+        )
 
     def winners(self, case: SharedCase) -> tuple[str, bool]:
-        """(the first, whether it is in a tie) by the page's table of winners, if there is nothing but this case."""
+        """(the first, whether it is in a tie) by the table of winners of a page of this case alone."""
         (ranking,) = winners.rankings(self._rows(case))
         (row,) = (row for row in ranking.rows if not row.is_family)
         winner = row.winners[case.records[0].cell.direction]
@@ -153,7 +192,7 @@ class Places:
         return winner.method, winner.rest.startswith("tied with")
 
     def table_of_attention(self, case: SharedCase) -> dict[str, float] | None:
-        """Kernel → lead over `band`, as the table of `longca.attention` has it; None of cases without `band`."""
+        """Kernel → lead over `band` in the table of `longca.attention`; None of cases without `band`."""
         of_case = points(self._rows(case), ("mask",))
         by_kernel = {kernel: {(mask,): point} for (mask, kernel), point in of_case.items()}
         return fastest.leads(by_kernel) if METHOD_OF_TABLE in by_kernel else None
@@ -177,5 +216,10 @@ def _of_placed(methods: Sequence[tuple[str, Any]]) -> PlaceAnswer:
 
 
 WHOLE: dict[str, Callable[[Places, SharedCase], PlaceAnswer | None]] = {
-    "page": Places.page, "choose": Places.choose, "claims": Places.claims, "compare": Places.compare, "run": Places.run}
+    "page": Places.page,
+    "choose": Places.choose,
+    "claims": Places.claims,
+    "compare": Places.compare,
+    "run": Places.run,
+}
 """places that answer a question whole"""

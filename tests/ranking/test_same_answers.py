@@ -1,4 +1,4 @@
-"""All places that rank give the same answer: pages, `choose`, claims, `compare`, a run, README's heat map, and the dispatch table."""
+"""Pages, `choose`, claims, `compare`, a run, the heat map and the dispatch table give the same answers."""
 
 from collections import Counter
 
@@ -41,8 +41,11 @@ def _agrees_with_table(places: Places, case) -> None:
     (standing,) = standings(derived(case.records)).values()
     own = standing.entry(METHOD_OF_TABLE)
     assert own is not None
-    expected = {entry.method: lead.ratio for entry in standing.entries if entry is not own
-                and (lead := compare(entry.point, own.point)).order == "more"}
+    expected = {
+        entry.method: lead.ratio
+        for entry in standing.entries
+        if entry is not own and (lead := compare(entry.point, own.point)).order == "more"
+    }
     assert leads == {method: round(ratio, 2) for method, ratio in expected.items()}, case.key
     assert not leads or METHOD_OF_TABLE not in standing.leaders or len(standing.leaders) > 1
 
@@ -63,10 +66,15 @@ def test_the_heat_map_has_the_standings_of_its_cases(gpu):
     found = heat_map.finding(COMMITTED / gpu.lower() / f"{gpu.lower()}-dense.parquet")
     assert len(found.standings) == 24 and all(case.is_compared for case in found.standings.values())
     cases = {key: set(case.leaders) for key, case in found.standings.items()}
-    framed = {(mask, way): {kernel for kernel in found.kernels if found.leads(kernel, mask, way)} for mask, way in cases}
+    framed = {
+        (mask, way): {kernel for kernel in found.kernels if found.leads(kernel, mask, way)}
+        for mask, way in cases
+    }
     assert framed == cases and gpu in found.sentence()
     for (mask, way), case in found.standings.items():
-        assert [found.share(entry.method, mask, way) for entry in case.entries] == [entry.share for entry in case.entries]
+        assert [found.share(entry.method, mask, way) for entry in case.entries] == [
+            entry.share for entry in case.entries
+        ]
 
 
 def test_the_dispatch_table_ranks_by_the_same_package():

@@ -14,6 +14,7 @@ from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
 from longca.ranking.record import measurement_of
+from longca.ranking.table import ABSENT
 from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale
@@ -21,7 +22,6 @@ from longca.store.view import View
 
 FAILED = ("incorrect", "implausible", "error", "timeout")
 """statuses that are a verdict: a run with such a cell ends with exit code 1"""
-ABSENT = "unavailable"  # a method that is not installed was not asked what it can do
 Problem = tuple[object, ...]
 Case = tuple[object, ...]
 """device, then all of a cell but its method and its seed"""
@@ -138,12 +138,13 @@ class Scoreboard:
     def is_tied(self, score: Score) -> bool:
         """True if it is not the best so far for its problem, and not told apart from it."""
         best = self._best.get(score.problem) if score.is_ranked else None
-        if best is None or best is score or best.cell.method == score.cell.method or not (best.measurement and score.measurement):
+        if best is None or best.cell.method == score.cell.method or not (best.measurement and score.measurement):
             return False
-        return compare(*(MeasuredPoint(one.cell.method, (one.measurement,)) for one in (best, score) if one.measurement)).is_tie
+        first = MeasuredPoint(best.cell.method, (best.measurement,))
+        return compare(first, MeasuredPoint(score.cell.method, (score.measurement,))).is_tie
 
     def numbers(self, score: Score) -> str:
-        """Time, rate and share of the best, in columns of the same width for all scores; "tie" where it is not told apart from the best."""
+        """Time, rate and share of the best, in columns of the same width; "tie" if not told apart from the best."""
         share = self.share(score)
         text = f"{number(score.time_ms):>7} ms {score.rate:>14} {'' if share is None else percent(share):>5}"
         return f"{text} tie" if self.is_tied(score) else text
@@ -164,14 +165,16 @@ class Scoreboard:
                 where[score.case][score.cell.method][score.cell.seed] = score.measurement
             elif score.status not in ("ok", ABSENT):
                 lacking[score.case][score.cell.method] = score.status
-        known = Resolutions.known().widened(repeat_pairs(score.measurement for score in self.scores if score.measurement))
+        measured = [score.measurement for score in self.scores if score.measurement]
+        known = Resolutions.known().widened(repeat_pairs(measured))
         found = {}
         for case in dict.fromkeys((*own, *played)):
-            points = [MeasuredPoint(method, tuple(own[case][method].values()), tuple(played[case][method].values()), known)
-                      for method in dict.fromkeys((*own[case], *played[case]))]
+            methods = dict.fromkeys((*own[case], *played[case]))
+            points = [MeasuredPoint(method, *(tuple(of[case][method].values()) for of in (own, played)), known)
+                      for method in methods]
             nowhere = ("", *case[1:])  # what failed before a device was known
             could_not = {method: status for method, status in (lacking[nowhere] | lacking[case]).items()
-                         if all(method != point.method for point in points)}
+                         if method not in methods}
             found[case] = standing(points, could_not)
         return found
 
@@ -253,9 +256,10 @@ def _setting(cell: Cell) -> tuple[object, ...]:
 
 
 def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
-    """The measurement of a record by what is remembered of it: its samples are not, the interval of their median is."""
+    """The measurement by what is remembered of a record: not its samples, but the interval of their median."""
     if facts.status != "ok" or not (facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms):
         return None
-    return Measurement(facts.tflops, facts.tflops * facts.time_ms / facts.longest_ms, facts.tflops * facts.time_ms / facts.shortest_ms,
-                       facts.device, facts.unit, facts.run_id, seed=cell.seed, cell_id=cell.cell_id, version=facts.method_version,
+    work = facts.tflops * facts.time_ms
+    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, facts.device, facts.unit,
+                       facts.run_id, seed=cell.seed, cell_id=cell.cell_id, version=facts.method_version,
                        noise=facts.noise or 0.0, disturbed=facts.num_disturbed > 0)

@@ -196,7 +196,8 @@ class Group:
             if "lost" in answer:
                 self.close(gently=False)
                 return Played.lost(int(answer["lost"]), Result.received(answer["result"]))
-            return Played.answered(cells, answer, None if self.judge is None else self.judge.verdicts(self._number, self.environments([answer])))
+            verdicts = None if self.judge is None else self.judge.verdicts(self._number)
+            return Played.answered(cells, answer, verdicts, self.environments([answer]))
         except JudgeDied as lost:
             return Played.failed(cells, self._without_judge(lost))
 
