@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support import ROOT
 from tools import triton_builds
@@ -14,6 +15,7 @@ from tools.values.figures import Figures, block
 from tools.values.prose import results, results_in_code
 from tools.values.quantities import names
 from tools.values.statements import REASONS, Sentence, Statements, ValueProblem, load, renewed, unaccounted
+from tools.values.suggest import suggestions
 
 STATEMENTS = load()
 RESULTS = (
@@ -113,6 +115,14 @@ def test_a_text_must_be_there_once_outside_of_blocks() -> None:
     for page in ("nothing", "5 cells, 6 cells"):
         with pytest.raises(ValueProblem, match="must once"):
             sentence.spans(page)
+
+
+def test_suggested_entries_account_for_what_they_were_made_of() -> None:
+    page = "docs/design/masks.md"
+    suggested = yaml.safe_load(suggestions({name: one for name, one in STATEMENTS.items() if name != page}))
+    assert list(suggested) == [page]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert unaccounted(text, Statements(stated={"setting": tuple(suggested[page]["REASON"])})) == []
 
 
 def test_figures_show_their_ends() -> None:

@@ -49,6 +49,8 @@ _IN_CODE = tuple(  # what measuring found, and not limits, formats and examples,
     re.compile(pattern)
     for pattern in (
         rf"{_SEVERAL}\s?(?:%|×|x|times|per\s?cent|-?fold)\s(?:\w+\s){{0,2}}?{_COMPARED}",
+        rf"\b{_COMPARED}\s(?:\w+\s){{0,2}}?by\s(?:\w+\s){{0,2}}?{_SEVERAL}",
+        rf"{_SEVERAL}\s?(?:%|×|times|per\s?cent)\sof\s(?:\w+\s)?(?:{_QUANTITY}|fastest|quickest|others?)\b",
         rf"{_SEVERAL}\s?[PTG]FLOP/s",
         rf"\b(?:takes?|took|costs?|gains?|loses?|lost|saves?)\s(?:\w+\s){{0,3}}?{_SEVERAL}{_UNIT}",
         r"\b\d[\d,]*\s(?:out\s)?of\s(?:the\s)?\d[\d,]*\s[a-z]",

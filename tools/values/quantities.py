@@ -9,67 +9,58 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from benchmarks.band import tables as band_tables
 from longca.core.cell import Cell
 from longca.core.study import load_study
 from tools.pages import ROOT
+from tools.table import read_records
 from tools.values.figures import Block, Figures, Span, block
 
+BEST_OF = ("fa3", "fa4", "flex_flash", "cudnn_flex")  # as in the table of `band` over the quickest of these
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class BandRatios:
-    """Speeds of band attention over other kernels, from `benchmarks.band.compare` on one GPU."""
+    """Speeds of band attention beside other kernels in one process, on one GPU."""
 
-    records: tuple[band_tables.Record, ...]
+    folder: str
+
+    @cached_property
+    def records(self) -> list[dict[str, str]]:
+        return read_records(ROOT / "reports" / self.folder, "band")
 
     def reached(self, what: str) -> Figures:
         """Rates beside the measurements, of each machine: `matmul` in TFLOP/s, or `device copy` in TB/s."""
         return Figures(
             float(match[1])
-            for where in sorted({record.where for record in self.records})
+            for where in sorted({record["where"] for record in self.records})
             if (match := re.search(rf"{what} ([\d.]+) T", where))
         )
 
-    def best(self, column: str, direction: str) -> Figures:
-        """A column of the table of `beside_best`, at all lengths: mean, least, masks, enough."""
-        return Figures(
-            row[column]
-            for row in band_tables.beside_best(self.records).records
-            if row["direction"] == direction
-        )
+    def best(self, column: str, direction: str, part: int = 0) -> Figures:
+        """A column of the page's table of `band` over the quickest of four others, at all lengths."""
+        return block(f"results/{self.folder}/band.md", "band_best").figures(column, part, _=direction)
 
-    def target(self, column: str, rival: str, direction: str, seqlen: int | None = None) -> Figures:
-        """A column of the table of targets for `band`: least or mean."""
-        return Figures(
-            row[column]
-            for row in band_tables.targets(self.records).records
-            if row["row"] == band_tables.OURS
-            and row["against"] == rival
-            and row["direction"] == direction
-            and seqlen in (None, row["tokens"])
-        )
+    def target(self, column: str, rival: str, direction: str, **where: Any) -> Figures:
+        """A column of the page's table of targets for `band`: least or mean."""
+        targets = block(f"results/{self.folder}/band.md", "band_targets")
+        return targets.figures(column, row="band", against=rival, _=direction, **where)
 
-    def over(
-        self, rival: str, direction: str, seqlen: int, mask: str | None = None, own: str = band_tables.OURS
-    ) -> Figures:
-        """Speeds of `own` over `rival` (`best`: the quickest of the four) under each static mask."""
-        rivals = band_tables.BEST_OF if rival == "best" else (rival,)
+    def over(self, rival: str, direction: str, seqlen: int, mask: str = "", own: str = "band") -> Figures:
+        """Speeds of `own` over `rival` (`best`: the quickest of the four) under each static mask, or one."""
+        rivals = BEST_OF if rival == "best" else (rival,)
         speeds: dict[str, float] = {}
         others: dict[str, float] = {}
         for record in self.records:
-            if (
-                record.tflops
-                and not record.density
-                and (record.seqlen, record.direction) == (seqlen, direction)
-            ):
-                if record.kernel == own:
-                    speeds[record.mask] = record.tflops
-                if record.kernel in rivals:
-                    others[record.mask] = max(record.tflops, others.get(record.mask, 0))
+            is_static = record["tflops"] and not float(record["density"])
+            if is_static and (int(record["seqlen"]), record["direction"]) == (seqlen, direction):
+                name, speed = record["mask"], float(record["tflops"])
+                if record["kernel"] == own:
+                    speeds[name] = speed
+                if record["kernel"] in rivals:
+                    others[name] = max(speed, others.get(name, 0))
         return Figures(
-            speeds[name] / others[name] for name in speeds if name in others and mask in (None, name)
+            speeds[name] / others[name] for name in speeds if name in others and mask in ("", name)
         )
 
 
@@ -167,7 +158,7 @@ class Gpu:
     @cached_property
     def band(self) -> BandRatios:
         """Band attention beside others, in one process."""
-        return BandRatios(tuple(band_tables.read(ROOT / "reports" / self.folder)))
+        return BandRatios(self.folder)
 
     def sparse_over_best(self, direction: str, num_kv_heads: int, block: str) -> Figures:
         """The same of block-sparse masks, for parameters that begin so: `block=64,` or `mean_block`."""
