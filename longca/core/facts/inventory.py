@@ -95,7 +95,7 @@ class LoadedSoftware(Frozen):
     objects: Annotated[tuple[SharedObject, ...], Field(max_length=MOST_OBJECTS)] = ()
 
 
-class RankEnvironment(Frozen):
+class RankEnvironment(Frozen, frozen=True):
     """The environment of one rank, by digests of its listings."""
 
     installed: ListingDigest

@@ -174,8 +174,10 @@ class _Compared:
         """The comparison with the nearest image; None where there is none, or nothing is known."""
         if rank not in self._known:
             installed, loaded = self._environments.installed(rank), self._environments.loaded(rank)
-            known = installed is not None and loaded is not None
-            self._known[rank] = best(self._images, installed, loaded) if known else None
+            if installed is None or loaded is None:
+                self._known[rank] = None
+            else:
+                self._known[rank] = best(self._images, installed, loaded)
         nearest = self._known[rank]
         return None if nearest is None else nearest[1]
 
