@@ -95,12 +95,15 @@ class LoadedSoftware(Frozen):
     objects: Annotated[tuple[SharedObject, ...], Field(max_length=MOST_OBJECTS)] = ()
 
 
-class RankEnvironment(Frozen, frozen=True):
+class RankEnvironment(Frozen):
     """The environment of one rank, by digests of its listings."""
 
     installed: ListingDigest
     loaded: ListingDigest | None = None
     """None where the system does not tell what a process has loaded"""
+
+    def __hash__(self) -> int:
+        return hash((self.installed, self.loaded))
 
 
 Listing = Annotated[Installation | LoadedSoftware, Field(discriminator="kind")]
