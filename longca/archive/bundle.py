@@ -78,7 +78,7 @@ def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
     if problems:
         raise UserError(f"Study '{study.name}' cannot be archived",
                         why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
-                        todo="`longca run` measures those cells again")
+                        todo="`longca run` measures such cells again; a damaged listing of an environment can be removed")
 
 
 def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[str, BundleFile]:

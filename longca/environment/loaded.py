@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from longca.core.facts.inventory import LoadedSoftware, LooseModule, SharedObject
 from longca.core.plugin import PACKAGE_ROOT, plugin_folders
 from longca.environment.elf import WHOLE_BYTES, build_id, is_elf, sample_of, sha256_of
-from longca.environment.packages import PackageFolder, module_name
+from longca.environment.packages import PackageFolder, Tree, module_name
 
 MAPS = Path("/proc/self/maps")
 DELETED = " (deleted)"
@@ -167,9 +167,7 @@ class LoadedFiles:
         if key not in self._modules:
             with suppress(OSError):  # files that are just being changed: tried again after the next cell
                 tree = site.tree(top, lambda path: self._is_owned(site, path))
-                self._modules[key] = (
-                    None if tree is None else LooseModule(**vars(tree) | {"name": _plain(tree.name)})
-                )
+                self._modules[key] = None if tree is None else _module(tree)
         return self._modules.get(key)
 
     def _is_owned(self, site: PackageFolder, path: str) -> bool:
@@ -224,6 +222,16 @@ def python_folders() -> tuple[Path, ...]:
     shared = sysconfig.get_config_var("DESTSHARED")
     folders = [Path(sysconfig.get_path("stdlib")), *([Path(shared).parent, Path(shared)] if shared else [])]
     return tuple(dict.fromkeys(folder.resolve() for folder in folders))
+
+
+def _module(tree: Tree) -> LooseModule:
+    return LooseModule(
+        name=_plain(tree.name),
+        num_files=tree.num_files,
+        num_bytes=tree.num_bytes,
+        sha256=tree.sha256,
+        is_whole=tree.is_whole,
+    )
 
 
 def _hashed(state: FileState, shared: SharedObject) -> SharedObject:

@@ -102,6 +102,9 @@ class RankEnvironment(Frozen):
     loaded: ListingDigest | None = None
     """None where the system does not tell what a process has loaded"""
 
+    def __hash__(self) -> int:
+        return hash((self.installed, self.loaded))
+
 
 Listing = Annotated[Installation | LoadedSoftware, Field(discriminator="kind")]
 _LISTING: TypeAdapter[Listing] = TypeAdapter(Listing)

@@ -57,7 +57,7 @@ class EnvironmentSummary:
     uses: tuple[EnvironmentUse, ...]
     """most records first"""
     images: tuple[str, ...]
-    """names of the images that were compared"""
+    """names of the images that come nearest to an environment; of all that were compared, where none is known"""
     comparison: ImageComparison | None
     """of all that was loaded anywhere with the nearest image; None where nothing was compared"""
 
@@ -134,12 +134,13 @@ def summary_of(
         compared.use(digest, counts[digest], ranks[digest])
         for digest in sorted(counts, key=lambda digest: (-counts[digest], digest))
     ]
+    whole = compared.whole({each for of in ranks.values() for each in of})
     return EnvironmentSummary(
         num_records,
         {kind: ran[kind] for kind in ("pinned", "files", "neither", "unknown")},
         tuple(uses),
-        tuple(image.name for image in images),
-        compared.whole({each for of in ranks.values() for each in of}),
+        compared.names or tuple(image.name for image in images),
+        whole,
     )
 
 
@@ -148,7 +149,12 @@ class _Compared:
 
     def __init__(self, environments: Environments, images: Sequence[ImageList]) -> None:
         self._environments, self._images = environments, images
-        self._known: dict[RankEnvironment, ImageComparison | None] = {}
+        self._known: dict[RankEnvironment, tuple[ImageList, ImageComparison] | None] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The images that were the nearest ones of any environment."""
+        return tuple(sorted({nearest[0].name for nearest in self._known.values() if nearest is not None}))
 
     def where(self, record: Record) -> Ran:
         environment = record.environment
@@ -157,7 +163,8 @@ class _Compared:
         if (environment.software.container or "").startswith(PINNED):
             return "pinned"
         if not environment.ranks or any(
-            self._environments.installed(rank) is None for rank in environment.ranks
+            self._environments.installed(rank) is None or self._environments.loaded(rank) is None
+            for rank in environment.ranks
         ):
             return "unknown"
         comparisons = [self.of(rank) for rank in environment.ranks]
@@ -167,9 +174,12 @@ class _Compared:
         """The comparison with the nearest image; None where there is none, or nothing is known."""
         if rank not in self._known:
             installed, loaded = self._environments.installed(rank), self._environments.loaded(rank)
-            nearest = None if installed is None or loaded is None else best(self._images, installed, loaded)
-            self._known[rank] = None if nearest is None else nearest[1]
-        return self._known[rank]
+            if installed is None or loaded is None:
+                self._known[rank] = None
+            else:
+                self._known[rank] = best(self._images, installed, loaded)
+        nearest = self._known[rank]
+        return None if nearest is None else nearest[1]
 
     def whole(self, ranks: Iterable[RankEnvironment]) -> ImageComparison | None:
         """One comparison of all that these ranks had loaded. What differs anywhere is not the image's."""
