@@ -24,7 +24,7 @@ MEASURE = Measure()
 def _files(**changes: object) -> set[str]:
     """Relative paths; a file outside the package has its name only."""
     return {str(path.relative_to(PACKAGE_ROOT)) if path.is_relative_to(PACKAGE_ROOT) else path.name
-            for path in method._files(small_cell(**changes))}
+            for path in method._Sources().files(small_cell(**changes))}
 
 
 def test_is_the_same_for_cells_measured_alike() -> None:
@@ -94,7 +94,7 @@ def test_covers_all_that_is_really_imported(cell: Cell) -> None:
                           capture_output=True, text=True, check=True)
     status, modules = json.loads(done.stdout)
     assert status == "ok"
-    covered = method._files(cell)
+    covered = method._Sources().files(cell)
     followed = {module for module in modules if module.startswith(method.FOLLOWED + method.FOLLOWED_FOR_DOCUMENTS)}
     assert followed - method.LEFT_OUT - {name for name, path in modules_of_package().items() if path in covered} == set()
     assert not any(module.startswith(("longca.report", "longca.bench.run")) for module in modules)

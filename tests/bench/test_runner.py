@@ -52,7 +52,7 @@ class FakePool:
     outcome: Callable[[Cell], Result]
     measured: list[Cell]
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], *_: object, meanwhile: Callable[[], object]) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], *_: object, **others: object) -> None:
         FakePool.measured = []
 
     def __enter__(self) -> "FakePool":

@@ -101,22 +101,24 @@ def narrow_masks() -> list[tuple[Mask, tuple[int, int]]]:
             (build_mask("block_sparse_variable", seqlen=410, mean_block=128, density=0.7, seed=11), (8, 1))]
 
 
-def check_narrow(seed: int) -> None:
-    """Work tiles with a narrow block and without one, whole and split."""
+def check_narrow(seed: int, some: str) -> None:
+    """Work tiles with a narrow block and without one, whole and split; of few cases each mask is one of the two."""
     def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
         return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
 
     def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
         return plan_of(mask, heads, "two kernels", config.SM90_FORWARD).kernels[BandKernel.FORWARD][0].work_tiles[0]
 
-    for mask, heads in narrow_masks():
+    for number, (mask, heads) in enumerate(narrow_masks()):
         work_tiles = work_tiles_of(mask, heads)
         assert 0 < (work_tiles[:, NARROW] > 0).sum() < len(work_tiles)
-        check(f"narrow blocks, {mask.name}", mask, heads, None, seed, config.SM90_FORWARD)
+        if some == "whole" or (number + seed) % 2:
+            check(f"narrow blocks, {mask.name}", mask, heads, None, seed, config.SM90_FORWARD)
         with patch.object(plan, "TileSpec", of_two_blocks):
             work_tiles = work_tiles_of(mask, heads)
             assert ((work_tiles[:, SLOT] >= 0) & (work_tiles[:, NARROW] > 0)).any()
-            check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, config.SM90_FORWARD)
+            if some == "whole" or (number + seed) % 2 == 0:
+                check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, config.SM90_FORWARD)
 
 
 def check_merged(seed: int) -> None:
@@ -201,7 +203,7 @@ def main(some: str, first: int, count: int) -> None:
     let_loops_run()  # of the kernel that combines splits
     for seed in range(first, first + count):
         check_rising(seed)
-        check_narrow(seed)
+        check_narrow(seed, some)
         check_merged(seed)
         check_heads_of_items(seed, some)
         check_rounds_at_once(seed, some)

@@ -40,7 +40,7 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
     Args:
         device_name: model of the device, as `longca.bench.measure.environment.device_name` gives it.
     """
-    return _version(_content(cell, measure), device_name)
+    return _version(_content(cell, measure, _Sources()), device_name)
 
 
 def method_versions(cells: Iterable[Cell], study: Study, rules: PlayoffRules | None = None) -> Callable[[str], dict[str, str]]:
@@ -53,11 +53,12 @@ def method_versions(cells: Iterable[Cell], study: Study, rules: PlayoffRules | N
     """
     contents: dict[tuple[object, ...], dict[str, Any]] = {}
     keys: dict[str, tuple[object, ...]] = {}
+    sources = _Sources()
     for cell in cells:
         measure = study.measure_of(cell)
         key = keys[cell.cell_id] = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure)
         if key not in contents:
-            contents[key] = _content(cell, measure, rules)
+            contents[key] = _content(cell, measure, sources, rules)
 
     def on(device_name: str) -> dict[str, str]:
         versions = {key: _version(content, device_name) for key, content in contents.items()}
@@ -70,23 +71,46 @@ def _version(content: dict[str, Any], device_name: str) -> str:
     return hashlib.sha256(json.dumps({**content, "device": device_name}, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _content(cell: Cell, measure: Measure, rules: PlayoffRules | None = None) -> dict[str, Any]:
+def _content(cell: Cell, measure: Measure, sources: _Sources, rules: PlayoffRules | None = None) -> dict[str, Any]:
     """All that defines how the number is made, but the device."""
-    plugins = [Registry("kernel").load(cell.kernel), *([Registry("strategy").load(cell.strategy)] if cell.strategy else [])]
-    needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
+    needs = sorted({"torch", *sources.needs("kernel", cell.kernel), *(sources.needs("strategy", cell.strategy) if cell.strategy else ())})
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
     played = {} if rules is None else {"playoff": rules.of_timing}
-    return {**played, "code": code_digest(_files(cell, "playoff" if played else "")), "measure": measure.model_dump(exclude=unless),
+    return {**played, "code": code_digest(sources.files(cell, "playoff" if played else "")), "measure": measure.model_dump(exclude=unless),
             "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
 
 
-def _files(cell: Cell, measured_by: str = "") -> set[Path]:
-    """Every file that has a part in the cell's number."""
-    followed = FOLLOWED if cell.corpus is None else FOLLOWED + FOLLOWED_FOR_DOCUMENTS
+class _Sources:
+    """The files that have a part in cells' numbers. Each folder is listed, and the imports of each plug-in are followed, once."""
 
-    names = {"mask": cell.mask, "kernel": cell.kernel, "strategy": cell.strategy, "corpus": cell.corpus}
-    plugins = [Registry(kind).paths()[name] for kind, name in names.items() if name is not None]
-    return reached([modules_of_package()[MEASURED_BY[measured_by or cell.kind]], *plugins], lambda module: _is_followed(module, followed))
+    def __init__(self) -> None:
+        self._paths: dict[str, dict[str, Path]] = {}
+        self._reached: dict[tuple[Path, tuple[str, ...]], set[Path]] = {}
+        self._needs: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def files(self, cell: Cell, measured_by: str = "") -> set[Path]:
+        """Every file that has a part in the cell's number."""
+        followed = FOLLOWED if cell.corpus is None else FOLLOWED + FOLLOWED_FOR_DOCUMENTS
+        names = {"mask": cell.mask, "kernel": cell.kernel, "strategy": cell.strategy, "corpus": cell.corpus}
+        plugins = [self._path(kind, name) for kind, name in names.items() if name is not None]
+        start = [modules_of_package()[MEASURED_BY[measured_by or cell.kind]], *plugins]
+        return set().union(*(self._reached_from(path, followed) for path in start))
+
+    def needs(self, kind: str, name: str) -> tuple[str, ...]:
+        """The modules that a plug-in needs."""
+        if (kind, name) not in self._needs:
+            self._needs[kind, name] = tuple(Registry(kind).load(name).needs)
+        return self._needs[kind, name]
+
+    def _path(self, kind: str, name: str) -> Path:
+        if kind not in self._paths:
+            self._paths[kind] = Registry(kind).paths()
+        return self._paths[kind][name]
+
+    def _reached_from(self, path: Path, followed: tuple[str, ...]) -> set[Path]:
+        if (path, followed) not in self._reached:
+            self._reached[path, followed] = reached([path], lambda module: _is_followed(module, followed))
+        return self._reached[path, followed]
 
 
 @functools.cache
