@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 import urllib.error
 import urllib.parse
@@ -75,7 +76,10 @@ def _resolve(recipe: Recipe, wanted: Iterable[str], constraint: Path, lock: Path
     command = [sys.executable, "-m", "uv", "pip", "compile", "-q", "-", "--generate-hashes", "--no-header", "--no-annotate",
                "--python-version", recipe.python, "--python-platform", "x86_64-unknown-linux-gnu", "--constraint", str(constraint),
                "--no-emit-index-url", "--no-emit-find-links", *index, "-o", str(lock)]
-    subprocess.run(command, input="\n".join(wanted), text=True, check=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as overrides:
+        overrides.write("\n".join(recipe.overrides))
+        overrides.flush()
+        subprocess.run([*command, "--override", overrides.name], input="\n".join(wanted), text=True, check=True)
 
 
 def _leave_out(names: set[str], lock: Path) -> None:

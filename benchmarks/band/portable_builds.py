@@ -9,6 +9,7 @@ results of other keys merged in or not, row tiles split or not.
 from __future__ import annotations
 
 import argparse
+import inspect
 import io
 import itertools
 import os
@@ -29,6 +30,7 @@ import torch
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import compiler
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 from triton.runtime import driver
@@ -79,8 +81,7 @@ class Build:
         with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
             file.write(ptx)
             file.flush()
-            command = [get_ptxas(self._number).path, f"-arch={sm_arch_from_capability(self._number)}", "-v", file.name, "-o", os.devnull]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+            return subprocess.run(assembler_command(self._number, file.name), capture_output=True, text=True, check=True).stderr
 
     @property
     def shared_bytes(self) -> int:
@@ -106,6 +107,18 @@ class Build:
         if not found:
             raise ValueError(f"the assembler does not say {pattern!r}: {self._compiled[1]}")
         return max(map(int, found))
+
+
+def assembler_command(capability: int, path: str) -> list[str]:
+    """A call of Triton's assembler with the level of register allocation that this version of Triton asks for. Writes no file.
+
+    Args:
+        capability: 90 for sm_90.
+        path: of the PTX.
+    """
+    level = re.findall(r"--regAllocOptLevel=\d", inspect.getsource(compiler))[:1]  # since Triton 3.7
+    options = (knobs.nvidia.ptxas_options or "").split()
+    return [get_ptxas(capability).path, f"-arch={sm_arch_from_capability(capability)}", "-v", *level, *options, path, "-o", os.devnull]
 
 
 def cases(few: bool) -> Iterator[tuple[BandPlan, torch.dtype, bool]]:

@@ -57,6 +57,8 @@ class Recipe(Frozen):
     """a package index beside PyPI"""
     requirements: tuple[str, ...] = ()
     """pinned Python packages beside longca's own dependencies"""
+    overrides: tuple[str, ...] = ()
+    """pinned Python packages that replace the version which another package asks for"""
     build_requirements: tuple[str, ...] = ()
     """pinned Python packages that compile the kernels and are taken out again: CUDA's compiler"""
     sources: tuple[SourcePackage, ...] = ()

@@ -48,6 +48,9 @@ def test_every_package_is_pinned_with_hashes(recipe):
         name, _, version = wanted.partition("==")
         name = re.split(r"[<>=~]", name)[0]
         assert lock[name][0] == version if version else name in lock, f"{wanted}: run `make lock-containers`"
+    for wanted in recipe.overrides:
+        name, _, version = wanted.partition("==")
+        assert lock[name][0] == version, f"{wanted}: run `make lock-containers`"
     for needed in containers.own_dependencies():
         assert re.split(r"[<>=~]", needed)[0].lower() in lock, f"{needed}: run `make lock-containers`"
 

@@ -10,7 +10,6 @@ import io
 import itertools
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -23,11 +22,11 @@ from types import SimpleNamespace
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from benchmarks.band.portable_builds import assembler_command
 from longca.ops.band.launches import OPTIONS
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
@@ -96,8 +95,7 @@ def assembled(ptx: str) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [get_ptxas(90).path, "-arch=sm_90a", "-v", file.name, "-o", os.devnull]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        return subprocess.run(assembler_command(90, file.name), capture_output=True, text=True, check=True).stderr
 
 
 def lost_minus(cubin: bytes) -> list[str]:
