@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu, reason_names
-from longca.bench.measure.protocol import MIN_SAMPLES
-from longca.bench.measure.stopwatch import MAX_LEAD_MS, HostStopwatch, flushes
 from longca.bench.measure.timer import collect, time_calls, time_sustained
+from longca.bench.measure.timing.protocol import MIN_SAMPLES
+from longca.bench.measure.timing.stopwatch import MAX_LEAD_MS, HostStopwatch, flushes
 from longca.core.record import Samples
 from longca.core.study import Measure
 

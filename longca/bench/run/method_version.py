@@ -25,7 +25,7 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure, Study
 
 FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.bench.check", "longca.bench.measure",
-            "longca.core.sampling")
+            "longca.core.samples")
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
 LEFT_OUT = {"longca",  # holds the release's number only
             "longca.bench.measure.environment", "longca.bench.measure.failure", "longca.bench.measure.nvml",
