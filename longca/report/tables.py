@@ -202,9 +202,9 @@ def _of_drift(timed: pd.DataFrame, drifting: pd.DataFrame) -> str:
     rest = f" Of {unknown:,} more it is not known: they have fewer than {FEWEST_FOR_DRIFT} samples." if unknown and known else ""
     if not known:
         return (f"Whether samples drift is not known of any result: each has fewer than {FEWEST_FOR_DRIFT}." if unknown else "")
-    verb = "drifts" if len(drifting) == 1 else "drift"
+    verb, stand = "drifts" if len(drifting) == 1 else "drift", " Their numbers stand." if len(drifting) else ""
     return (f"{len(drifting):,} of {plural(known, 'result')} {verb}: samples get slower or faster in the order measured, by more than "
-            f"{100 * DRIFT_SHARE:g} % from the first third to the last (Mann and Kendall's test, 1 %). Their numbers stand.{rest}")
+            f"{100 * DRIFT_SHARE:g} % from the first third to the last (Mann and Kendall's test, 1 %).{stand}{rest}")
 
 
 def _of_precision(timed: pd.DataFrame) -> str:
