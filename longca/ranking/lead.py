@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import median
 from typing import Literal
 
-from longca.core.sampling import median_bounds
+from longca.core.samples import median_bounds
 from longca.ranking.measurement import Measurement
 from longca.ranking.point import MeasuredPoint
 from longca.ranking.relation import Relation, relation_of, widest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from longca.core.sampling import median_bounds
+from longca.core.samples import median_bounds
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from longca.report.look.template import page_templates, static_text
 from longca.report.repeats import repeat_rows
 from longca.report.rows import on_page, rows_json
 from longca.report.series import for_file, labelled, mask_order, rate_unit, sampled
-from longca.report.steadiness import steadiness
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.environments.images import image_lists, own_lists
@@ -148,7 +147,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
     linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
-    steady = steadiness(table)
+    steady = tables.steadiness(table)
     linked |= {cell.cell_id for cell in steady.drifting}
     linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
     shown = on_page(table, linked)

@@ -9,7 +9,7 @@ from statistics import median
 
 from longca.core.errors import shown
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
-from longca.core.sampling import Interval, drift, median_bounds, median_interval, median_precision, shift
+from longca.core.samples import MedianInterval, drift, median_bounds, median_interval, median_precision, shift
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
@@ -89,7 +89,7 @@ class View:
         return tuple(_quantile(times, share) for share in (0.0, 0.25, 0.5, 0.75))
 
     @cached_property
-    def bounds_of_median_ms(self) -> Interval | None:
+    def bounds_of_median_ms(self) -> MedianInterval | None:
         """The 95 % interval of the median, of few samples their range; None without times."""
         return None if self.times_ms is None else median_bounds(self.times_ms)
 
@@ -109,7 +109,7 @@ class View:
         return self.noise is not None and self.noise > NOISY
 
     @cached_property
-    def interval_ms(self) -> Interval | None:
+    def interval_ms(self) -> MedianInterval | None:
         """The 95 % interval of the median time; None for fewer than six samples."""
         return None if self.times_ms is None else median_interval(self.times_ms)
 
@@ -121,7 +121,7 @@ class View:
 
     @cached_property
     def drift(self) -> str:
-        """The drift of the samples in the order measured: see `longca.core.sampling.drift`; "" where there are none."""
+        """The drift of the samples in the order measured: see `longca.core.samples.drift`; "" where there are none."""
         return "" if self.times_ms is None else drift(self.times_ms)
 
     @property

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from longca.bench.measure.protocol import Steadiness, ended, is_look, least_warm_up_seconds
 from longca.bench.measure.timer import collect
+from longca.bench.measure.timing.protocol import Steadiness, ended, is_look, least_warm_up_seconds
 from longca.bench.run import shards
 from longca.bench.run.shards import estimate_seconds
 from longca.core.record import Samples, Work
-from longca.core.sampling import drift, median_interval
+from longca.core.samples import drift, median_interval
 from longca.core.study import Measure
 from tests.bench.cells import small_cell
 

@@ -1,6 +1,7 @@
 """The timer on a clock of the test's own."""
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 
 from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu, reason_names
-from longca.bench.measure.protocol import MIN_SAMPLES
-from longca.bench.measure.stopwatch import MAX_LEAD_MS, HostStopwatch, flushes
 from longca.bench.measure.timer import collect, time_calls, time_sustained
+from longca.bench.measure.timing.protocol import MIN_SAMPLES
+from longca.bench.measure.timing.stopwatch import MAX_LEAD_MS, CudaStopwatch, HostStopwatch, flushes
 from longca.core.record import Samples
 from longca.core.study import Measure
 
@@ -136,6 +137,30 @@ def test_clocks_stand_beside_the_samples(clock: Clock) -> None:
     assert samples.sm_clock_mhz == (1900.0, 1800.0, 1700.0)
     assert samples.power_w == (350.5,) * 3 and samples.temperature_c == (60.0,) * 3
     assert samples.clock_event_reasons == ("SwPowerCap",)  # an idle GPU is not held back
+
+
+@pytest.mark.parametrize(("last_ms", "ends_after", "expected"), [(0.1, 9, 1), (40.0, 9, 4), (40.0, 1, 2)])
+def test_a_gpu_is_read_while_the_call_runs(last_ms: float, ends_after: int, expected: int) -> None:
+    """Once as soon as a short call runs, at even distances in a long one, and no more when it is over."""
+    log: list[str] = []
+    watch = object.__new__(CudaStopwatch)
+    watch._last_ms = last_ms
+    start = SimpleNamespace(synchronize=lambda: log.append("started"))
+    end = SimpleNamespace(query=lambda: log.count("read") > ends_after)
+    begin = time.perf_counter()
+    watch._read(lambda: log.append("read"), start, end)  # type: ignore[arg-type]
+    assert log == ["started"] + ["read"] * expected
+    assert time.perf_counter() - begin >= (0.5 + expected - 1) * last_ms / 4e3 if last_ms > 2 else True
+
+
+def test_readings_of_one_call_are_one_mean() -> None:
+    telemetry = Telemetry(fake_nvml())
+    for _ in range(4):
+        telemetry.read()
+    assert telemetry.end_call() == 1750.0 and telemetry.end_call() is None
+    telemetry.forget()
+    telemetry.read()
+    assert telemetry.end_call() == 1500.0 and telemetry.fields()["sm_clock_mhz"] == (1500.0,)
 
 
 def test_a_quantity_that_fails_is_left_out(clock: Clock) -> None:

@@ -10,8 +10,8 @@ from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.measurement import CellMeasurement
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.nvml import open_gpu
-from longca.bench.measure.stopwatch import L2_FACTOR, CudaStopwatch
 from longca.bench.measure.timer import time_calls
+from longca.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu

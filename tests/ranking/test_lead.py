@@ -5,7 +5,7 @@ from math import log
 
 import pytest
 
-from longca.core.sampling import median_bounds
+from longca.core.samples import median_bounds
 from longca.ranking import MeasuredPoint, Measurement, compare, mean_lead, relation_of
 from tests.ranking.helpers import GPU, KNOWN, measured, point
 

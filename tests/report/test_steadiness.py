@@ -3,7 +3,7 @@
 from typing import Any
 
 from longca.core.record import Record, Samples, Unsupported
-from longca.report.steadiness import steadiness
+from longca.report.tables import steadiness
 from longca.store.table import derived
 from tests.compare.conftest import cell
 from tests.records import record

@@ -1,4 +1,4 @@
-"""The timer: raw samples of a call, in order, by the protocol of `longca.bench.measure.protocol`."""
+"""The timer: raw samples of a call, in order, by the protocol of `longca.bench.measure.timing.protocol`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from longca.bench.measure.nvml import Telemetry, open_gpu
-from longca.bench.measure.protocol import (
+from longca.bench.measure.timing.protocol import (
     MIN_SAMPLES,
     TIMED_SHARE,
     Steadiness,
@@ -16,7 +16,7 @@ from longca.bench.measure.protocol import (
     least_warm_up_seconds,
     rest_seconds,
 )
-from longca.bench.measure.stopwatch import CudaStopwatch, CudaStream, HostStopwatch, Repeated, Stopwatch
+from longca.bench.measure.timing.stopwatch import CudaStopwatch, CudaStream, HostStopwatch, Repeated, Stopwatch
 from longca.core.cell import SETTLE_SECONDS
 from longca.core.record import Samples
 from longca.core.study import Measure
@@ -29,7 +29,7 @@ Agree = Callable[[Sequence[float]], Sequence[float]]
 
 def time_calls(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
                before_each: Callable[[], object] | None = None, agree: Agree | None = None) -> Samples:
-    """Warms up a call and times it in this process, by the protocol of `longca.bench.measure.protocol`.
+    """Warms up a call and times it in this process, by the protocol of `longca.bench.measure.timing.protocol`.
 
     Args:
         call: the timed call; its result is dropped. A `Repeated` is told before and after each call, outside of the time.

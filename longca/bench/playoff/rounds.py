@@ -17,7 +17,7 @@ from longca.bench.measure.nvml import Telemetry
 from longca.bench.measure.timer import Repeated, Stopwatch
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.playoff.turns import Ending
-from longca.core.sampling import median_interval
+from longca.core.samples import median_interval
 
 
 @dataclass

@@ -25,7 +25,7 @@ from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry
 from longca.core.study import Measure, Study
 
-FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.core.sampling",
+FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.core.samples",
             "longca.bench.check", "longca.bench.measure", "longca.bench.playoff")
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
 LEFT_OUT = {"longca",  # holds the release's number only

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from longca.bench.measure.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
+from longca.bench.measure.timing.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
 from longca.core.cell import SETTLE_SECONDS, Cell
 from longca.core.playoff.case import may_play
 from longca.core.playoff.rules import PlayoffRules
@@ -17,7 +17,7 @@ OVERHEAD_SECONDS = 2.0  # of a cell without its timing: 0.4 s on average on an H
 USUAL_ROUNDS = 60  # of a play-off of calls whose times scatter by 1 %, until their ratio is known within 0.3 %
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # bytes a second to and from the memory of one device
-STEADY_SECONDS, STEADY_CALLS = 0.5, 8  # of warming a GPU that is steady at once: two blocks of `longca.bench.measure.protocol.BLOCKS`
+STEADY_SECONDS, STEADY_CALLS = 0.5, 8  # of warming a GPU that is steady at once: two blocks of the protocol
 MORE_SAMPLES = 1.5  # times the least number: one more look at the interval of the median; what a GPU that rests needs at most
 
 Measured = Measure | Callable[[Cell], Measure] | None

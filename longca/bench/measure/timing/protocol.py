@@ -9,7 +9,7 @@ import math
 from statistics import median
 from typing import Literal
 
-from longca.core.sampling import median_precision, trend_chance
+from longca.core.samples import median_precision, trend_chance
 from longca.core.study import Measure
 
 MIN_SAMPLES = 3  # whatever the time

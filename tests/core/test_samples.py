@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from longca.core.sampling import drift, median_interval, median_precision, shift, trend_chance
+from longca.core.samples import drift, median_interval, median_precision, shift, trend_chance
 
 Draw = Callable[[random.Random], float]
 NOISE: dict[str, Draw] = {

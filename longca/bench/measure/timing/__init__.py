@@ -1,0 +1,1 @@
+"""The parts of the timer: stopwatches, and the protocol by which calls are timed."""
