@@ -68,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
     "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.forecast", "bench.measure"},
     "bench.judge": {"core", "masks", "kernels", "store", "bench.check", "bench.measure"},
-    "bench.playoff": {"core", "bench.check", "bench.measure", "bench.judge"},
+    "bench.playoff": {"core", "ranking", "bench.check", "bench.measure", "bench.judge"},
     "bench.workers": {"core", "store", "cp.comm", "bench.measure", "bench.judge", "bench.playoff"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "ranking", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
