@@ -101,6 +101,7 @@ docs: setup
 	python -m tools.schema
 	python -m tools.reference
 	python -m tools.mask_pictures
+	python -m tools.repeats
 	python -m tools.heat_map
 	python -m tools.fastest
 	python -m tools.verified_tables

@@ -75,18 +75,18 @@ def compare(
     """
     known = resolutions or first.resolutions or second.resolutions or Resolutions.known()
     pairs = _matched(first, second)
-    found = relation or widest([relation_of(one, other) for one, other in pairs])
-    resolution = known.of(first.device, found)
-    if found == "other model":
-        resolution = max(resolution, known.of(second.device, found), key=lambda one: one.log_ratio)
-    ratio = median(one.rate for one, _ in pairs) / median(other.rate for _, other in pairs)
-    widths = [_widths(one, other) for one, other in pairs]
+    farthest = relation or widest([relation_of(own, other) for own, other in pairs])
+    resolution = known.of(first.device, farthest)
+    if farthest == "other model":
+        resolution = max(resolution, known.of(second.device, farthest), key=_width)
+    ratio = median(own.rate for own, _ in pairs) / median(other.rate for _, other in pairs)
+    widths = [_widths(own, other) for own, other in pairs]
     return Lead(
         log(ratio),
         _of_mean([below for below, _ in widths]),
         _of_mean([above for _, above in widths]),
         resolution.of_mean(len(pairs)),
-        found,
+        farthest,
         resolution,
     )
 
@@ -101,9 +101,7 @@ def mean_lead(leads: Sequence[Lead]) -> Lead:
     if not leads:
         raise ValueError("a mean of no leads")
     farthest = widest([lead.relation for lead in leads])
-    resolution = max(
-        (lead.resolution for lead in leads if lead.relation == farthest), key=lambda one: one.log_ratio
-    )
+    resolution = max((lead.resolution for lead in leads if lead.relation == farthest), key=_width)
     mean_resolution = sum(lead.log_resolution for lead in leads) / len(leads)
     return Lead(
         sum(lead.log_ratio for lead in leads) / len(leads),
@@ -119,14 +117,14 @@ def mean_lead(leads: Sequence[Lead]) -> Lead:
 
 def _matched(first: MeasuredPoint, second: MeasuredPoint) -> list[tuple[Measurement, Measurement]]:
     """The measurements that are compared: of shared play-offs, else of shared seeds, else each with each."""
-    played = {one.playoff: one for one in first.playoffs}
+    played = {record.playoff: record for record in first.playoffs}
     alternated = [(played[other.playoff], other) for other in second.playoffs if other.playoff in played]
     if alternated:
         return alternated
     own, others = first.measurements or first.playoffs, second.measurements or second.playoffs
-    seeds = {one.seed: one for one in own}
+    seeds = {record.seed: record for record in own}
     shared = [(seeds[other.seed], other) for other in others if other.seed in seeds]
-    return shared or [(one, other) for one in own for other in others]
+    return shared or [(record, other) for record in own for other in others]
 
 
 def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
@@ -138,7 +136,7 @@ def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     rounds = _rounds(first, second)
     if rounds:
         middle = log(first.rate / second.rate)
-        ratios = [log(other / one) for one, other in rounds]
+        ratios = [log(other / own) for own, other in rounds]
         # rates may count other work than calls do: the ratio of the medians says how much
         shift = middle - log(median(second.times_ms) / median(first.times_ms))
         low, high = median_interval(ratios)
@@ -160,6 +158,10 @@ def _rounds(first: Measurement, second: Measurement) -> list[tuple[float, float]
         for number, time in zip(first.rounds, first.times_ms, strict=False)
         if number in others
     ]
+
+
+def _width(resolution: Resolution) -> float:
+    return resolution.log_ratio
 
 
 def _of_mean(widths: Sequence[float]) -> float:

@@ -34,6 +34,12 @@ class RankedMethod:
     """it is not the first and not told apart from it; where there was a play-off, in this alone"""
     in_playoff: bool = False
 
+    @property
+    def scatters(self) -> bool:
+        """It is tied only because samples scatter: the medians differ by more than repeats do."""
+        lead = self.behind
+        return self.is_tied and lead is not None and abs(lead.log_ratio) > lead.log_resolution
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -129,16 +135,16 @@ def standing(
     if len({point.device for point in points}) != 1:
         raise ValueError("a standing needs points, all of one model of device")
     players = _players(points)
-    ordered = _ordered(players) + _ordered([point.by_itself() for point in points if point not in players])
+    names = {point.method for point in players}
+    others = [point.by_itself() for point in points if point.method not in names]
+    ordered = _ordered(players) + _ordered(others)
     first = ordered[0]
     entries: list[RankedMethod] = []
     for place, point in enumerate(ordered, 1):
-        playing = point in players
+        playing = point.method in names
         lead = compare(first if playing else first.by_itself(), point, resolutions) if place > 1 else None
         share = min(1 / lead.ratio, 1.0) if lead else 1.0
-        if (
-            entries and entries[-1].in_playoff and not playing
-        ):  # it was not asked to play, so that it is behind those who were
+        if not playing and entries:  # those that did not play are behind those that did
             share = min(share, entries[-1].share)
         low, high = _range(point.best_known)
         is_tied = lead is not None and lead.is_tie and playing == bool(players)
@@ -157,21 +163,21 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
     """
     methods = dict.fromkeys(entry.method for case in standings for entry in case.entries)
     complete = {method: [entry for case in standings if (entry := case.entry(method))] for method in methods}
-    ranked = {method: found for method, found in complete.items() if len(found) == len(standings)}
+    ranked = {method: parts for method, parts in complete.items() if len(parts) == len(standings)}
     if not ranked:
         return None
     means = {
-        method: exp(sum(log(entry.rate) for entry in found) / len(found)) for method, found in ranked.items()
+        method: exp(sum(log(entry.rate) for entry in parts) / len(parts)) for method, parts in ranked.items()
     }
     order = sorted(ranked, key=lambda method: (-means[method], method))
     entries = []
     for place, method in enumerate(order, 1):
-        found = ranked[method]
+        parts = ranked[method]
         lead = (
             mean_lead(
                 [
                     compare(best.point, entry.point)
-                    for best, entry in zip(ranked[order[0]], found, strict=True)
+                    for best, entry in zip(ranked[order[0]], parts, strict=True)
                 ]
             )
             if place > 1
@@ -182,13 +188,13 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
                 method,
                 place,
                 means[method],
-                min(entry.rate for entry in found),
-                max(entry.rate for entry in found),
+                min(entry.rate for entry in parts),
+                max(entry.rate for entry in parts),
                 min(means[method] / means[order[0]], 1.0),
                 lead,
-                found[0].point,
+                parts[0].point,
                 lead is not None and lead.is_tie,
-                all(entry.in_playoff for entry in found),
+                all(entry.in_playoff for entry in parts),
             )
         )
     could_not = {
@@ -207,15 +213,15 @@ def _players(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """The points of the play-off that most of them were in; none if it has fewer than two players."""
     ids: dict[str, list[MeasuredPoint]] = {}
     for point in points:
-        for one in point.playoffs:
-            ids.setdefault(one.playoff, []).append(point)
+        for record in point.playoffs:
+            ids.setdefault(record.playoff, []).append(point)
     largest = max(ids.values(), key=len, default=[])
     reached = {id(point) for point in largest}
     for members in ids.values():  # of other seeds, where they have players in common
         if any(id(point) in reached for point in members):
             reached |= {id(point) for point in members}
-    found = [point for point in points if id(point) in reached]
-    return found if len(found) > 1 else []
+    players = [point for point in points if id(point) in reached]
+    return players if len(players) > 1 else []
 
 
 def _ordered(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
@@ -223,4 +229,4 @@ def _ordered(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
 
 
 def _range(measurements: Sequence[Measurement]) -> tuple[float, float]:
-    return min(one.low for one in measurements), max(one.high for one in measurements)
+    return min(record.low for record in measurements), max(record.high for record in measurements)

@@ -26,7 +26,7 @@ class MeasuredPoint:
     def __post_init__(self) -> None:
         if not self.measurements and not self.playoffs:
             raise ValueError(f"a point of {self.method} without measurements")
-        if len({one.device for one in (*self.measurements, *self.playoffs)}) > 1:
+        if len({record.device for record in (*self.measurements, *self.playoffs)}) > 1:
             raise ValueError(f"a point of {self.method} on several models of devices")
 
     @property
@@ -41,26 +41,26 @@ class MeasuredPoint:
     @cached_property
     def rate(self) -> float:
         """The median over seeds."""
-        return median(one.rate for one in self.best_known)
+        return median(record.rate for record in self.best_known)
 
     @cached_property
     def own_rate(self) -> float:
         """The same of the cells measured by themselves."""
-        return median(one.rate for one in self.measurements) if self.measurements else self.rate
+        return median(record.rate for record in self.measurements) if self.measurements else self.rate
 
     @cached_property
     def units(self) -> tuple[str, ...]:
         """The devices that measured it, each once."""
-        return tuple(sorted({one.unit for one in self.best_known}))
+        return tuple(sorted({record.unit for record in self.best_known}))
 
     @property
     def noise(self) -> float:
         """That of its least steady measurement."""
-        return max(one.noise for one in self.best_known)
+        return max(record.noise for record in self.best_known)
 
     @property
     def disturbed(self) -> bool:
-        return any(one.disturbed for one in self.best_known)
+        return any(record.disturbed for record in self.best_known)
 
     def by_itself(self) -> MeasuredPoint:
         """The point without its play-offs; itself if there is nothing else."""

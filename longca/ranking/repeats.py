@@ -20,7 +20,9 @@ MOST_OF_CELL = 5  # measurements of one cell whose pairs are looked at: the pair
 
 def is_told_apart(pair: RepeatPair, resolutions: Resolutions) -> bool:
     """True if the tie rule calls the two of a pair different, which is wrong."""
-    first, second = (MeasuredPoint("same", (replace(one, playoff=""),)) for one in (pair.first, pair.second))
+    first, second = (
+        MeasuredPoint("same", (replace(side, playoff=""),)) for side in (pair.first, pair.second)
+    )
     return not compare(first, second, resolutions, pair.relation).is_tie
 
 
@@ -35,11 +37,11 @@ def repeat_pairs(measurements: Iterable[Measurement], *, any_version: bool = Fal
     """
     cells: dict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
     pairs: list[RepeatPair] = []
-    for one in measurements:
-        if one.playoff:
-            pairs += _halves(one)
-        elif one.cell_id:
-            cells[one.cell_id, one.device, "" if any_version else one.version].append(one)
+    for record in measurements:
+        if record.playoff:
+            pairs += _halves(record)
+        elif record.cell_id:
+            cells[record.cell_id, record.device, "" if any_version else record.version].append(record)
     for members in cells.values():
         pairs += [
             RepeatPair(first, second, relation_of(first, second))

@@ -25,6 +25,7 @@ QUANTILE = 0.95  # of pairs of repeats, at most one in twenty is called differen
 ENOUGH = 100  # pairs from which the quantile is taken as it is; of fewer, an upper bound of it
 BOUND = 0.9  # confidence of that bound
 LEAST_PAIRS = 20  # of a relation: the 95th percentile of fewer would be beyond the largest
+LEAST_PLAYED = 5  # halves of play-offs: of half the samples each, so that they differ by more than the whole
 DOUBT = 0.05  # probability below which a study's own repeats are worse than the known resolution allows
 
 
@@ -100,8 +101,8 @@ class Resolutions:
         """The same with the repeats of a study, which count where more than one in twenty differ by more than
         is known.
 
-        A play-off's relation is always that of the study itself, if it has enough repeats: they are of the
-        very same calls.
+        Where nothing is known of play-offs, those of the study itself are enough: no wider relation says how
+        little calls in turn differ.
         """
         groups: dict[tuple[str, Relation], list[RepeatPair]] = defaultdict(list)
         for pair in pairs:
@@ -109,12 +110,12 @@ class Resolutions:
         own = [resolution for key, members in groups.items() if (resolution := self._of_study(*key, members))]
         replaced = {(entry.device, entry.relation) for entry in own}
         kept = [entry for entry in self.entries if (entry.device, entry.relation) not in replaced]
-        return Resolutions((*kept, *own)) if own else self
+        return Resolutions(tuple(_at_least(entry, own) for entry in (*kept, *own))) if own else self
 
     def _of_study(self, device: str, relation: Relation, pairs: Sequence[RepeatPair]) -> Resolution | None:
         known = self.of(device, relation)
         ratios = [pair.log_ratio for pair in pairs]
-        if relation == "play-off" and known.borrowed_by and len(ratios) >= LEAST_PAIRS:
+        if relation == "play-off" and known.borrowed_by and len(ratios) >= LEAST_PLAYED:
             return Resolution(device, relation, upper_quantile(ratios), len(ratios), is_own=True)
         beyond = sum(ratio > known.log_ratio for ratio in ratios)
         if _tail(len(ratios), beyond) >= DOUBT:
@@ -152,6 +153,22 @@ def _tail(count: int, beyond: int) -> float:
     """The probability that so many or more of `count` pairs differ by more than nineteen in twenty do."""
     miss = 1 - QUANTILE
     return 1 - sum(comb(count, index) * miss**index * QUANTILE ** (count - index) for index in range(beyond))
+
+
+def _at_least(entry: Resolution, own: Sequence[Resolution]) -> Resolution:
+    """The entry, raised to that of a closer relation of the study itself: farther ones differ more."""
+    position = RELATIONS.index(entry.relation)
+    closer = [
+        other
+        for other in own
+        if other.device == entry.device
+        and RELATIONS.index(other.relation) < position
+        and other.log_ratio > entry.log_ratio
+    ]
+    if not closer:
+        return entry
+    largest = max(closer, key=lambda other: other.log_ratio)
+    return replace(entry, log_ratio=largest.log_ratio, num_pairs=largest.num_pairs, is_own=True)
 
 
 def _borrowed(entry: Resolution, what: str) -> Resolution:

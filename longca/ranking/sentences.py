@@ -15,6 +15,7 @@ from longca.store.text import number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
 MOST_NAMES = 4  # of methods in a sentence; of more their number is told
+MOST_TIED = 7  # of methods that tie in a case
 RateText = Callable[[float], str]
 
 
@@ -73,9 +74,9 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     """The outcome of one case in a sentence or two.
 
     "band is the fastest of 12, by a play-off: 512 TFLOP/s, 8.0 % faster than fa4 (6.1 to 9.9 %)."
-    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). Two devices of one model, not played
-    off." "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not
-    played off."
+    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). One device in two runs, not played off."
+    "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played
+    off."
     """
     first, rate = case.first, rate_text(case.first.rate)
     if not case.is_compared:
@@ -88,23 +89,30 @@ def verdict(case: Standing, rate_text: RateText) -> str:
         if case.played_off:
             return f"{first.method} is the fastest of {len(case.entries)}, by a play-off: {rate}, {lead}."
         return f"{first.method} leads {len(case.entries)}: {rate}, {lead}. {basis}"
-    tied = case.leaders[1:]
+    tied = [
+        f"{entry.method}{' (samples scatter)' if entry.scatters else ''}"
+        for entry in case.entries
+        if entry.is_tied
+    ]
     rest = next((entry for entry in case.entries if entry.method not in case.leaders), None)
     after = f"; then {rest.method} at {share_text(rest.share)}" if rest else ""
+    leaders = names([f"{first.method} ({rate})", *tied], MOST_TIED)
     return (
-        f"A tie of {len(case.leaders)} in front: {first.method} ({rate}) and {', '.join(tied)}{after}. "
+        f"A tie of {len(case.leaders)} in front: {leaders}{after}. "
         f"{'By a play-off.' if case.played_off else basis}"
     )
 
 
 def margin(case: Standing, place: int) -> str:
-    """The words beside the method at that place of a case: "first", "leads", "tied", "1.20× slower"."""
+    """The words beside the method at that place of a case: "fastest", "leads", "tied", "1.20× slower"."""
     entry = case.entries[place - 1]
     if not case.is_compared:
         return "alone"
     if place == 1:
         return "tied" if not case.is_clear else "fastest" if case.played_off else "leads"
-    return "tied with the first" if entry.is_tied else f"{number(1 / entry.share)}× slower"
+    if entry.is_tied:
+        return "tied: samples scatter" if entry.scatters else "tied with the first"
+    return f"{number(1 / entry.share)}× slower"
 
 
 def worst_text(worst: WorstShare) -> str:
@@ -182,7 +190,7 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
     if not compared:
         return f"no two {things} ran the same: there is nothing to compare."
     total, played, num_ties = len(compared), num_played_off(compared), num_open(compared)
-    verb = f"is the fastest {thing}" if played == total else "leads alone"
+    verb, none = ("is the fastest", "is") if played == total else ("leads alone", "leads alone")
     counts = Counter(case.first.method for case in compared.values() if case.is_clear)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     cases = f"{plural(total, 'case')}{f' ({covered})' if covered else ''}"
@@ -198,7 +206,7 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
             if rest > 0
             else ""
         )
-        opening += f"; in {num_ties} no {thing} {verb}" if num_ties else ""
+        opening += f"; in {num_ties} no {thing} {none}" if num_ties else ""
     if played != total:
         opening += f". {'No case was' if not played else f'{played} of them {was(played)}'} played off"
     if ordered and ordered[0][1] == len(standings):
@@ -210,11 +218,11 @@ def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
     """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run
     them all, band loses least: …"."""
     everywhere = sorted(
-        (one for one in found if one.num_cases == total and one.worst),
-        key=lambda one: (-_share(one), one.method),
+        (tally for tally in found if tally.num_cases == total and tally.worst),
+        key=lambda tally: (-_share(tally), tally.method),
     )
     missing = Counter(
-        "not asked" if not one.num_could_not else "could not" for one in found if 0 < one.num_cases < total
+        "could not" if tally.num_could_not else "not asked" for tally in found if 0 < tally.num_cases < total
     )
     not_asked = missing["not asked"]
     parts = [f"{missing['could not']} could not run some"] if missing["could not"] else []

@@ -110,8 +110,7 @@ def _has(table: pd.DataFrame, name: str) -> pd.Series:
 
     if name not in table:
         return pd.Series(False, index=table.index)
-    values = table[name]
-    return values.fillna(False).astype(bool) if values.dtype != object else values.fillna("") != ""
+    return table[name].fillna(False).map(bool).astype(bool)
 
 
 def measurements(table: pd.DataFrame, rate: str = RATE) -> list[Measurement | None]:
@@ -133,7 +132,7 @@ def pairs_of(table: pd.DataFrame, *, any_version: bool = False) -> list[RepeatPa
     if "is_control" in table:
         cells &= ~table.is_control.astype(bool)
     chosen = table[cells & (table.status == "ok")]
-    return repeat_pairs((one for one in measurements(chosen) if one), any_version=any_version)
+    return repeat_pairs((record for record in measurements(chosen) if record), any_version=any_version)
 
 
 def points(
@@ -150,9 +149,9 @@ def points(
     own = counted(table).tolist()
     groups: dict[tuple[Any, ...], tuple[list[Measurement], list[Measurement]]] = defaultdict(lambda: ([], []))
     keys = zip(*(table[name].tolist() for name in (*by, "method")), strict=True)
-    for key, one, is_own in zip(keys, measurements(table), own, strict=True):
-        if one is not None and (is_own or one.playoff):
-            groups[key][bool(one.playoff)].append(one)
+    for key, record, is_own in zip(keys, measurements(table), own, strict=True):
+        if record is not None and (is_own or record.playoff):
+            groups[key][bool(record.playoff)].append(record)
     return {
         key: MeasuredPoint(str(key[-1]), tuple(cells), tuple(_newest(played)), known)
         for key, (cells, played) in groups.items()
@@ -192,7 +191,7 @@ def standings(
         if status != "ok":
             statuses[key].setdefault(method, status)
     order = {key: index for index, key in enumerate(fields)}
-    found = {}
+    ranked = {}
     for key in sorted(cases, key=order.__getitem__):
         ran = {point.method for point in cases[key]}
         could_not = {
@@ -201,8 +200,8 @@ def standings(
             if method not in ran and status != ABSENT
         }
         others = sorted(set(methods if methods is not None else asked[fields[key]]) - ran - set(could_not))
-        found[key] = standing(cases[key], could_not, others, resolutions)
-    return found
+        ranked[key] = standing(cases[key], could_not, others, resolutions)
+    return ranked
 
 
 def _measurement(row: dict[str, Any], rate: str) -> Measurement | None:
@@ -240,4 +239,4 @@ def _number(value: Any) -> float:
 
 def _newest(played: Iterable[Measurement]) -> list[Measurement]:
     """One for each seed; rows come in the order of their start."""
-    return list({one.seed: one for one in played}.values())
+    return list({record.seed: record for record in played}.values())

@@ -4,7 +4,7 @@ that leaves out."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import Any
@@ -54,18 +54,25 @@ class Tally:
         return self.num_clear + self.num_shared
 
 
-def tallies(standings: Mapping[Any, Standing], also: Mapping[Any, Standing] | None = None) -> list[Tally]:
+def tallies(
+    standings: Mapping[Any, Standing],
+    also: Mapping[Any, Standing] | None = None,
+    reason: str = "not counted",
+) -> list[Tally]:
     """Those with the most cases first, then by the mean of their shares, then by name.
 
     Args:
         standings: by a key that names the case.
-        also: further cases that are shown, but do not count: their methods have a tally all the same.
+        also: further cases that are shown, but do not count. Their methods have a tally all the same, and
+            worst shares say what they leave out there.
+        reason: why they do not count, in a word or two.
     """
+    aside = also or {}
     methods = sorted(
-        {entry.method for case in (*standings.values(), *(also or {}).values()) for entry in case.entries}
+        {entry.method for case in (*standings.values(), *aside.values()) for entry in case.entries}
     )
-    found = [_tally(method, standings) for method in methods]
-    return sorted(found, key=lambda one: (-one.num_cases, -one.mean, one.method))
+    found = [_tally(method, standings, aside, reason) for method in methods]
+    return sorted(found, key=lambda tally: (-tally.num_cases, -tally.mean, tally.method))
 
 
 def num_open(standings: Mapping[Any, Standing]) -> int:
@@ -83,9 +90,12 @@ def reason_to_leave_out(point: MeasuredPoint) -> str:
     return "disturbed" if point.disturbed else "noisy" if point.noise > NOISY else ""
 
 
-def _tally(method: str, standings: Mapping[Any, Standing]) -> Tally:
+def _tally(
+    method: str, standings: Mapping[Any, Standing], aside: Mapping[Any, Standing], reason: str
+) -> Tally:
     ran = {key: entry for key, case in standings.items() if (entry := case.entry(method))}
     compared = {key: entry for key, entry in ran.items() if standings[key].is_compared}
+    others = [entry.share for case in aside.values() if case.is_compared and (entry := case.entry(method))]
     leading = [standings[key] for key in compared if method in standings[key].leaders]
     mean = exp(sum(log(entry.share) for entry in compared.values()) / len(compared)) if compared else 0.0
     clear = sum(case.is_clear for case in leading)
@@ -99,20 +109,23 @@ def _tally(method: str, standings: Mapping[Any, Standing]) -> Tally:
         sum(method in case.could_not for case in standings.values()),
         sum(method not in case.could_not and not case.entry(method) for case in standings.values()),
         mean,
-        _worst(compared),
+        _worst(compared, {reason: others}),
     )
 
 
-def _worst(compared: Mapping[Any, RankedMethod]) -> WorstShare | None:
+def _worst(compared: Mapping[Any, RankedMethod], aside: Mapping[str, Sequence[float]]) -> WorstShare | None:
+    """The worst share of the cases, with what is lower: noisy results, and shares that stand aside for a
+    reason."""
     if not compared:
         return None
     reasons = {key: reason_to_leave_out(entry.point) for key, entry in compared.items()}
     judged = [key for key in compared if not reasons[key]] or list(compared)
     where = min(judged, key=lambda key: compared[key].share)
     share = compared[where].share
-    lower = Counter(
-        reasons[key] for key, entry in compared.items() if key not in judged and entry.share < share
-    )
+    shares = [(reasons[key], compared[key].share) for key in compared if key not in judged]
+    shares += [(reason, other) for reason, others in aside.items() for other in others]
+    lower = [(reason, other) for reason, other in shares if other < share]
+    counts = Counter(reason for reason, _ in lower)
     return WorstShare(
-        share, where, tuple(sorted(lower.items())), min(entry.share for entry in compared.values())
+        share, where, tuple(sorted(counts.items())), min((other for _, other in lower), default=share)
     )

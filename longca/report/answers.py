@@ -79,7 +79,7 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     compared = {key: case for key, case in standings.items() if case.is_compared}
     if not compared:
         return []
-    first = min(tallies(compared), key=lambda one: (-one.num_clear, -one.num_leading, -one.mean, one.method))
+    first = min(tallies(compared), key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
     ties, played = num_open(compared), num_played_off(compared)
     tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
     nobody = f"; no method alone on {ties}" if ties else ""

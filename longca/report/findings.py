@@ -53,8 +53,8 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
 
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:
     """The methods that lead most often, alone or in a tie; of equals the ones with the highest mean share, then by name."""
-    found = sorted(tallies(standings_of(data, by)), key=lambda one: (-one.num_leading, -one.mean, one.method))
-    return [one.method for one in found[:most]]
+    found = sorted(tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method))
+    return [tally.method for tally in found[:most]]
 
 
 def _point(row: Mapping[Any, Any]) -> MeasuredPoint | None:

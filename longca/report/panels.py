@@ -47,7 +47,8 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     both = "direction" in data and data.direction.nunique() > 1
     lines = 2 if data.detail.any() else 1
     if data.method.nunique() > MOST_COLOURS:
-        judged = data.assign(value=1 / data.value.clip(lower=1e-9)) if lowest_is_best else data
+        inverse = 1 / data.value.clip(lower=1e-9)
+        judged = data.assign(value=inverse, low=inverse, high=inverse) if lowest_is_best else data
         style = style.with_best(leaders(judged, [*PANEL, x, *(["direction"] if "direction" in data else [])]))
     labels = _labels([name for name in style.methods if name in set(data.method) and not style.is_faint(name)])
     canvas, axes = style.panels(

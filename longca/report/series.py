@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longca.ranking.table import RATE, counted, is_beside, is_played, resolutions_of
 from longca.ranking.table import points as ranked_points
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pandas as pd
+
+    from longca.ranking import MeasuredPoint, Resolutions
 
 FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")  # it was tried; unsupported and unavailable were not
@@ -168,11 +170,6 @@ def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     return others & data["mask"].isin(set(data["mask"][~others]))
 
 
-def without_repeats(data: pd.DataFrame) -> pd.DataFrame:
-    """The points of masks that count: all but repeats (column `is_repeat`), and these where there is nothing else."""
-    return data if data.is_repeat.all() else data[~data.is_repeat]
-
-
 def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,
            unit: str) -> pd.DataFrame:
     """One row for each combination of `by`: seeds of one cell are put together.
@@ -186,7 +183,7 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
         by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed), noise
         (spread of the least steady cell over its value), num_cells, num_samples, status ("ok", or else the most frequent
         failure) and cell_ids. Only ok rows have numbers. Of rates there is also `point`, as which they are ranked
-        (`longca.ranking.MeasuredPoint`; None without a number).
+        (`longca.ranking.MeasuredPoint`; None without a number, and of several models of devices).
     """
     import pandas as pd
 
@@ -217,10 +214,18 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     found = found.assign(cell_ids=list(map(" ".join, ids)))
     if is_rate:
         keys = [name for name in by if name != "method"]
-        known = ranked_points(every, keys, table.attrs.get(RESOLUTIONS))
+        known = _measured_points(every, keys, table.attrs.get(RESOLUTIONS))
         found[POINT] = pd.Series([known.get(key) for key in zip(*(found[name].tolist() for name in (*keys, "method")), strict=True)],
                                  dtype=object)
     return found.loc[:, columns]
+
+
+def _measured_points(rows: pd.DataFrame, keys: list[str], resolutions: Resolutions | None) -> dict[tuple[Any, ...], MeasuredPoint | None]:
+    """The points by the values of `keys` and their method; None where these are of several models of devices, which are never ranked."""
+    found: dict[tuple[Any, ...], MeasuredPoint | None] = {}
+    for (*key, _, method), point in ranked_points(rows, [*keys, "device"], resolutions).items():
+        found[*key, method] = None if (*key, method) in found else point
+    return found
 
 
 def attention(table: pd.DataFrame, kind: str, direction: str | None = None, *, every: bool = False) -> pd.DataFrame:

@@ -26,6 +26,12 @@ def test_the_first_leads_a_group_that_is_not_told_apart():
     assert [margin(case, place) for place in (1, 2, 3)] == ["tied", "tied with the first", "2.00× slower"]
 
 
+def test_a_tie_by_scattered_samples_is_called_so():
+    case = standing([point("a", 1.0, 1.0, 1.0), point("b", 0.9, 1.5, 2.0), point("c", 1.0, 1.002, 1.004)])
+    assert verdict(case, text).startswith("A tie of 3 in front: a (1000 calls/s), c and b (samples scatter).")
+    assert [margin(case, place) for place in (2, 3)] == ["tied with the first", "tied: samples scatter"]
+
+
 def test_without_a_playoff_there_is_a_leader_and_no_winner():
     case = standing([point("a", 1.0), point("b", 1.5)])
     assert case.is_clear and case.leaders == ("a",) and not case.winner and not case.played_off

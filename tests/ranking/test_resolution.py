@@ -7,7 +7,7 @@ import pytest
 
 from longca.ranking import RepeatPair, Resolution, Resolutions, repeat_pairs
 from longca.ranking.repeats import is_told_apart, share_told_apart
-from longca.ranking.resolution import FILE, LEAST_PAIRS, upper_quantile
+from longca.ranking.resolution import FILE, LEAST_PLAYED, upper_quantile
 from tests.ranking.helpers import GPU, KNOWN, measured
 
 
@@ -45,6 +45,10 @@ def test_worse_repeats_of_a_study_widen_it_and_better_ones_do_not():
         and "of this study" in str(worse.of(GPU, "model"))
     )
     assert worse.of(GPU, "run") == KNOWN.of(GPU, "run")
+    close = KNOWN.widened(repeats(30, 0.1, "run"))
+    assert close.of(GPU, "model").log_ratio == close.of(GPU, "run").log_ratio > log(1.1), (
+        "farther ones differ more"
+    )
 
 
 def test_the_halves_of_a_playoff_are_its_repeats():
@@ -57,7 +61,7 @@ def test_the_halves_of_a_playoff_are_its_repeats():
     assert {pair.relation for pair in pairs} == {"play-off"} and len(pairs) == 40
     few = Resolutions((Resolution(GPU, "model", 0.04, 249),))
     own = few.widened(pairs).of(GPU, "play-off")
-    assert own.is_own and 0.0005 < own.log_ratio < 0.004 and few.widened(pairs[: LEAST_PAIRS - 1]) == few
+    assert own.is_own and 0.0005 < own.log_ratio < 0.004 and few.widened(pairs[: LEAST_PLAYED - 1]) == few
 
 
 def test_repeats_are_of_one_cell_and_one_version_on_one_model():
@@ -86,6 +90,8 @@ def test_the_file_is_that_of_the_committed_records():
 
     found = tool.pairs()
     assert FILE.read_text(encoding="utf-8") == tool.text(found), "run `python -m tools.repeats`"
+    text = tool.PAGE.read_text(encoding="utf-8")
+    assert text == tool.page(found, text), "run `python -m tools.repeats`"
     for known in tool.resolutions(found).entries:
         held_out = tool._held_out(found)
         members = [

@@ -57,14 +57,14 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     if not compared:
         return "no two kernels ran the same cells"
     found, total = tallies(compared), len(compared)
-    first = min(found, key=lambda one: (-one.num_clear, -one.num_leading, -one.mean, one.method))
+    first = min(found, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
     ties = num_open(compared)
     points = f"{plural(total, 'point')} of mask and length"
     sentence = f"{first.method} leads alone at {first.num_clear} of {points}" if first.num_clear else f"no kernel leads alone at {points}"
     sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
-    complete = [one for one in found if one.num_cases >= NEARLY_ALL * total and one.worst]
+    complete = [tally for tally in found if tally.num_cases >= NEARLY_ALL * total and tally.worst]
     if complete:
-        best = max(complete, key=lambda one: one.worst.share if one.worst else 0.0)
+        best = max(complete, key=lambda tally: tally.worst.share if tally.worst else 0.0)
         assert best.worst
         worst = f"at its worst {worst_text(best.worst)} of the best"
         sentence += (f"; of {len(complete)} kernels with nine tenths of them or more, {best.method} loses least, {worst}"

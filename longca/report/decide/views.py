@@ -164,7 +164,8 @@ def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str
     entries = {(mask, entry.method): _placed(case, entry) for mask, case in of_masks.items() for entry in case.entries}
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
     counting = {name.mask_label: case for name, case in found.counting.items()}
-    columns = [_column(tally, len(counting)) for tally in tallies(counting, of_masks)]
+    aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
+    columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
     return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
                    [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost, len(counting))
 
@@ -181,10 +182,11 @@ def _column(tally: Tally, num_masks: int) -> Column:
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
     least = f"Worst: {worst_text(worst)} of the best, under {worst.where}" if worst else "It was compared with no other method."
-    rest = [f"{count} {words}" for count, words in ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked")) if count]
+    lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"))
+    rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
     tip = f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks" \
-          f"{f' ({chr(44).join(rest)})' if rest else ''}, {leads}.\n{least}"
+          f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
     return Column(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
 
 
