@@ -12,6 +12,7 @@ from longca.cli.options import Json, Results, StudyName, open_study, print_json,
 from longca.core.record import STATUSES
 
 if TYPE_CHECKING:
+    from longca.core.study import Study
     from longca.store.cells import UnusableFile
     from longca.store.index import CellFacts
 
@@ -30,8 +31,10 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         num_disturbed += facts is not None and facts.num_disturbed > 0
         num_drifting += facts is not None and facts.is_drifting
     columns = [status for status in (*STATUSES, "left") if any(counts[status] for counts in methods.values())]
+    num_played, num_playoffs = _playoffs(chosen, found, folder)
     if as_json:
         print_json({"study": chosen.name, "methods": methods, "disturbed": num_disturbed, "drifting": num_drifting,
+                    "num_playoffs": num_playoffs, "num_played_off": num_played,
                     "problems": [vars(problem) for problem in problems]})
     else:
         total = Counter[str]()
@@ -40,6 +43,8 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         rows = [[method, *(counts[column] for column in columns)] for method, counts in methods.items()]
         print_table(f"{chosen.name}: {total.total() - total['left']} of {total.total()} cells measured", ["", *columns],
                     [*rows, ["all", *(total[column] for column in columns)]])
+        if num_playoffs:
+            print_text(f"{num_played} of {plural(num_playoffs, 'case')} played off")
         again = (study or chosen.name) + (f" --results {results}" if results else "")
         if num_disturbed:
             print_text(f"Others used the device while {plural(num_disturbed, 'cell')} ran. "
@@ -52,6 +57,14 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
 
     if any(counts[status] for counts in methods.values() for status in FAILED):
         raise typer.Exit(1)
+
+
+def _playoffs(study: Study, facts: dict[str, CellFacts], folder: Path) -> tuple[int, int]:
+    """(cases that are played off, cases that have a play-off) of what is measured."""
+    from longca.bench.run.playoffs import count_playoffs
+    from longca.store.cells import PlayoffStore
+
+    return count_playoffs(study, facts, PlayoffStore(folder)) if (folder / "cells").is_dir() else (0, 0)
 
 
 def _facts(folder: Path) -> tuple[dict[str, CellFacts], list[UnusableFile]]:

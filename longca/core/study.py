@@ -15,7 +15,7 @@ from longca.core.errors import UserError, raise_all, unknown
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
-from longca.core.repeats import RepeatRules
+from longca.core.samples.repeats import RepeatRules
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 

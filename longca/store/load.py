@@ -50,7 +50,7 @@ class Loaded:
     playoffs: list[Record] = field(default_factory=list)
     """of the same cells, measured in turn with others: see `longca.core.playoff`"""
     repeats: list[Record] = field(default_factory=list)
-    """of the same cells, measured a second time: see `longca.core.repeats`"""
+    """of the same cells, measured a second time: see `longca.core.samples.repeats`"""
     environments: Environments = field(default_factory=Environments)
     """listings of the software that measured, as far as the sources hold them"""
 

@@ -97,10 +97,9 @@ def balanced_orders(count: int) -> list[list[int]]:
 
 
 def ratio_interval(times_ms: Sequence[float], first_ms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median ratio of two players' times of the same rounds; all numbers where the rounds are too few."""
-    logs = [math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)]
-    interval = median_interval(logs)
-    return (0.0, math.inf) if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
+    """The 95 % interval of the median ratio of two players' times of the same rounds, of which there are six or more."""
+    low, high = median_interval([math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)])
+    return math.exp(low), math.exp(high)
 
 
 def is_decided(times_ms: Sequence[Sequence[float]], rules: PlayoffRules) -> bool:

@@ -131,6 +131,16 @@ def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Map
     return due
 
 
+def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffStore) -> tuple[int, int]:
+    """(cases that are played off, cases that have a play-off) as far as a study is measured, by whatever method, on all devices."""
+    if study.playoff is None:
+        return 0, 0
+    measured = [cell for cell in study.all_cells if cell.cell_id in facts]
+    playoffs = [playoff for device in sorted({each.device for each in facts.values() if each.device})
+                for playoff in playoffs_of(measured, facts, study.playoff, device)[0]]
+    return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
+
+
 def playoff_versions(study: Study, cells: Collection[Cell]) -> Callable[[str], dict[str, str]]:
     """A function from the device's model to the method version of each cell's part in a play-off."""
     assert study.playoff is not None

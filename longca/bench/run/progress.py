@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
           "failed": FAILED}
+FAR_BEHIND = 2  # times the first one's time; more is said in multiples
 REASON_CHARS = 200  # the record has it whole
 
 
@@ -276,11 +277,15 @@ def played(records: Sequence[Record]) -> str:
     """The players of a play-off by their times, and those that failed: "band 1.2 ms, fa3 +2.1 %, flex error; 14 rounds"."""
     times_ms = {record.cell.kernel: statistics.median(record.samples.time_ms[0]) for record in records if record.samples}
     ordered = sorted(times_ms, key=lambda kernel: times_ms[kernel])
-    texts = [f"{kernel} {number(times_ms[kernel])} ms" if place == 0 else
-             f"{kernel} +{100 * (times_ms[kernel] / times_ms[ordered[0]] - 1):.1f} %" for place, kernel in enumerate(ordered)]
+    texts = [f"{kernel} {number(times_ms[kernel])} ms" if place == 0 else f"{kernel} {_behind(times_ms[kernel] / times_ms[ordered[0]])}"
+             for place, kernel in enumerate(ordered)]
     texts += [f"{record.cell.kernel} {record.outcome.status}" for record in records if not record.samples]
     rounds = max((len(record.samples.time_ms[0]) for record in records if record.samples), default=0)
     return f"{', '.join(texts)}; {plural(rounds, 'round')}"
+
+
+def _behind(ratio: float) -> str:
+    return f"+{100 * (ratio - 1):.1f} %" if ratio < FAR_BEHIND else f"{number(ratio)}×"
 
 
 def duration(seconds: float) -> str:
