@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from longca.ranking import MeasuredPoint, Measurement, Standing, standing, tallies
+from longca.ranking.sentences import counts_text
 from longca.ranking.table import ABSENT
 from longca.report.series import POINT
 
@@ -49,6 +50,16 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
         if other is None or (case.is_compared, key[-1]) > (other[1].is_compared, other[0]):
             chosen[key[:-1]] = key[-1], case
     return chosen
+
+
+def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
+    """Who leads how often, as `longca.ranking.sentences.counts_text` says it; of several models of devices, each by itself."""
+    of_devices: dict[str, dict[Any, Standing]] = defaultdict(dict)
+    for key, case in standings.items():
+        of_devices[case.device][key] = case
+    if len(of_devices) < 2:
+        return counts_text(standings, thing)
+    return "; ".join(f"on {device} {counts_text(of_device, thing)}" for device, of_device in of_devices.items())
 
 
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from longca.ranking.sentences import counts_text
 from longca.report.contract import Figure
-from longca.report.findings import at_largest, standings_of
+from longca.report.findings import at_largest, leaders_text, standings_of
 from longca.report.rates import draw_rates, rate_points
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Throughput(Figure):
         chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
         judged = {key: case for key, (_, case) in chosen.items()}
         where = ", each at the longest length that two or more ran" if any(case.is_compared for case in judged.values()) else ""
-        return f"{self.word}: {counts_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"
+        return f"{self.word}: {leaders_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

@@ -8,7 +8,7 @@ from longca.core.cell import Cell
 from longca.core.record import Incorrect, OutOfMemory, Samples
 from longca.ranking.sentences import counts_text
 from longca.report.answers import tiles
-from longca.report.findings import at_largest, leaders, standings_of
+from longca.report.findings import at_largest, leaders, leaders_text, standings_of
 from longca.report.matrix import matrices, reasons
 from longca.report.rates import rate_points
 from longca.report.series import labelled, mask_order, rate_unit
@@ -88,6 +88,8 @@ def test_a_lead_within_what_repeats_differ_by_is_a_tie():
 def test_devices_have_tiles_of_their_own():
     records = [record(cell(kernel), tflops=speed, gpu=gpu) for gpu, speeds in (("NVIDIA H200", (2.0, 1.0)), ("NVIDIA A100", (1.0, 2.0)))
                for kernel, speed in zip(("sdpa", "naive"), speeds, strict=True)]
+    text = leaders_text(standings_of(rates(records), ["mask_label", "setting"]), "mask")
+    assert text.startswith("on NVIDIA A100 naive leads on the one mask") and "; on NVIDIA H200 sdpa leads on the one mask" in text
     found = {tile.label: tile.value for tile in tiles(derived(records)) if "Leading" in tile.label}
     assert found == {"Leading kernel, forward, NVIDIA H200": "sdpa", "Leading kernel, forward, NVIDIA A100": "naive"}
 

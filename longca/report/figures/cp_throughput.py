@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.ranking.sentences import counts_text
 from longca.report.contract import Figure
-from longca.report.findings import standings_of
+from longca.report.findings import leaders_text, standings_of
 from longca.report.rates import draw_rates, rate_points
 from longca.report.series import join, rate_unit
 
@@ -37,7 +36,7 @@ class ContextParallelThroughput(Figure):
         if not any(case.is_compared for case in found.values()):
             rate = rate_unit(best.value).text(best.value)
             return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
-        return f"Context parallelism: {counts_text(found, 'case of mask, ranks, length and direction')}"
+        return f"Context parallelism: {leaders_text(found, 'case of mask, ranks, length and direction')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.ranking.sentences import counts_text
 from longca.report.contract import Figure
-from longca.report.findings import at_largest, standings_of
+from longca.report.findings import at_largest, leaders_text, standings_of
 from longca.report.rates import RATE, draw_rates
 from longca.report.series import DIRECTIONS, attention, join, labelled, points, rankable
 
@@ -41,7 +40,7 @@ class SparseThroughput(Figure):
         chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
         judged = {key: case for key, (_, case) in chosen.items()}
-        return f"Block-sparse{at}: {counts_text(judged, 'panel')}, each at the highest density that two or more ran"
+        return f"Block-sparse{at}: {leaders_text(judged, 'panel')}, each at the highest density that two or more ran"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}", x_log=False,
