@@ -167,13 +167,13 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
-        "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
-        "notes": {"cp": earlier_strategies(table)},
+        "devices": devices(table.loc[table.status == "ok"]), "notes": {"cp": earlier_strategies(table)},
         "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
         "facts": {"rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())), "count": len(paper.first),
                   "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
         "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
         "js": static_text("base.js", "figures.js", "page.js"),
+        "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(

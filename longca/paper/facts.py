@@ -75,44 +75,23 @@ class Part:
 
 
 @dataclass(frozen=True)
-class OnDevice:
-    """The parts of the grid as the records of one device model settle them."""
-
-    device: str
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True)
 class Coverage:
-    """The grid on each device model, that which settles most first, and a sentence about all."""
+    """The parts of the grid, and what they say together."""
 
-    devices: tuple[OnDevice, ...]
+    parts: tuple[Part, ...]
     finding: str
 
 
 def coverage(table: pd.DataFrame) -> Coverage:
-    """The cells of `config/studies/paper.yaml` of which there is a record, on each device model by itself."""
+    """The cells of `config/studies/paper.yaml` of which there is a record."""
+    settled, timed = set(table.cell_id), set(table.cell_id[table.status == "ok"])
     by_part: dict[str, list[str]] = {name: [] for name in PARTS}
     for cell in load_study(STUDY).cells():
         by_part[_part(cell)].append(cell.cell_id)
-    found = [OnDevice(str(device).removeprefix("NVIDIA "), _parts(by_part, rows)) for device, rows in table.groupby("device")]
-    devices = sorted((one for one in found if any(part.settled for part in one.parts)),
-                     key=lambda one: -sum(part.settled for part in one.parts))
-    texts = [f"records of {one.device} settle {_shares(one.parts)}" for one in devices]
-    if not texts:
-        return Coverage((), "No record is of a cell of the study's grid")
-    return Coverage(tuple(devices), f"Of the study's grid, {'; '.join(texts)}")
-
-
-def _parts(by_part: dict[str, list[str]], rows: pd.DataFrame) -> tuple[Part, ...]:
-    settled, timed = set(rows.cell_id), set(rows.cell_id[rows.status == "ok"])
-    return tuple(Part(PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
-                 for name, ids in by_part.items())
-
-
-def _shares(parts: tuple[Part, ...]) -> str:
-    *first, last = (f"{part.share} of the {part.asked:,} cells of {part.name}" for part in parts)
-    return f"{', '.join(first)} and {last}"
+    parts = tuple(Part(PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
+                  for name, ids in by_part.items())
+    words = [f"{part.share} of the {part.asked:,} cells of {part.name}" for part in parts]
+    return Coverage(parts, f"The records settle {', '.join(words[:-1])} and {words[-1]} of the study's grid")
 
 
 def _part(cell: Cell) -> str:
