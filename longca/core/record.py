@@ -321,14 +321,6 @@ class Environment(Frozen):
         return self.ranks[0].installed if self.ranks else None
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _is_false(value: object) -> bool:
-    return value is False
-
-
 class Record(Frozen):
     """One cell's result."""
 
@@ -339,11 +331,11 @@ class Record(Frozen):
     run_id: Line
     method_version: Line
     """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
-    playoff: str | None = Field(None, pattern=r"^[0-9a-f]{16}$", exclude_if=_is_none)
+    playoff: str | None = Field(None, pattern=r"^[0-9a-f]{16}$", exclude_if=_is_empty)
     """of a play-off: an id that all its records share. None, left out of texts, for the cell's own record"""
-    turns: Turns | None = Field(None, exclude_if=_is_none)
+    turns: Turns | None = Field(None, exclude_if=_is_empty)
     """of a play-off: the order of the samples among those of the other players"""
-    repeat: bool = Field(False, exclude_if=_is_false)
+    repeat: bool = Field(False, exclude_if=_is_empty)
     """the cell was measured a second time, beside its own record, to learn how much such numbers differ; left out of texts where false"""
     measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
     """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; empty in records of schema 2 and older"""

@@ -29,8 +29,6 @@ Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
 """a plug-in with its parameters: a name, or `name: {parameter: value or list of values}`"""
 Messages = Literal["nccl", "symmetric"]
-
-
 Check = Literal["sample", "all"]
 
 
@@ -44,19 +42,18 @@ class Measure(Frozen):
     repeats: int = Field(default=10, ge=1, le=1_000_000)
     """timed calls at least"""
     precision: float = Field(default=0.005, ge=0, le=1)
-    """timed calls go on until the 95 % interval of their median lies within this share of it on both sides; 0: `repeats` of
-    them, or fewer, but at least three, where `max_seconds` are over"""
+    """timed calls go on until their median's 95 % interval lies within this share of it; 0: `repeats` calls, or three in `max_seconds`"""
     max_repeats: int = Field(default=100, ge=1, le=1_000_000)
     """timed calls at most, unless `repeats` asks for more"""
     max_seconds: float = Field(default=4.0, gt=0, le=1e6)
     """timed calls beyond `repeats` stop after this long"""
     duty: float = Field(default=0.5, gt=0, le=1)
-    """most of the time that calls keep a GPU busy: it rests after each one, so that its power controller has no reason to lower the clock;
-    1: no rest. Calls without a pause (`sustained`) and CPUs never rest"""
+    """most of the time that calls keep a GPU busy: it rests after each one, so that it keeps its clock; 1: no rest. Sustained calls and
+    CPUs never rest"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """a cell that is not done by then ends as `timeout`"""
     check: Check = "sample"
-    """how much of a result is compared with float64: as much as takes about a second, or all, whatever it takes"""
+    """how much of a result is compared with float64: what takes about a second, or all"""
     messages: Messages = "nccl"
     """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
     the machine; where they cannot, by NCCL, and the record says why"""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+from longca.claims.rows import STUDY_GPU
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import load_study
@@ -12,7 +14,7 @@ from longca.core.units import format_length
 from longca.masks import build_mask
 from longca.masks.contract import Pattern
 from longca.report.look.masks import MaskDrawing, mask_drawings
-from longca.store.text import percent
+from longca.store.text import percent, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +63,9 @@ def _density(pattern: Pattern, seqlen: int, corpus: str) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells of one part of the grid."""
+    """Cells of one part of the grid, and how many of them one model of GPU has measured."""
 
+    gpu: str
     name: str
     asked: int
     settled: int
@@ -75,44 +78,34 @@ class Part:
 
 
 @dataclass(frozen=True)
-class OnDevice:
-    """The parts of the grid as the records of one device model settle them."""
-
-    device: str
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True)
 class Coverage:
-    """The grid on each device model, that which settles most first, and a sentence about all."""
+    """The parts of the grid, and what they say together."""
 
-    devices: tuple[OnDevice, ...]
+    parts: tuple[Part, ...]
     finding: str
 
 
 def coverage(table: pd.DataFrame) -> Coverage:
-    """The cells of `config/studies/paper.yaml` of which there is a record, on each device model by itself."""
+    """The cells of `config/studies/paper.yaml` of which there is a record, for each model of GPU by itself."""
     by_part: dict[str, list[str]] = {name: [] for name in PARTS}
     for cell in load_study(STUDY).cells():
         by_part[_part(cell)].append(cell.cell_id)
-    found = [OnDevice(str(device).removeprefix("NVIDIA "), _parts(by_part, rows)) for device, rows in table.groupby("device")]
-    devices = sorted((one for one in found if any(part.settled for part in one.parts)),
-                     key=lambda one: -sum(part.settled for part in one.parts))
-    texts = [f"records of {one.device} settle {_shares(one.parts)}" for one in devices]
-    if not texts:
-        return Coverage((), "No record is of a cell of the study's grid")
-    return Coverage(tuple(devices), f"Of the study's grid, {'; '.join(texts)}")
+    devices = sorted({str(device) for device in table.device[table.device_type == "cuda"]}, key=lambda name: (STUDY_GPU not in name, name))
+    parts = tuple(part for device in devices for part in _parts(table.loc[table.device == device], short_device(device), by_part))
+    if not parts:
+        return Coverage((), "The records settle no cell of the study's grid on a GPU")
+    words = [f"{gpu} {_listed([f'{part.share} of the {part.asked:,} cells of {part.name}' for part in of_gpu])}"
+             for gpu, of_gpu in groupby(parts, key=lambda part: part.gpu)]
+    return Coverage(parts, f"Of the study's grid, records settle on {'; on '.join(words)}")
 
 
-def _parts(by_part: dict[str, list[str]], rows: pd.DataFrame) -> tuple[Part, ...]:
+def _parts(rows: pd.DataFrame, gpu: str, by_part: dict[str, list[str]]) -> list[Part]:
     settled, timed = set(rows.cell_id), set(rows.cell_id[rows.status == "ok"])
-    return tuple(Part(PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
-                 for name, ids in by_part.items())
+    return [Part(gpu, PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids))) for name, ids in by_part.items()]
 
 
-def _shares(parts: tuple[Part, ...]) -> str:
-    *first, last = (f"{part.share} of the {part.asked:,} cells of {part.name}" for part in parts)
-    return f"{', '.join(first)} and {last}"
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _part(cell: Cell) -> str:
