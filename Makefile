@@ -110,6 +110,10 @@ docs: setup
 	python -m tools.triton_builds
 	python -m tools.values
 
+# which packages of torch.lock and of the images have newer releases, alone and together with the others; needs uv and the index
+newer: setup
+	@python -m tools.newer
+
 # known vulnerabilities of all that is pinned, asked of PyPI; exit code 1: there are some, 3: the index does not answer for all packages
 audit: setup
 	@python -m tools.audit audit
@@ -118,7 +122,7 @@ audit: setup
 sbom: setup
 	@python -m tools.audit sbom
 
-.PHONY: audit sbom
+.PHONY: newer audit sbom
 
 clean:
 	rm -rf results .snakemake

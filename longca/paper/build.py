@@ -177,7 +177,6 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
                   "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
         "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
         "js": static_text("base.js", "figures.js", "page.js"),
-        "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
