@@ -17,13 +17,13 @@ from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.decide.cases import cases
 from longca.report.decide.predicted import with_predictions
+from longca.report.decide.repeats import repeat_rows
 from longca.report.index import overviews
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
 from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.repeats import repeat_rows
 from longca.report.rows import on_page, rows_json
 from longca.report.series import for_file, labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile

@@ -11,9 +11,9 @@ from longca.ranking import tallies
 from longca.report.answers import tiles
 from longca.report.build import build
 from longca.report.decide.cases import cases
+from longca.report.decide.repeats import repeat_rows
 from longca.report.decide.views import ALONE, ASIDE, decision, described, views_json
 from longca.report.rates import rate_points
-from longca.report.repeats import repeat_rows
 from longca.report.series import labelled
 from longca.report.winners import Winner, rankings
 from longca.store.table import derived
