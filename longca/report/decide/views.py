@@ -61,7 +61,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnFoot:
     """The foot of a method's column in a heat map."""
 
     method: str
@@ -82,7 +82,7 @@ class HeatMap:
     ranks: str
     direction: str
     masks: list[str]
-    columns: list[Column]
+    columns: list[ColumnFoot]
     cases: dict[str, Standing]
     """mask → the standing of the methods there"""
     entries: dict[tuple[str, str], Placed]
@@ -177,7 +177,7 @@ def _placed(case: Standing, entry: RankedMethod) -> Placed:
                   sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id, not case.is_compared)
 
 
-def _column(tally: Tally, num_masks: int) -> Column:
+def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     worst, ran_all = tally.worst, tally.num_cases == num_masks
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
@@ -187,7 +187,7 @@ def _column(tally: Tally, num_masks: int) -> Column:
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
     tip = f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks" \
           f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
-    return Column(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
+    return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
 
 
 def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
