@@ -68,18 +68,14 @@ def _version(content: dict[str, Any], device_name: str) -> str:
 
 def _content(cell: Cell, measure: Measure, sources: _Sources) -> dict[str, Any]:
     """All that defines how the number is made, but the device."""
-    of_strategy = sources.needs("strategy", cell.strategy) if cell.strategy else ()
-    needs = sorted({"torch", *sources.needs("kernel", cell.kernel), *of_strategy})
+    needs = sorted({"torch", *sources.needs("kernel", cell.kernel), *(sources.needs("strategy", cell.strategy) if cell.strategy else ())})
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
     return {"code": code_digest(sources.files(cell)), "measure": measure.model_dump(exclude=unless),
             "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
 
 
 class _Sources:
-    """The files that have a part in cells' numbers.
-
-    It lists each folder, and follows the imports of each plug-in, once.
-    """
+    """The files that have a part in cells' numbers. Each folder is listed, and the imports of each plug-in are followed, once."""
 
     def __init__(self) -> None:
         self._paths: dict[str, dict[str, Path]] = {}
@@ -91,8 +87,7 @@ class _Sources:
         followed = FOLLOWED if cell.corpus is None else FOLLOWED + FOLLOWED_FOR_DOCUMENTS
         names = {"mask": cell.mask, "kernel": cell.kernel, "strategy": cell.strategy, "corpus": cell.corpus}
         plugins = [self._path(kind, name) for kind, name in names.items() if name is not None]
-        start = [modules_of_package()[MEASURED_BY[cell.kind]], *plugins]
-        return set().union(*(self._reached_from(path, followed) for path in start))
+        return set().union(*(self._reached_from(path, followed) for path in [modules_of_package()[MEASURED_BY[cell.kind]], *plugins]))
 
     def needs(self, kind: str, name: str) -> tuple[str, ...]:
         """The modules that a plug-in needs."""
