@@ -19,7 +19,7 @@ SLOW = (
     "longca report h100-dense",
     "longca report reports/h100/h100-dense.parquet",
     "longca advise --records",  # 3,832 records each
-    "longca run --force",  # all cells of the quick study; those of another command are measured anew in the default run
+    "longca run --force",  # the whole quick study; the default run has `--force` with one cell
 )
 CODE = {
     "longca bench wrong.py": 1,

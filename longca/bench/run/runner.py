@@ -106,6 +106,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
+    first_world = min((cell.world for cell in cells), default=1)
     known = functools.cache(lambda: cell_facts(store))
     controls = DeviceControls(study)
     versions_on = functools.cache(lambda: method_versions([*cells, *controls.cells], study))
@@ -113,7 +114,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
           _launcher(task, store.folder, stop.now) as launcher,
           store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
           Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon),
-               meanwhile=lambda: (known(), versions_on()), first_world=min((cell.world for cell in cells), default=1)) as pool):
+               meanwhile=lambda: (known(), versions_on()), first_world=first_world) as pool):
         versions = versions_on()(pool.device.name)
         kept, in_a_row = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())

@@ -86,7 +86,8 @@ class Pool:
             meanwhile: called once, while the first process starts.
             apart: on a CPU, too, a kernel that is not the package's own gets processes of its own, and none is a control.
             seed: of all that is drawn for checks; drawn anew if not given, so that no kernel can know it.
-            first_world: the fewest ranks that a cell has. The processes that find the device are so many, and measure those cells.
+            first_world: the fewest ranks that a cell of the run has. So many processes find the device, and then
+                measure such cells.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
@@ -106,7 +107,8 @@ class Pool:
             raise
         facts: Message | None = None
         if self._first_world > 1:
-            with suppress(StartTimeout, RankDied, RankWithoutDevice):  # then one rank may get ready, and cells say why more do not
+            # one rank may get ready where several do not; then the cells say why
+            with suppress(StartTimeout, RankDied, RankWithoutDevice):
                 facts = self._ready(group)
             if facts is None:
                 self._first_world, group = 1, self._new_group(1, device)
