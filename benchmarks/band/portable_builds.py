@@ -110,7 +110,7 @@ class Build:
 
 
 def assembler_command(capability: int, path: str) -> list[str]:
-    """A call of Triton's assembler with the level of register allocation that this version of Triton asks for. Writes no file.
+    """A call of Triton's assembler, with the level of register allocation that this Triton asks for. Writes no file.
 
     Args:
         capability: 90 for sm_90.
@@ -118,7 +118,8 @@ def assembler_command(capability: int, path: str) -> list[str]:
     """
     level = re.findall(r"--regAllocOptLevel=\d", inspect.getsource(compiler))[:1]  # since Triton 3.7
     options = (knobs.nvidia.ptxas_options or "").split()
-    return [get_ptxas(capability).path, f"-arch={sm_arch_from_capability(capability)}", "-v", *level, *options, path, "-o", os.devnull]
+    target = f"-arch={sm_arch_from_capability(capability)}"
+    return [get_ptxas(capability).path, target, "-v", *level, *options, path, "-o", os.devnull]
 
 
 def cases(few: bool) -> Iterator[tuple[BandPlan, torch.dtype, bool]]:

@@ -14,7 +14,8 @@ def index(requirements, python, *options):
 
 def test_a_package_is_named_with_both_of_its_newest_releases(monkeypatch):
     monkeypatch.setattr(newer, "resolved", index)
-    lock = newer.Lock("mine", ("a==1.5", "b==1.0"), "3.11", newer.versions("a==1.5 \\\n    --hash=sha256:0\nb==1.0 ; python\n"))
+    versions = newer.versions("a==1.5 \\\n    --hash=sha256:0\nb==1.0 ; python\n")
+    lock = newer.Lock("mine", ("a==1.5", "b==1.0"), "3.11", versions)
     assert newer.newer(lock) == [newer.Row("mine", "a", "1.5", "2.0", "3.0")]
 
 
@@ -26,7 +27,8 @@ def test_every_lock_has_what_is_asked_of_it():
         assert {"torch", *newer.ALSO} <= lock.versions.keys()
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError("uv"), subprocess.CalledProcessError(2, "uv", stderr="error: Failed to fetch: `x`\n")])
+@pytest.mark.parametrize("error", [
+    FileNotFoundError("uv"), subprocess.CalledProcessError(2, "uv", stderr="error: Failed to fetch: `x`\n")])
 def test_without_uv_or_the_index_one_line_says_so(error, monkeypatch, capsys):
     def resolved(*_):
         raise error
