@@ -1,6 +1,8 @@
-"""A play-off measured in one process: every player prepared and checked, rounds of alternating calls, every player checked again.
+"""A play-off measured in one process: every player prepared and checked, rounds of alternating calls, every
+player checked again.
 
-Where the memory of all players together does not fit, the first one plays against each of the others, two at a time.
+Where the memory of all players together does not fit, the first one plays against each of the others, two at
+a time.
 """
 
 from __future__ import annotations
@@ -93,8 +95,14 @@ class _Player:
         setup = self._setup
         setup.begin(self.number)
         self.stand_up()
-        self._measurement = measurement = KernelMeasurement(self._cell, setup.measure, setup.device, setup.masks, setup.seed,
-                                                            lambda plan: setup.judge(self.number, plan))
+        self._measurement = measurement = KernelMeasurement(
+            self._cell,
+            setup.measure,
+            setup.device,
+            setup.masks,
+            setup.seed,
+            lambda plan: setup.judge(self.number, plan),
+        )
         try:
             outcome = measurement.get_ready()
             if outcome is None:
@@ -130,7 +138,8 @@ class _Player:
         self.stand_up()
 
     def finish(self, ending: Ending, num_players: int, *, has_rival: bool) -> PlayerResult:
-        """Its result: of the samples taken, if its timed calls were right, and if another player was timed to the end of its rounds."""
+        """Its result: of the samples taken, if its timed calls were right, and if another player was timed to
+        the end of its rounds."""
         setup, seat, measurement = self._setup, self.seat, self._measurement
         if seat is None or measurement is None:
             assert self.result is not None, "a player that does not sit has left with a result"
@@ -177,10 +186,13 @@ class _Playoff:
         players = [player for player in self._players if player.plays]
         rounds = self._play(players)
         has_rival = sum(player.plays for player in self._players) > 1
-        return [player.finish(rounds.ending, len(self._players), has_rival=has_rival) for player in self._players]
+        return [
+            player.finish(rounds.ending, len(self._players), has_rival=has_rival) for player in self._players
+        ]
 
     def _in_pairs(self) -> list[PlayerResult]:
-        """The first one against each of the others, which come one after the other. The first that can play stays to the end."""
+        """The first one against each of the others, which come one after the other. The first that can play
+        stays to the end."""
         for player in self._players:
             player.stand_up()
         results: dict[int, PlayerResult] = {}
@@ -203,7 +215,11 @@ class _Playoff:
                     endings += [rounds.ending] * player.plays
                     results[player.number] = player.finish(rounds.ending, num_players, has_rival=True)
                     continue
-                results[first.number], first, endings = first.finish(rounds.ending, num_players, has_rival=True), None, []
+                results[first.number], first, endings = (
+                    first.finish(rounds.ending, num_players, has_rival=True),
+                    None,
+                    [],
+                )
                 if player.plays:
                     waiting.insert(0, player)  # it starts anew, as the one that stays
                 else:
@@ -228,9 +244,15 @@ class _Playoff:
         if len(players) < 2:
             return Rounds(0, "decided")
         try:
-            rounds = play_rounds([player.seat for player in players if player.seat is not None], setup.rules, setup.measure.warmup,
-                                 num_players=len(self._players), first_round=self._num_rounds, begin=begin,
-                                 must_end=lambda error: is_crowded(error) or _is_lost(setup.device))
+            rounds = play_rounds(
+                [player.seat for player in players if player.seat is not None],
+                setup.rules,
+                setup.measure.warmup,
+                num_players=len(self._players),
+                first_round=self._num_rounds,
+                begin=begin,
+                must_end=lambda error: is_crowded(error) or _is_lost(setup.device),
+            )
         except Exception as error:
             if is_crowded(error):
                 raise _Crowded from None
@@ -256,5 +278,11 @@ def _left(player: _Player) -> Result:
 
 
 def _samples(seat: Seat, ending: Ending) -> Samples:
-    return Samples(time_ms=(tuple(seat.times_ms),), warmup=seat.num_warm, timer=seat.stopwatch.name,
-                   stopped="time" if ending == "time" else "repeats", enqueue_ms=seat.stopwatch.enqueue_ms, **seat.telemetry.fields())
+    return Samples(
+        time_ms=(tuple(seat.times_ms),),
+        warmup=seat.num_warm,
+        timer=seat.stopwatch.name,
+        stopped="time" if ending == "time" else "repeats",
+        enqueue_ms=seat.stopwatch.enqueue_ms,
+        **seat.telemetry.fields(),
+    )

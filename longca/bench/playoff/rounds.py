@@ -1,7 +1,8 @@
 """Rounds: the calls of several players, timed in turn, until their order is decided.
 
-All players of a round meet the same clock, temperature and neighbours, within milliseconds. So the ratio of two times of one round is
-known better than either time. Each round has another order, in which over some rounds every player follows every other one equally often.
+All players of a round meet the same clock, temperature and neighbours, within milliseconds. So the ratio of
+two times of one round is known better than either time. Each round has another order, in which over some
+rounds every player follows every other one equally often.
 """
 
 from __future__ import annotations
@@ -44,10 +45,19 @@ class Rounds:
     ending: Ending
 
 
-def play_rounds(seats: Sequence[Seat], rules: PlayoffRules, warmup: int, *, num_players: int, first_round: int = 0,
-                begin: Callable[[Seat], object] = lambda seat: None, must_end: Callable[[Exception], bool] = lambda error: False,
-                now: Callable[[], float] = time.monotonic) -> Rounds:
-    """Warm-up rounds, then timed ones, until the order is decided or a limit is met. A player whose call raises leaves.
+def play_rounds(
+    seats: Sequence[Seat],
+    rules: PlayoffRules,
+    warmup: int,
+    *,
+    num_players: int,
+    first_round: int = 0,
+    begin: Callable[[Seat], object] = lambda seat: None,
+    must_end: Callable[[Exception], bool] = lambda error: False,
+    now: Callable[[], float] = time.monotonic,
+) -> Rounds:
+    """Warm-up rounds, then timed ones, until the order is decided or a limit is met. A player whose call
+    raises leaves.
 
     Args:
         seats: the players, those that are thought to be the fastest first.
@@ -84,7 +94,8 @@ def play_rounds(seats: Sequence[Seat], rules: PlayoffRules, warmup: int, *, num_
 
 
 def balanced_orders(count: int) -> list[list[int]]:
-    """Orders of `count` players in which each directly follows each other one equally often: Williams's Latin squares."""
+    """Orders of `count` players in which each directly follows each other one equally often: Williams's Latin
+    squares."""
     first = [0]
     low, high = 1, count - 1
     while low <= high:
@@ -97,8 +108,11 @@ def balanced_orders(count: int) -> list[list[int]]:
 
 
 def ratio_interval(times_ms: Sequence[float], first_ms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median ratio of two players' times of the same rounds, of which there are six or more."""
-    low, high = median_interval([math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)])
+    """The 95 % interval of the median ratio of two players' times of the same rounds, of which there are six
+    or more."""
+    low, high = median_interval(
+        [math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)]
+    )
     return math.exp(low), math.exp(high)
 
 
@@ -109,7 +123,11 @@ def is_decided(times_ms: Sequence[Sequence[float]], rules: PlayoffRules) -> bool
         times_ms: of each player, of the same rounds.
     """
     first = min(times_ms, key=median)
-    return all(_is_known(*ratio_interval(of_player, first), rules) for of_player in times_ms if of_player is not first)
+    return all(
+        _is_known(*ratio_interval(of_player, first), rules)
+        for of_player in times_ms
+        if of_player is not first
+    )
 
 
 def _is_known(low: float, high: float, rules: PlayoffRules) -> bool:
