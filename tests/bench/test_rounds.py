@@ -29,7 +29,9 @@ class World:
         return lasted_ms
 
     def seat(self, name: str, ms: float, fails_at: int | None = None, error: Exception | None = None) -> Seat:
-        return Seat(name, Call(), Watch(self, name, ms, fails_at, error or RuntimeError("boom")), Telemetry(None))
+        return Seat(
+            name, Call(), Watch(self, name, ms, fails_at, error or RuntimeError("boom")), Telemetry(None)
+        )
 
 
 class Call:
@@ -44,10 +46,17 @@ class Call:
 
 
 class Watch:
-    name, enqueue_ms = "monotonic", None
+    name, enqueue_ms, has_controller = "monotonic", None, False
 
     def __init__(self, world: World, player: str, ms: float, fails_at: int | None, error: Exception) -> None:
-        self.world, self.player, self.ms, self.fails_at, self.error, self.count = world, player, ms, fails_at, error, 0
+        self.world, self.player, self.ms, self.fails_at, self.error, self.count = (
+            world,
+            player,
+            ms,
+            fails_at,
+            error,
+            0,
+        )
 
     def warm(self, call) -> None:
         self.time_ms(call)
@@ -55,7 +64,7 @@ class Watch:
     def ready(self) -> None:
         """No cache."""
 
-    def time_ms(self, call) -> float:
+    def time_ms(self, call, beside=None) -> float:
         self.count += 1
         if self.count == self.fails_at:
             raise self.error
@@ -73,8 +82,9 @@ def test_each_player_follows_each_other_one_equally_often(count):
     assert all(sorted(order) == list(range(count)) for order in orders)
     follows = Counter(pair for order in orders for pair in itertools.pairwise(order))
     assert len(follows) == count * (count - 1) and len(set(follows.values())) == 1
-    assert {Counter(order[place] for order in orders)[player] for place in range(count) for player in range(count)} == {
-        len(orders) // count}, "and has each place equally often"
+    assert {
+        Counter(order[place] for order in orders)[player] for place in range(count) for player in range(count)
+    } == {len(orders) // count}, "and has each place equally often"
 
 
 def test_rounds_end_when_the_ratio_is_known_and_not_before_ten():
@@ -82,8 +92,9 @@ def test_rounds_end_when_the_ratio_is_known_and_not_before_ten():
     seats = [world.seat("a", 10.0), world.seat("b", 10.05)]
     rounds = played(world, *seats)
     assert (rounds.count, rounds.ending) == (10, "decided")
-    assert [seat.turns for seat in seats] == [[2 * number + place for number, place in enumerate(places)]
-                                              for places in ([0, 1] * 5, [1, 0] * 5)]
+    assert [seat.turns for seat in seats] == [
+        [2 * number + place for number, place in enumerate(places)] for places in ([0, 1] * 5, [1, 0] * 5)
+    ]
     assert Turns(num_players=2, numbers=tuple(seats[0].turns), ending="decided").rounds == tuple(range(10))
 
 
@@ -93,7 +104,10 @@ def test_a_rival_that_is_clearly_apart_needs_no_precision():
     assert len(world.order) < 2 * 2 + 2 * 20
 
 
-@pytest.mark.parametrize(("limits", "ending"), [({"max_rounds": 30}, "rounds"), ({"max_seconds": 1.0, "max_rounds": 10_000}, "time")])
+@pytest.mark.parametrize(
+    ("limits", "ending"),
+    [({"max_rounds": 30}, "rounds"), ({"max_seconds": 1.0, "max_rounds": 10_000}, "time")],
+)
 def test_rounds_end_at_a_limit(limits, ending):
     world = World(noise=0.05)
     seats = [world.seat("a", 10.0), world.seat("b", 10.0)]
@@ -129,7 +143,9 @@ def test_two_names_of_one_kernel_are_seldom_told_apart():
         low, high = ratio_interval(seats[1].times_ms, seats[0].times_ms)
         assert abs(math.log(median(seats[1].times_ms) / median(seats[0].times_ms))) < 0.02
         apart += not low <= 1.0 <= high
-    assert apart <= 30, "a rule that looks after each round errs more often than one look would, 5 %; ranking adds its resolution"
+    assert apart <= 30, (
+        "a rule that looks after each round errs more often than one look would, 5 %; ranking adds its resolution"
+    )
 
 
 def test_a_player_whose_call_raises_leaves_and_the_others_play_on():
@@ -137,8 +153,12 @@ def test_a_player_whose_call_raises_leaves_and_the_others_play_on():
     seats = [world.seat("a", 10.0), world.seat("b", 10.5, fails_at=6), world.seat("c", 11.0)]
     rounds = played(world, *seats)
     assert [seat.name for seat in seats if seat.error] == ["b"]
-    assert rounds.ending == "decided" and len(seats[0].times_ms) == len(seats[2].times_ms) == rounds.count >= 10
-    assert seats[0].turns == sorted(seats[0].turns) and {turn // 3 for turn in seats[0].turns} == set(range(rounds.count))
+    assert (
+        rounds.ending == "decided" and len(seats[0].times_ms) == len(seats[2].times_ms) == rounds.count >= 10
+    )
+    assert seats[0].turns == sorted(seats[0].turns) and {turn // 3 for turn in seats[0].turns} == set(
+        range(rounds.count)
+    )
 
 
 def test_alone_nobody_is_timed():
@@ -152,7 +172,9 @@ def test_an_error_that_ends_all_is_raised():
     world = World()
     seats = [world.seat("a", 10.0, fails_at=5, error=MemoryError()), world.seat("b", 10.0)]
     with pytest.raises(MemoryError):
-        play_rounds(seats, PlayoffRules(), 1, num_players=2, must_end=lambda error: isinstance(error, MemoryError))
+        play_rounds(
+            seats, PlayoffRules(), 1, num_players=2, must_end=lambda error: isinstance(error, MemoryError)
+        )
 
 
 def test_the_order_is_decided_against_each_rival():

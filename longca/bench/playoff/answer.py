@@ -1,4 +1,5 @@
-"""The answer of a measuring process to a play-off: what came of each player, or which one has taken the process with it."""
+"""The answer of a measuring process to a play-off: what came of each player, or which one has taken the
+process with it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ NO_RIVAL = as_failed("NoRival", "no other player was left to time it against")
 
 @dataclass(frozen=True)
 class Played:
-    """The results of players by number. Where the process was lost, there is that of the player to blame alone."""
+    """The results of players by number. Where the process was lost, there is that of the player to blame
+    alone."""
 
     results: dict[int, PlayerResult]
     is_lost: bool = False
@@ -41,7 +43,9 @@ class Played:
             if verdicts is not None:
                 result = with_judgement(result, verdicts[number])
             result = plausible(cell, result)
-            results[number] = PlayerResult(result=result, turns=player.turns if result.samples is not None else None)
+            results[number] = PlayerResult(
+                result=result, turns=player.turns if result.samples is not None else None
+            )
         return cls(results)
 
     @classmethod
@@ -56,7 +60,8 @@ class Played:
 
 
 def player_at_work(file: Path) -> int:
-    """The player that a measuring process has named in a file before it died; the first where nothing tells."""
+    """The player that a measuring process has named in a file before it died; the first where nothing
+    tells."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

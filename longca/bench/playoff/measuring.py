@@ -1,11 +1,14 @@
-"""A play-off measured in one process: every player prepared and checked, rounds of alternating calls, every player checked again.
+"""A play-off measured in one process: every player prepared and checked, rounds of alternating calls, every
+player checked again.
 
-Where the memory of all players together does not fit, the first one plays against each of the others, two at a time.
+Where the memory of all players together does not fit, the first one plays against each of the others, two at
+a time.
 """
 
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +23,8 @@ from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.measurement import Referee
 from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu
 from longca.bench.measure.result import PlayerResult, Result
-from longca.bench.measure.timer import CudaStopwatch, HostStopwatch
+from longca.bench.measure.timing.protocol import rest_seconds
+from longca.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwatch
 from longca.bench.playoff.answer import NO_RIVAL
 from longca.bench.playoff.rounds import Rounds, Seat, play_rounds
 from longca.core.cell import Cell
@@ -44,6 +48,11 @@ class PlayoffSetup:
     """told which player is at work, before anything of it runs"""
     referee: Callable[[int], Referee] | None = None
     """the judge of the player of a number; in this process, where a kernel can reach it, if not given"""
+
+    @property
+    def duty(self) -> float | None:
+        """Most of the time that calls keep the device busy; None where it does not rest."""
+        return self.measure.duty if self.device.type == "cuda" and self.measure.duty < 1 else None
 
     def judge(self, player: int, plan: CheckPlan) -> Referee:
         """The judge of one player."""
@@ -93,8 +102,14 @@ class _Player:
         setup = self._setup
         setup.begin(self.number)
         self.stand_up()
-        self._measurement = measurement = KernelMeasurement(self._cell, setup.measure, setup.device, setup.masks, setup.seed,
-                                                            lambda plan: setup.judge(self.number, plan))
+        self._measurement = measurement = KernelMeasurement(
+            self._cell,
+            setup.measure,
+            setup.device,
+            setup.masks,
+            setup.seed,
+            lambda plan: setup.judge(self.number, plan),
+        )
         try:
             outcome = measurement.get_ready()
             if outcome is None:
@@ -130,7 +145,8 @@ class _Player:
         self.stand_up()
 
     def finish(self, ending: Ending, num_players: int, *, has_rival: bool) -> PlayerResult:
-        """Its result: of the samples taken, if its timed calls were right, and if another player was timed to the end of its rounds."""
+        """Its result: of the samples taken, if its timed calls were right, and if another player was timed to
+        the end of its rounds."""
         setup, seat, measurement = self._setup, self.seat, self._measurement
         if seat is None or measurement is None:
             assert self.result is not None, "a player that does not sit has left with a result"
@@ -141,7 +157,7 @@ class _Player:
         elif not has_rival:
             self.leave(NO_RIVAL)
         else:
-            measurement.samples = _samples(seat, ending)
+            measurement.samples = _samples(seat, ending, setup.duty)
             try:
                 outcome = measurement.finish()
             except Exception as error:
@@ -177,10 +193,13 @@ class _Playoff:
         players = [player for player in self._players if player.plays]
         rounds = self._play(players)
         has_rival = sum(player.plays for player in self._players) > 1
-        return [player.finish(rounds.ending, len(self._players), has_rival=has_rival) for player in self._players]
+        return [
+            player.finish(rounds.ending, len(self._players), has_rival=has_rival) for player in self._players
+        ]
 
     def _in_pairs(self) -> list[PlayerResult]:
-        """The first one against each of the others, which come one after the other. The first that can play stays to the end."""
+        """The first one against each of the others, which come one after the other. The first that can play
+        stays to the end."""
         for player in self._players:
             player.stand_up()
         results: dict[int, PlayerResult] = {}
@@ -203,7 +222,11 @@ class _Playoff:
                     endings += [rounds.ending] * player.plays
                     results[player.number] = player.finish(rounds.ending, num_players, has_rival=True)
                     continue
-                results[first.number], first, endings = first.finish(rounds.ending, num_players, has_rival=True), None, []
+                results[first.number], first, endings = (
+                    first.finish(rounds.ending, num_players, has_rival=True),
+                    None,
+                    [],
+                )
                 if player.plays:
                     waiting.insert(0, player)  # it starts anew, as the one that stays
                 else:
@@ -212,6 +235,11 @@ class _Playoff:
             worst: Ending = next((ending for ending in endings if ending != "decided"), "decided")
             results[first.number] = first.finish(worst, num_players, has_rival=bool(endings))
         return [results[player.number] for player in self._players]
+
+    def _rest(self, time_ms: float) -> None:
+        """Let a GPU rest after a call, as between the calls of a cell."""
+        if self._setup.duty is not None:
+            time.sleep(rest_seconds(time_ms, self._setup.duty))
 
     def _play(self, players: Sequence[_Player]) -> Rounds:
         seats = {id(player.seat): player.number for player in players}
@@ -228,9 +256,16 @@ class _Playoff:
         if len(players) < 2:
             return Rounds(0, "decided")
         try:
-            rounds = play_rounds([player.seat for player in players if player.seat is not None], setup.rules, setup.measure.warmup,
-                                 num_players=len(self._players), first_round=self._num_rounds, begin=begin,
-                                 must_end=lambda error: is_crowded(error) or _is_lost(setup.device))
+            rounds = play_rounds(
+                [player.seat for player in players if player.seat is not None],
+                setup.rules,
+                setup.measure.warmup,
+                num_players=len(self._players),
+                first_round=self._num_rounds,
+                begin=begin,
+                rest=self._rest,
+                must_end=lambda error: is_crowded(error) or _is_lost(setup.device),
+            )
         except Exception as error:
             if is_crowded(error):
                 raise _Crowded from None
@@ -255,6 +290,13 @@ def _left(player: _Player) -> Result:
     return player.result
 
 
-def _samples(seat: Seat, ending: Ending) -> Samples:
-    return Samples(time_ms=(tuple(seat.times_ms),), warmup=seat.num_warm, timer=seat.stopwatch.name,
-                   stopped="time" if ending == "time" else "repeats", enqueue_ms=seat.stopwatch.enqueue_ms, **seat.telemetry.fields())
+def _samples(seat: Seat, ending: Ending, duty: float | None) -> Samples:
+    return Samples(
+        time_ms=(tuple(seat.times_ms),),
+        warmup=seat.num_warm,
+        timer=seat.stopwatch.name,
+        stopped="time" if ending == "time" else "repeats",
+        enqueue_ms=seat.stopwatch.enqueue_ms,
+        duty=duty,
+        **seat.telemetry.fields(),
+    )

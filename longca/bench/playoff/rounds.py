@@ -1,7 +1,8 @@
 """Rounds: the calls of several players, timed in turn, until their order is decided.
 
-All players of a round meet the same clock, temperature and neighbours, within milliseconds. So the ratio of two times of one round is
-known better than either time. Each round has another order, in which over some rounds every player follows every other one equally often.
+All players of a round meet the same clock, temperature and neighbours, within milliseconds. So the ratio of
+two times of one round is known better than either time. Each round has another order, in which over some
+rounds every player follows every other one equally often.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from statistics import median
 
 from longca.bench.measure.nvml import Telemetry
-from longca.bench.measure.timer import Repeated, Stopwatch
+from longca.bench.measure.timing.stopwatch import Repeated, Stopwatch
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.playoff.turns import Ending
 from longca.core.samples import median_interval
@@ -44,10 +45,20 @@ class Rounds:
     ending: Ending
 
 
-def play_rounds(seats: Sequence[Seat], rules: PlayoffRules, warmup: int, *, num_players: int, first_round: int = 0,
-                begin: Callable[[Seat], object] = lambda seat: None, must_end: Callable[[Exception], bool] = lambda error: False,
-                now: Callable[[], float] = time.monotonic) -> Rounds:
-    """Warm-up rounds, then timed ones, until the order is decided or a limit is met. A player whose call raises leaves.
+def play_rounds(
+    seats: Sequence[Seat],
+    rules: PlayoffRules,
+    warmup: int,
+    *,
+    num_players: int,
+    first_round: int = 0,
+    begin: Callable[[Seat], object] = lambda seat: None,
+    must_end: Callable[[Exception], bool] = lambda error: False,
+    rest: Callable[[float], object] = lambda time_ms: None,
+    now: Callable[[], float] = time.monotonic,
+) -> Rounds:
+    """Warm-up rounds, then timed ones, until the order is decided or a limit is met. A player whose call
+    raises leaves.
 
     Args:
         seats: the players, those that are thought to be the fastest first.
@@ -56,6 +67,7 @@ def play_rounds(seats: Sequence[Seat], rules: PlayoffRules, warmup: int, *, num_
         first_round: number of the first timed round.
         begin: called before each call, for whoever must know which player a process died of.
         must_end: True for an error after which the others must not go on. It is then raised.
+        rest: lets the device rest after a call of so many ms, before the next player's.
         now: seconds, for the limit.
     """
     orders = balanced_orders(len(seats))
@@ -72,19 +84,20 @@ def play_rounds(seats: Sequence[Seat], rules: PlayoffRules, warmup: int, *, num_
     for number in range(max(warmup, 1)):
         for place in orders[number % len(orders)]:
             if seats[place].error is None:
-                turn(seats[place], _warm)
+                turn(seats[place], partial(_warm, rest=rest))
     start, count = now(), 0
     while (ending := _ending(seats, rules, count, now() - start)) is None:
         first = (first_round + count) * num_players
         active = [seats[place] for place in orders[count % len(orders)] if seats[place].error is None]
         for number, seat in enumerate(active):
-            turn(seat, partial(_sample, turn=first + number))
+            turn(seat, partial(_sample, turn=first + number, rest=rest))
         count += 1
     return Rounds(count, ending)
 
 
 def balanced_orders(count: int) -> list[list[int]]:
-    """Orders of `count` players in which each directly follows each other one equally often: Williams's Latin squares."""
+    """Orders of `count` players in which each directly follows each other one equally often: Williams's Latin
+    squares."""
     first = [0]
     low, high = 1, count - 1
     while low <= high:
@@ -97,8 +110,11 @@ def balanced_orders(count: int) -> list[list[int]]:
 
 
 def ratio_interval(times_ms: Sequence[float], first_ms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median ratio of two players' times of the same rounds, of which there are six or more."""
-    low, high = median_interval([math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)])
+    """The 95 % interval of the median ratio of two players' times of the same rounds, of which there are six
+    or more."""
+    low, high = median_interval(
+        [math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)]
+    )
     return math.exp(low), math.exp(high)
 
 
@@ -109,7 +125,11 @@ def is_decided(times_ms: Sequence[Sequence[float]], rules: PlayoffRules) -> bool
         times_ms: of each player, of the same rounds.
     """
     first = min(times_ms, key=median)
-    return all(_is_known(*ratio_interval(of_player, first), rules) for of_player in times_ms if of_player is not first)
+    return all(
+        _is_known(*ratio_interval(of_player, first), rules)
+        for of_player in times_ms
+        if of_player is not first
+    )
 
 
 def _is_known(low: float, high: float, rules: PlayoffRules) -> bool:
@@ -129,18 +149,22 @@ def _ending(seats: Sequence[Seat], rules: PlayoffRules, count: int, seconds: flo
     return "time" if seconds > rules.max_seconds else None
 
 
-def _warm(seat: Seat) -> None:
+def _warm(seat: Seat, rest: Callable[[float], object]) -> None:
     seat.call.before()
+    start = time.perf_counter()
     seat.stopwatch.warm(seat.call)
+    seconds = time.perf_counter() - start
     seat.call.after(timed=False)
     seat.num_warm += 1
+    rest(1e3 * seconds)
 
 
-def _sample(seat: Seat, turn: int) -> None:
+def _sample(seat: Seat, turn: int, rest: Callable[[float], object]) -> None:
     seat.call.before()
     seat.stopwatch.ready()
-    time_ms = seat.stopwatch.time_ms(seat.call)
+    time_ms = seat.stopwatch.time_ms(seat.call, seat.telemetry.read)
     seat.call.after(timed=True)
-    seat.telemetry.read()
+    seat.telemetry.end_call()
     seat.times_ms.append(time_ms)
     seat.turns.append(turn)
+    rest(time_ms)

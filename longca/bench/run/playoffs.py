@@ -1,6 +1,7 @@
 """The play-offs of a run: which cases are due, who plays, and their records. It never imports torch.
 
-A case is played off again when one of its players is not in its last play-off, or when anything changed that defines a player's number.
+A case is played off again when one of its players is not in its last play-off, or when anything changed that
+defines a player's number.
 """
 
 from __future__ import annotations
@@ -65,14 +66,27 @@ class PlayoffCounts:
 
     def __str__(self) -> str:
         failed = f", in {self.num_with_failures} of them a player failed" if self.num_with_failures else ""
-        outside = (f"; {plural(len(self.left_out), 'case')} not played off: a kernel is in a file of yours, see `own_files` in "
-                   "docs/design/measuring.md") if self.left_out else ""
-        return f"{plural(self.num_played + self.num_kept, 'play-off')}: {self.num_played} now{failed}, {self.num_kept} before{outside}"
+        outside = (
+            (
+                f"; {plural(len(self.left_out), 'case')} not played off: a kernel is in a file of yours, see "
+                "`own_files` in docs/design/playoff.md"
+            )
+            if self.left_out
+            else ""
+        )
+        total = plural(self.num_played + self.num_kept, "play-off")
+        return f"{total}: {self.num_played} now{failed}, {self.num_kept} before{outside}"
 
 
-def playoffs_of(cells: Iterable[Cell], facts: Mapping[str, CellFacts], rules: PlayoffRules, device: str,
-                versions: Mapping[str, str] | None = None) -> tuple[list[Playoff], list[Playoff]]:
-    """(the play-offs of these cells' cases, those that are left out since a player is in a file outside of the package).
+def playoffs_of(
+    cells: Iterable[Cell],
+    facts: Mapping[str, CellFacts],
+    rules: PlayoffRules,
+    device: str,
+    versions: Mapping[str, str] | None = None,
+) -> tuple[list[Playoff], list[Playoff]]:
+    """(the play-offs of these cells' cases, those that are left out since a player is in a file outside of
+    the package).
 
     A case of one method that ran, or of none, has no play-off.
 
@@ -90,27 +104,48 @@ def playoffs_of(cells: Iterable[Cell], facts: Mapping[str, CellFacts], rules: Pl
             continue
         if versions is None or known.method_version == versions[cell.cell_id]:
             times.setdefault(case_id(cell, device), {})[cell] = known.time_ms
-    playoffs = [Playoff(case, players) for case, of_case in times.items() if len(players := choose_players(of_case, rules, device)) > 1]
-    outside = [playoff for playoff in playoffs
-               if not rules.own_files and not all(is_of_package("kernel", cell.kernel) for cell in playoff.players)]
+    playoffs = [
+        Playoff(case, players)
+        for case, of_case in times.items()
+        if len(players := choose_players(of_case, rules, device)) > 1
+    ]
+    outside = [
+        playoff
+        for playoff in playoffs
+        if not rules.own_files and not all(is_of_package("kernel", cell.kernel) for cell in playoff.players)
+    ]
     return [playoff for playoff in playoffs if playoff not in outside], outside
 
 
 def choose_players(times_ms: Mapping[Cell, float], rules: PlayoffRules, device: str) -> tuple[Cell, ...]:
-    """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell from the first.
+    """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell
+    from the first.
 
     Args:
         times_ms: of one case, on one model of device.
         device: that model.
     """
     cells = {cell.kernel: cell for cell in times_ms}
-    case = standing([MeasuredPoint(cell.kernel, (Measurement(1 / ms, 1 / ms, 1 / ms, device),)) for cell, ms in times_ms.items()])
-    return tuple(cells[entry.method] for entry in case.entries
-                 if entry.place <= rules.first or entry.share * (1 + rules.within) >= 1 or entry.is_tied)
+    case = standing(
+        [
+            MeasuredPoint(cell.kernel, (Measurement(1 / ms, 1 / ms, 1 / ms, device),))
+            for cell, ms in times_ms.items()
+        ]
+    )
+    return tuple(
+        cells[entry.method]
+        for entry in case.entries
+        if entry.place <= rules.first or entry.share * (1 + rules.within) >= 1 or entry.is_tied
+    )
 
 
-def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Mapping[str, str] | None,
-                 retry: AbstractSet[str] = frozenset(), note: Callable[[str], object] = lambda text: None) -> list[Playoff]:
+def due_playoffs(
+    playoffs: Iterable[Playoff],
+    store: PlayoffStore,
+    versions: Mapping[str, str] | None,
+    retry: AbstractSet[str] = frozenset(),
+    note: Callable[[str], object] = lambda text: None,
+) -> list[Playoff]:
     """Those that are not in the store, or not with all players, or by another method.
 
     Args:
@@ -125,19 +160,27 @@ def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Map
             records = []
         known = {record.cell_id: record for record in records}
         players = [known.get(cell.cell_id) for cell in playoff.players]
-        if any(record is None or (versions is not None and record.method_version != versions[record.cell_id])
-               or _is_to_retry(record, retry) for record in players):
+        if any(
+            record is None
+            or (versions is not None and record.method_version != versions[record.cell_id])
+            or _is_to_retry(record, retry)
+            for record in players
+        ):
             due.append(playoff)
     return due
 
 
 def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffStore) -> tuple[int, int]:
-    """(cases that are played off, cases that have a play-off) as far as a study is measured, by whatever method, on all devices."""
+    """(cases that are played off, cases that have a play-off) as far as a study is measured, by whatever
+    method, on all devices."""
     if study.playoff is None:
         return 0, 0
     measured = [cell for cell in study.all_cells if cell.cell_id in facts]
-    playoffs = [playoff for device in sorted({each.device for each in facts.values() if each.device})
-                for playoff in playoffs_of(measured, facts, study.playoff, device)[0]]
+    playoffs = [
+        playoff
+        for device in sorted({each.device for each in facts.values() if each.device})
+        for playoff in playoffs_of(measured, facts, study.playoff, device)[0]
+    ]
     return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
 
 
@@ -151,19 +194,38 @@ class PlayoffRun:
     """The play-offs that a run has to do after its cells.
 
     Args:
-        cells: that were asked for. The other methods of their cases play as well, as far as they were measured.
-        whole: only cases of which all methods of the study were asked for: a job of the workflow has a part of them.
+        cells: that were asked for. The other methods of their cases play as well, as far as they were
+            measured.
+        whole: only cases of which all methods of the study were asked for: a job of the workflow has a part
+            of them.
         make_record: makes a record of a cell, its result and how it was played.
     """
 
-    def __init__(self, study: Study, rules: PlayoffRules, cells: Sequence[Cell], store: PlayoffStore, pool: Pool, run_id: str,
-                 make_record: MakeRecord, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        study: Study,
+        rules: PlayoffRules,
+        cells: Sequence[Cell],
+        store: PlayoffStore,
+        pool: Pool,
+        run_id: str,
+        make_record: MakeRecord,
+        *,
+        whole: bool = False,
+    ) -> None:
         self._study, self._rules, self._store, self._pool, self._run_id = study, rules, store, pool, run_id
         self._make_record, self.counts = make_record, PlayoffCounts()
         self._cells = cells_of_cases(study, cells, whole=whole)
 
-    def play(self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, retry: AbstractSet[str] = frozenset(),
-             force: bool = False) -> None:
+    def play(
+        self,
+        facts: Mapping[str, CellFacts],
+        show: Progress,
+        stop: Stop,
+        *,
+        retry: AbstractSet[str] = frozenset(),
+        force: bool = False,
+    ) -> None:
         """Play off what is due. Each play-off is stored at once.
 
         Raises:
@@ -175,7 +237,9 @@ class PlayoffRun:
         measured = [cell for cell in self._cells if cell.cell_id in facts]
         if not measured:
             return
-        playoffs, outside = playoffs_of(measured, facts, self._rules, device, method_versions(measured, self._study)(device))
+        playoffs, outside = playoffs_of(
+            measured, facts, self._rules, device, method_versions(measured, self._study)(device)
+        )
         self.counts.left_out = [playoff.title for playoff in outside]
         players = {cell for playoff in playoffs for cell in playoff.players}
         versions = playoff_versions(self._study, players)(device) if players else {}
@@ -191,7 +255,9 @@ class PlayoffRun:
                 records = self._played(playoff, versions)
             except TooFewLeft as lost:
                 left = plural(len(due) - number, "play-off")
-                raise JobError(f"{left} not played", why=str(lost), todo="All else is stored: run again to go on") from None
+                raise JobError(
+                    f"{left} not played", why=str(lost), todo="All else is stored: run again to go on"
+                ) from None
             self._store.write(playoff.case, records)
             self.counts.num_played += 1
             self.counts.num_with_failures += any(record.samples is None for record in records)
@@ -202,9 +268,18 @@ class PlayoffRun:
         players = self._pool.play(playoff.players, self._study.measure_of(playoff.players[0]), self._rules)
         seconds = (time.monotonic() - begun) / len(players)
         identity = playoff_id(playoff.case, self._run_id)
-        return [self._make_record(cell, player.result, started, seconds, method_version=versions[cell.cell_id], playoff=identity,
-                                  turns=player.turns if _is_timed(player.result) else None)
-                for cell, player in zip(playoff.players, players, strict=True)]
+        return [
+            self._make_record(
+                cell,
+                player.result,
+                started,
+                seconds,
+                method_version=versions[cell.cell_id],
+                playoff=identity,
+                turns=player.turns if _is_timed(player.result) else None,
+            )
+            for cell, player in zip(playoff.players, players, strict=True)
+        ]
 
 
 def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[Cell]:
@@ -214,11 +289,15 @@ def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[
         whole: only of cases of which `cells` has all that the study has.
     """
     asked = {cell.cell_id: cell for cell in cells if may_play(cell)}
-    if whole and len({cell.kernel for cell in asked.values()}) < 2:  # as nearly all jobs of a cluster: to compare cells takes long
+    if (
+        whole and len({cell.kernel for cell in asked.values()}) < 2
+    ):  # as nearly all jobs of a cluster: to compare cells takes long
         return []
     key = cache(lambda cell: case_id(cell, ""))
     cases = {key(cell) for cell in asked.values()}
-    everything = {cell.cell_id: cell for cell in study.all_cells if may_play(cell) and key(cell) in cases} | asked
+    everything = {
+        cell.cell_id: cell for cell in study.all_cells if may_play(cell) and key(cell) in cases
+    } | asked
     if whole:
         partly = {key(cell) for cell in everything.values() if cell.cell_id not in asked}
         everything = {cell_id: cell for cell_id, cell in everything.items() if key(cell) not in partly}
@@ -229,7 +308,11 @@ def _is_to_retry(record: Record, retry: AbstractSet[str]) -> bool:
     if not retry:
         return False
     view = View(record, Hardware())
-    return (record.outcome.status in retry or ("disturbed" in retry and view.num_disturbed > 0) or ("noisy" in retry and view.is_noisy))
+    return (
+        record.outcome.status in retry
+        or ("disturbed" in retry and view.num_disturbed > 0)
+        or ("noisy" in retry and view.is_noisy)
+    )
 
 
 def _is_timed(result: Result) -> bool:

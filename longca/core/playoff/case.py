@@ -28,7 +28,7 @@ def playoff_id(case: str, run_id: str) -> str:
 def may_play(cell: Cell) -> bool:
     """True for cells that can be played off.
 
-    They are kernels whose calls are timed alone. Kernels that repeat a defect are left out. Strategies of context parallelism are not
-    played off yet.
+    They are kernels whose calls are timed alone. Kernels that repeat a defect are left out. Strategies of
+    context parallelism are not played off yet.
     """
     return cell.kind == "kernel" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)

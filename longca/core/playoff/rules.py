@@ -14,7 +14,8 @@ from longca.core.units import parse_length
 
 
 class PlayoffRules(Frozen):
-    """The rules by which the players of a case are chosen and timed. After a change of how they are timed, cases are played off again."""
+    """The rules by which the players of a case are chosen and timed. After a change of how they are timed,
+    cases are played off again."""
 
     mask: tuple[str, ...] = ()
     """only cases of these masks are played off; without any, all"""
@@ -23,7 +24,8 @@ class PlayoffRules(Frozen):
     first: int = Field(default=3, ge=2, le=MOST_PLAYERS)
     """so many of the fastest play"""
     within: float = Field(default=0.05, ge=0, le=10)
-    """and all whose time is longer than the shortest by at most this share; also all that it takes a play-off to tell from the first"""
+    """and all whose time is longer than the shortest by at most this share; also all that it takes a play-off
+    to tell from the first"""
     min_rounds: int = Field(default=10, ge=6, le=MOST_ROUNDS)
     """rounds at least; in a round each player makes one timed call"""
     max_rounds: int = Field(default=300, ge=6, le=MOST_ROUNDS)
@@ -35,7 +37,8 @@ class PlayoffRules(Frozen):
     apart: float = Field(default=0.01, gt=0, le=10)
     """… or is above 1 by at least this share"""
     own_files: bool = False
-    """kernels in files outside of the package play, too: in one process with the others, whose memory they can reach"""
+    """kernels in files outside of the package play, too: in one process with the others, whose memory they
+    can reach"""
 
     @field_validator("mask", "seqlen", mode="before")
     @classmethod
@@ -44,7 +47,11 @@ class PlayoffRules(Frozen):
 
     def has_case(self, cell: Cell) -> bool:
         """True if the case of a cell is to be played off."""
-        return may_play(cell) and (not self.mask or cell.mask in self.mask) and (not self.seqlen or cell.seqlen in self.seqlen)
+        return (
+            may_play(cell)
+            and (not self.mask or cell.mask in self.mask)
+            and (not self.seqlen or cell.seqlen in self.seqlen)
+        )
 
     @property
     def of_timing(self) -> dict[str, Any]:

@@ -18,7 +18,8 @@ class Turns(Frozen):
     num_players: int = Field(ge=2, le=MOST_PLAYERS)
     """that began; some may have left"""
     numbers: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_ROUNDS)]
-    """of each sample: round · num_players + place in the round. All rounds of a play-off are numbered in the order played"""
+    """of each sample: round · num_players + place in the round. All rounds of a play-off are numbered in the
+    order played"""
     ending: Ending
     """why the rounds ended: the order was decided, their number, or time"""
 
