@@ -62,7 +62,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
 def _playoffs(study: Study, facts: dict[str, CellFacts], folder: Path) -> tuple[int, int]:
     """(cases that are played off, cases that have a play-off) of what is measured."""
     from longca.bench.run.playoffs import count_playoffs
-    from longca.store.cells import PlayoffStore
+    from longca.store.beside.playoffs import PlayoffStore
 
     return count_playoffs(study, facts, PlayoffStore(folder)) if (folder / "cells").is_dir() else (0, 0)
 
