@@ -26,8 +26,8 @@ Stopped = Literal["repeats", "precision", "time"]
 class Steadiness:
     """The test that a device has become steady, by its last calls.
 
-    Calls are put into blocks: of a GPU each has four calls and 0.25 s, or two and 0.5 s, or one and 1 s, pauses included (four times as
-    long where calls do not rest); of a CPU four calls. The device is steady when the last two blocks agree, in call times and in SM
+    Calls are put into blocks: of a GPU each has four calls and 0.25 s, or two and 0.5 s, or one and 1 s, pauses included (times four
+    where calls do not rest); of a CPU four calls. The device is steady when the last two blocks agree, in call times and in SM
     clocks: their medians differ by at most 1 %, or both together have eight calls or more without a trend (Mann and Kendall, 5 %). Of
     fewer calls clocks are too coarse to count.
     """
