@@ -170,6 +170,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages, environments), "num_records": len(ordered), "problems": problems,
+        "devices": devices(table.loc[table.status == "ok"]),
         "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
         "notes": {"cp": earlier_strategies(table)},
         "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),

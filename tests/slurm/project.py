@@ -89,8 +89,9 @@ class Project:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """As the workflow has collected them."""
-        return json.loads((self.results / "records.json").read_text())["records"]
+        """Those of cells, as the workflow has collected them."""
+        content = json.loads((self.results / "records.json").read_text())["records"]
+        return [record for record in content if not record.get("playoff") and not record.get("repeat")]
 
     def _own(self) -> None:
         for path in (self.folder, *self.folder.rglob("*")):
