@@ -33,6 +33,7 @@ def measurement_of(view: View, rate: float | None) -> Measurement | None:
         "version": record.method_version,
         "noise": view.noise or 0.0,
         "disturbed": bool(view.disturbance),
+        "rests": bool(view.rests),
     }
     timed = Measurement.timed(view.times_ms)
     return Measurement(rate, rate * timed.low / timed.rate, rate * timed.high / timed.rate, times_ms=view.times_ms, **facts)

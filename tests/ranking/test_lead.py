@@ -102,6 +102,6 @@ def test_without_a_known_device_the_widest_resolution_is_borrowed():
         MeasuredPoint("b", (Measurement(0.97, 0.97, 0.97, device="CPU"),)),
         KNOWN,
     )
-    assert lead.is_tie and "none are known of two devices of one model (CPU)" in str(lead.resolution)
+    assert lead.is_tie and "too few are known of two devices of one model (CPU)" in str(lead.resolution)
     models = compare(point("a", 1.0), point("b", 1.03, device="NVIDIA H200"))
     assert models.relation == "other model" and models.is_tie and GPU in str(models.resolution)
