@@ -5,9 +5,10 @@ docs/design/ranking.md.
 
 Repeats are cells of attention that several of the committed studies measured, on devices of one model, with
 the same kernel: records of `band` before its present kernels are left out. Records of the present protocol,
-with a rest of the GPU after each call, are in folders of their own, which nothing else reads. The table says how many of these
-pairs each rule calls different, the present one and those that the project had before, and the same for pairs
-that were held out: resolutions are made from one half of the cells, and the other half is judged by them.
+with a rest of the GPU after each call, are in folders of their own, which nothing else reads. The table says
+how many of these pairs each rule calls different, the present one and those that the project had before, and
+the same for pairs that were held out: resolutions are made from one half of the cells, and the other half is
+judged by them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,15 @@ Group = tuple[str, Relation, bool]
 
 def pairs() -> list[RepeatPair]:
     """The repeats among the committed records."""
+    from longca.ranking.table import pairs_of
+
+    return pairs_of(_rows(), any_version=True)
+
+
+def _rows() -> Any:
+    """The committed records that are ranked, as a derived table."""
     from longca.predict.ways import EARLIER_RECORDS, ran_earlier
-    from longca.ranking.table import COLUMNS, pairs_of
+    from longca.ranking.table import COLUMNS
     from longca.store.load import load_columns
     from longca.store.table import RANKED_BY, is_ranked
 
@@ -53,7 +61,32 @@ def pairs() -> list[RepeatPair]:
     ]  # in its own study each row counts
     keep = table.index.isin([row for rows in usual for row in rows.index[rows]])
     earlier = [ran_earlier(kernel, sha) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)]
-    return pairs_of(table[keep & ~_array(earlier)], any_version=True)
+    return table[keep & ~_array(earlier)]
+
+
+def change_by_rests() -> str:
+    """Sentences about the cells with records of both protocols: by how much these differ."""
+    from longca.ranking.table import is_played, measurements
+
+    rows = _rows()
+    rates: dict[tuple[str, str], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in measurements(rows[~is_played(rows)]):
+        if record:
+            rates[record.device, record.cell_id][record.rests].append(record.rate)
+    changes: dict[str, list[float]] = defaultdict(list)
+    for (device, _), of_cell in rates.items():
+        if len(of_cell) == len(PROTOCOLS):
+            changes[device].append(log(median(of_cell[True]) / median(of_cell[False])))
+    sentences = []
+    for device, logs in sorted(changes.items()):
+        limit = Resolutions.known().of(device, "model").log_ratio
+        beyond = sum(abs(value) > limit for value in logs) / len(logs)
+        sentences.append(
+            f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the median "
+            f"of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more than the "
+            "resolution without rests."
+        )
+    return "\n".join(sentences)
 
 
 def content(found: Sequence[RepeatPair]) -> dict[str, Any]:
@@ -97,8 +130,8 @@ def _key(entry: Resolution) -> Group:
 def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
     """The resolution of each model of device, relation and protocol that has enough pairs.
 
-    Few pairs give a bound only. Where that is above the resolution of a wider relation it says nothing, and is
-    left out: what two devices measure alike, one measures alike as well.
+    Few pairs give a bound only. Where that is above the resolution of a wider relation it says nothing, and
+    is left out: what two devices measure alike, one measures alike as well.
     """
     entries = [
         Resolution(
@@ -113,12 +146,12 @@ def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
         if len(members) >= LEAST_PAIRS
     ]
     return Resolutions(
-        tuple(entry for entry in entries if not any(_is_closer(entry, other) for other in entries))
+        tuple(entry for entry in entries if not any(_says_more(other, entry) for other in entries))
     )
 
 
-def _is_closer(entry: Resolution, other: Resolution) -> bool:
-    """The other is of a wider relation of the same, and yet not wider."""
+def _says_more(other: Resolution, entry: Resolution) -> bool:
+    """The other is of a farther relation, and yet not wider."""
     return (
         (entry.device, entry.rests) == (other.device, other.rests)
         and RELATIONS.index(entry.relation) < RELATIONS.index(other.relation)
@@ -156,32 +189,32 @@ def finding(found: Sequence[RepeatPair]) -> str:
     known, held_out = judged(found), _held_out(found)
     groups, sentences = _groups(found), []
     for rests, words in ((False, "calls without rests of the GPU"), (True, "calls with a rest after each")):
-        devices = [entry.device for entry in known.entries if (entry.relation, entry.rests) == ("model", rests)]
-        if not devices:
+        entries = [entry for entry in known.entries if (entry.relation, entry.rests) == ("model", rests)]
+        if not entries:
             continue
-        limits = " and ".join(
-            f"{known.of(device, 'model', rests).percent} on {short_name(device)}s" for device in devices
-        )
+        limits = " and ".join(f"{entry.percent} on {short_name(entry.device)}s" for entry in entries)
         cells = [
-            [pair for relation in ("run", "device", "model") for pair in groups.get((device, relation, rests), ())]
-            for device in devices
+            [pair for relation in RELATIONS[1:] for pair in groups.get((entry.device, relation, rests), ())]
+            for entry in entries
         ]
-        before, now, rest = (
+        before, now, other = (
             " and ".join(_share(members, rule) for members in cells)
             for rule in (_page, lambda pair: is_told_apart(pair, known), lambda pair: held_out[id(pair)])
         )
         sentences.append(
-            f"- Of {words}, 95 of 100 such repeats (A/A) on two GPUs of one model differ by at most\n"
-            f"  {limits}. The rule that pages had before called {before} of all repeats\n"
-            f"  different. This rule calls {now} of them different, and {rest} of those that were held out when\n"
-            "  the limits were made."
+            f"- 95 of 100 such repeats (A/A) of {words}, on two GPUs of one model, differ by at most\n"
+            f"  {limits}. The rule that pages had before called {before} of all repeats different. "
+            f"This\n  rule calls {now} of them different, and {other} of those that were held out when the "
+            "limits were made."
         )
-    opening = "**Two kernels are told apart only if their medians differ by more than repeats of identical cells do.**"
-    return "\n".join((opening, "", *sentences))
+    return (
+        "**Two kernels are told apart only if their medians differ by more than repeats of identical cells "
+        "do.**\n\n" + "\n".join(sentences)
+    )
 
 
 def table(found: Sequence[RepeatPair]) -> str:
-    """The table of the page: a row for each model of device, relation and protocol, a column for each rule."""
+    """The table of the page: a row for each model, relation and protocol, a column for each rule."""
     held_out, known = _held_out(found), resolutions(found)
     rules: dict[str, Rule] = {
         "page": _page,
@@ -191,7 +224,8 @@ def table(found: Sequence[RepeatPair]) -> str:
         "now": lambda pair: is_told_apart(pair, known),
         "held out": lambda pair: held_out[id(pair)],
     }
-    heads = ("GPU", "repeats on", "rests", "pairs", "median", "95th percentile", "a tie up to", "in common", *rules)
+    heads = ("GPU", "repeats on", "rests", "pairs", "median", "95th percentile", "a tie up to", "in common")
+    heads += (*rules,)
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for (device, relation, rests), members in _groups(found).items():
         resolution = known.of(device, relation, rests)
@@ -228,8 +262,9 @@ def durations(found: Sequence[RepeatPair]) -> str:
         cells = [words]
         for rests in PROTOCOLS:
             members = [pair for pair in of_class if pair.rests == rests]
+            ratios = [pair.log_ratio for pair in members]
             cells.append(str(len(members)))
-            cells.append(percent(expm1(_percentile([pair.log_ratio for pair in members]))) if members else "–")
+            cells.append(percent(expm1(_percentile(ratios))) if members else "–")
             cells.append(_share(members, lambda pair: is_told_apart(pair, known)) if members else "–")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -308,6 +343,7 @@ def page(found: Sequence[RepeatPair], before: str) -> str:
         ("finding", finding(found)),
         ("repeats", table(found)),
         ("durations", durations(found)),
+        ("rests", change_by_rests()),
     ):
         before = put(before, name, content)
     return before
