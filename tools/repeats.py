@@ -82,9 +82,9 @@ def change_by_rests() -> str:
         limit = Resolutions.known().of(device, "model").log_ratio
         beyond = sum(abs(value) > limit for value in logs) / len(logs)
         sentences.append(
-            f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the median "
-            f"of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more than the "
-            "resolution without rests."
+            f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the "
+            f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more than "
+            "the resolution without rests."
         )
     return "\n".join(sentences)
 

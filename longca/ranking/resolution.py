@@ -26,11 +26,9 @@ ENOUGH = 100  # pairs from which the quantile is taken as it is; of fewer, an up
 BOUND = 0.9  # confidence of that bound
 LEAST_PAIRS = 20  # of a relation: the 95th percentile of fewer would be beyond the largest
 LEAST_PLAYED = 5  # halves of play-offs: of half the samples each, so that they differ by more than the whole
+MIXED = "only one of the two was measured with rests, which can make a larger difference"
 NOT_IN_FILE = ("is_own", "borrowed_by", "is_mixed")  # they say how a resolution is used
 DOUBT = 0.05  # probability below which a study's own repeats are worse than the known resolution allows
-
-
-MIXED = "only one of the two was measured with rests, which can change a rate by more"
 
 
 @dataclass(frozen=True)
