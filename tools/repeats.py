@@ -4,9 +4,11 @@ docs/design/ranking.md.
     python -m tools.repeats
 
 Repeats are cells of attention that several of the committed studies measured, on devices of one model, with
-the same kernel: records of `band` before its present kernels are left out. The table says how many of these
-pairs each rule calls different, the present one and those that the project had before, and the same for pairs
-that were held out: resolutions are made from one half of the cells, and the other half is judged by them.
+the same kernel: records of `band` before its present kernels are left out. Records of the present protocol,
+with a rest of the GPU after each call, are in folders of their own, which nothing else reads. The table says
+how many of these pairs each rule calls different, the present one and those that the project had before, and
+the same for pairs that were held out: resolutions are made from one half of the cells, and the other half is
+judged by them.
 """
 
 from __future__ import annotations
@@ -20,24 +22,34 @@ from math import exp, expm1, log
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from longca.ranking.relation import RELATIONS, WORDS, RepeatPair
+from longca.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
 from longca.ranking.repeats import is_told_apart, share_told_apart
 from longca.ranking.resolution import FILE, LEAST_PAIRS, Resolution, Resolutions, upper_quantile
 from longca.store.text import percent
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/design/ranking.md"
-FOLDERS = ("reports/h100", "reports/h200")
+FOLDERS = ("reports/h100", "reports/h200", "reports/h100/rested", "reports/h200/rested")
+PROTOCOLS = {False: "without", True: "with"}  # rests after each call
 LEAST_OF_DEVICES = 3  # pairs of two devices, from which their mean says what they have in common
 FOLDS = 2
 DURATIONS_MS = (0.3, 3.0, 30.0)
 Rule = Callable[[RepeatPair], bool]
+Group = tuple[str, Relation, bool]
+"""model of device, relation, with rests"""
 
 
 def pairs() -> list[RepeatPair]:
     """The repeats among the committed records."""
+    from longca.ranking.table import pairs_of
+
+    return pairs_of(_rows(), any_version=True)
+
+
+def _rows() -> Any:
+    """The committed records that are ranked, as a derived table."""
     from longca.predict.ways import EARLIER_RECORDS, ran_earlier
-    from longca.ranking.table import COLUMNS, pairs_of
+    from longca.ranking.table import COLUMNS
     from longca.store.load import load_columns
     from longca.store.table import RANKED_BY, is_ranked
 
@@ -49,14 +61,39 @@ def pairs() -> list[RepeatPair]:
     ]  # in its own study each row counts
     keep = table.index.isin([row for rows in usual for row in rows.index[rows]])
     earlier = [ran_earlier(kernel, sha) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)]
-    return pairs_of(table[keep & ~_array(earlier)], any_version=True)
+    return table[keep & ~_array(earlier)]
+
+
+def change_by_rests() -> str:
+    """Sentences about the cells with records of both protocols: by how much these differ."""
+    from longca.ranking.table import is_played, measurements
+
+    rows = _rows()
+    rates: dict[tuple[str, str], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in measurements(rows[~is_played(rows)]):
+        if record:
+            rates[record.device, record.cell_id][record.rests].append(record.rate)
+    changes: dict[str, list[float]] = defaultdict(list)
+    for (device, _), of_cell in rates.items():
+        if len(of_cell) == len(PROTOCOLS):
+            changes[device].append(log(median(of_cell[True]) / median(of_cell[False])))
+    sentences = []
+    for device, logs in sorted(changes.items()):
+        limit = Resolutions.known().of(device, "model").log_ratio
+        beyond = sum(abs(value) > limit for value in logs) / len(logs)
+        sentences.append(
+            f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the "
+            f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more than "
+            "the resolution without rests."
+        )
+    return "\n".join(sentences)
 
 
 def content(found: Sequence[RepeatPair]) -> dict[str, Any]:
     """The whole file."""
     return {
         "made_by": "python -m tools.repeats",
-        "records": [f"{folder}/*.parquet" for folder in FOLDERS],
+        "records": [f"{folder}/*.parquet" for folder in FOLDERS if (ROOT / folder).is_dir()],
         "resolutions": judged(found).as_json(),
     }
 
@@ -64,33 +101,38 @@ def content(found: Sequence[RepeatPair]) -> dict[str, Any]:
 def judged(found: Sequence[RepeatPair]) -> Resolutions:
     """The resolutions, with the numbers of pairs that they call different."""
     known, held_out = resolutions(found), _held_out(found)
-    members = {
-        (entry.device, entry.relation): [
-            pair for pair in found if _group(pair) == (entry.device, entry.relation)
-        ]
-        for entry in known.entries
-    }
+    members = _groups(found)
     return Resolutions(
         tuple(
             replace(
                 entry,
-                num_apart=sum(is_told_apart(pair, known) for pair in members[entry.device, entry.relation]),
-                num_apart_held_out=sum(held_out[id(pair)] for pair in members[entry.device, entry.relation]),
+                num_apart=sum(is_told_apart(pair, known) for pair in members[_key(entry)]),
+                num_apart_held_out=sum(held_out[id(pair)] for pair in members[_key(entry)]),
             )
             for entry in known.entries
         )
     )
 
 
-def _group(pair: RepeatPair) -> tuple[str, str]:
-    return pair.first.device, pair.relation
+def _groups(found: Sequence[RepeatPair]) -> dict[Group, list[RepeatPair]]:
+    """The pairs of each group, in the order of the table: calls without rests before those with."""
+    groups: dict[Group, list[RepeatPair]] = defaultdict(list)
+    for pair in found:
+        groups[pair.first.device, pair.relation, pair.rests].append(pair)
+    order = sorted(groups, key=lambda key: (key[0], RELATIONS.index(key[1]), key[2]))
+    return {key: groups[key] for key in order}
+
+
+def _key(entry: Resolution) -> Group:
+    return entry.device, entry.relation, entry.rests
 
 
 def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
-    """The resolution of each model of device and relation that has enough pairs."""
-    groups: dict[tuple[str, Any], list[RepeatPair]] = defaultdict(list)
-    for pair in found:
-        groups[_group(pair)].append(pair)
+    """The resolution of each model of device, relation and protocol that has enough pairs.
+
+    Few pairs give a bound only. Where that is above the resolution of a wider relation it says nothing, and
+    is left out: what two devices measure alike, one measures alike as well.
+    """
     entries = [
         Resolution(
             device,
@@ -98,13 +140,23 @@ def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
             round(upper_quantile([pair.log_ratio for pair in members]), 6),
             len(members),
             round(common_share(members), 3) if relation == "model" else 1.0,
+            rests=rests,
         )
-        for (device, relation), members in sorted(
-            groups.items(), key=lambda item: (item[0][0], RELATIONS.index(item[0][1]))
-        )
+        for (device, relation, rests), members in _groups(found).items()
         if len(members) >= LEAST_PAIRS
     ]
-    return Resolutions(tuple(entries))
+    return Resolutions(
+        tuple(entry for entry in entries if not any(_says_more(other, entry) for other in entries))
+    )
+
+
+def _says_more(other: Resolution, entry: Resolution) -> bool:
+    """The other is of a farther relation, and yet not wider."""
+    return (
+        (entry.device, entry.rests) == (other.device, other.rests)
+        and RELATIONS.index(entry.relation) < RELATIONS.index(other.relation)
+        and entry.log_ratio >= other.log_ratio
+    )
 
 
 def common_share(members: Sequence[RepeatPair]) -> float:
@@ -135,30 +187,34 @@ def common_share(members: Sequence[RepeatPair]) -> float:
 def finding(found: Sequence[RepeatPair]) -> str:
     """The first paragraph of the page."""
     known, held_out = judged(found), _held_out(found)
-    limits = " and ".join(f"{entry.percent} on {short_name(entry.device)}s" for entry in known.entries)
-    shares = {
-        name: [
-            _share([pair for pair in found if pair.first.device == device], rule)
-            for device in sorted({entry.device for entry in known.entries})
+    groups, sentences = _groups(found), []
+    for rests, words in ((False, "calls without rests of the GPU"), (True, "calls with a rest after each")):
+        entries = [entry for entry in known.entries if (entry.relation, entry.rests) == ("model", rests)]
+        if not entries:
+            continue
+        limits = " and ".join(f"{entry.percent} on {short_name(entry.device)}s" for entry in entries)
+        cells = [
+            [pair for relation in RELATIONS[1:] for pair in groups.get((entry.device, relation, rests), ())]
+            for entry in entries
         ]
-        for name, rule in (
-            ("before", _page),
-            ("now", lambda pair: is_told_apart(pair, known)),
-            ("held out", lambda pair: held_out[id(pair)]),
+        before, now, other = (
+            " and ".join(_share(members, rule) for members in cells)
+            for rule in (_page, lambda pair: is_told_apart(pair, known), lambda pair: held_out[id(pair)])
         )
-    }
-    before, now, rest = (" and ".join(values) for values in shares.values())
+        sentences.append(
+            f"- 95 of 100 such repeats (A/A) of {words}, on two GPUs of one model, differ by at most\n"
+            f"  {limits}. The rule that pages had before called {before} of all repeats different. "
+            f"This\n  rule calls {now} of them different, and {other} of those that were held out when the "
+            "limits were made."
+        )
     return (
         "**Two kernels are told apart only if their medians differ by more than repeats of identical cells "
-        "do.**\n"
-        f"95 of 100 such repeats (A/A) on two GPUs of one model differ by at most {limits}.\n"
-        f"The rule that pages had before called {before} of all repeats different. This rule calls {now} of\n"
-        f"them different, and {rest} of those that were held out when the limits were made."
+        "do.**\n\n" + "\n".join(sentences)
     )
 
 
 def table(found: Sequence[RepeatPair]) -> str:
-    """The table of the page: a row for each model of device and relation, a column for each rule."""
+    """The table of the page: a row for each model, relation and protocol, a column for each rule."""
     held_out, known = _held_out(found), resolutions(found)
     rules: dict[str, Rule] = {
         "page": _page,
@@ -168,17 +224,16 @@ def table(found: Sequence[RepeatPair]) -> str:
         "now": lambda pair: is_told_apart(pair, known),
         "held out": lambda pair: held_out[id(pair)],
     }
-    heads = ("GPU", "repeats on", "pairs", "median", "95th percentile", "a tie up to", "in common", *rules)
+    heads = ("GPU", "repeats on", "rests", "pairs", "median", "95th percentile", "a tie up to", "in common")
+    heads += (*rules,)
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    groups: dict[tuple[str, Any], list[RepeatPair]] = defaultdict(list)
-    for pair in found:
-        groups[_group(pair)].append(pair)
-    for device, relation in sorted(groups, key=lambda key: (key[0], RELATIONS.index(key[1]))):
-        members, resolution = groups[device, relation], known.of(device, relation)
+    for (device, relation, rests), members in _groups(found).items():
+        resolution = known.of(device, relation, rests)
         ratios = [pair.log_ratio for pair in members]
         cells = (
             short_name(device),
             WORDS[relation],
+            PROTOCOLS[rests],
             str(len(members)),
             percent(expm1(median(ratios))),
             percent(expm1(_percentile(ratios))),
@@ -193,19 +248,25 @@ def table(found: Sequence[RepeatPair]) -> str:
 def durations(found: Sequence[RepeatPair]) -> str:
     """The same by the duration of a call: all relations and models together."""
     known = resolutions(found)
-    lines = ["| call of | pairs | 95th percentile | called different |", "|---|---|---|---|"]
+    heads = ("call of", "pairs without rests", "95th percentile", "called different")
+    heads += ("pairs with rests", *heads[2:])
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     limits = (0.0, *DURATIONS_MS, float("inf"))
     for low, high in pairwise(limits):
-        members = [pair for pair in found if low <= median(pair.first.times_ms) < high]
+        of_class = [pair for pair in found if low <= median(pair.first.times_ms) < high]
         words = f"{low:g} to {high:g} ms"
         if not low:
             words = f"less than {high:g} ms"
         elif high == limits[-1]:
             words = f"{low:g} ms and more"
-        if members:
-            share = _share(members, lambda pair: is_told_apart(pair, known))
-            middle = percent(expm1(_percentile([pair.log_ratio for pair in members])))
-            lines.append(f"| {words} | {len(members)} | {middle} | {share} |")
+        cells = [words]
+        for rests in PROTOCOLS:
+            members = [pair for pair in of_class if pair.rests == rests]
+            ratios = [pair.log_ratio for pair in members]
+            cells.append(str(len(members)))
+            cells.append(percent(expm1(_percentile(ratios))) if members else "–")
+            cells.append(_share(members, lambda pair: is_told_apart(pair, known)) if members else "–")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -282,6 +343,7 @@ def page(found: Sequence[RepeatPair], before: str) -> str:
         ("finding", finding(found)),
         ("repeats", table(found)),
         ("durations", durations(found)),
+        ("rests", change_by_rests()),
     ):
         before = put(before, name, content)
     return before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import median
 from typing import Literal
@@ -28,6 +28,8 @@ class Lead:
     relation: Relation
     """the farthest of the measurements that were compared"""
     resolution: Resolution
+    rests: bool = False
+    """all measurements that were compared are of calls with rests"""
 
     @property
     def ratio(self) -> float:
@@ -67,7 +69,8 @@ def compare(
     """The lead of the first point over the second; below 1 if it is behind.
 
     If both were in the same play-offs, these alone count. Of several seeds, those count that both have, if
-    they share any.
+    they share any. Where only one of two was measured with rests, the resolution is the wider one, of calls
+    without.
 
     Args:
         resolutions: those of the points if not given, and without them those of the package.
@@ -76,9 +79,14 @@ def compare(
     known = resolutions or first.resolutions or second.resolutions or Resolutions.known()
     pairs = _matched(first, second)
     farthest = relation or widest([relation_of(own, other) for own, other in pairs])
-    resolution = known.of(first.device, farthest)
+    rested = {record.rests for pair in pairs for record in pair}
+    rests = rested == {True}
+    resolution = known.of(first.device, farthest, rests)
     if farthest == "other model":
-        resolution = max(resolution, known.of(second.device, farthest), key=_width)
+        resolution = max(resolution, known.of(second.device, farthest, rests), key=_width)
+    if len(rested) > 1:
+        resolution = max(resolution, known.of(first.device, farthest, rests=True), key=_width)
+        resolution = replace(resolution, is_mixed=True)
     ratio = median(own.rate for own, _ in pairs) / median(other.rate for _, other in pairs)
     widths = [_widths(own, other) for own, other in pairs]
     return Lead(
@@ -88,6 +96,7 @@ def compare(
         resolution.of_mean(len(pairs)),
         farthest,
         resolution,
+        rests,
     )
 
 
@@ -102,6 +111,8 @@ def mean_lead(leads: Sequence[Lead]) -> Lead:
         raise ValueError("a mean of no leads")
     farthest = widest([lead.relation for lead in leads])
     resolution = max((lead.resolution for lead in leads if lead.relation == farthest), key=_width)
+    if any(lead.resolution.is_mixed for lead in leads):
+        resolution = replace(resolution, is_mixed=True)
     mean_resolution = sum(lead.log_resolution for lead in leads) / len(leads)
     return Lead(
         sum(lead.log_ratio for lead in leads) / len(leads),
@@ -112,6 +123,7 @@ def mean_lead(leads: Sequence[Lead]) -> Lead:
         else 0.0,
         farthest,
         resolution,
+        all(lead.rests for lead in leads),
     )
 
 

@@ -39,6 +39,8 @@ class Measurement:
     """interquartile range over median"""
     disturbed: bool = False
     """others used the device meanwhile"""
+    rests: bool = False
+    """the GPU rested after each call"""
 
     @classmethod
     def timed(cls, times_ms: Collection[float], work: float = 1e3, **facts: Any) -> Measurement:

@@ -33,6 +33,8 @@ def measurement_of(view: View, rate: float | None) -> Measurement | None:
         "version": record.method_version,
         "noise": view.noise or 0.0,
         "disturbed": bool(view.disturbance),
+        "rests": bool(view.rests),
     }
     timed = Measurement.timed(view.times_ms)
-    return Measurement(rate, rate * timed.low / timed.rate, rate * timed.high / timed.rate, times_ms=view.times_ms, **facts)
+    low, high = rate * timed.low / timed.rate, rate * timed.high / timed.rate
+    return Measurement(rate, low, high, times_ms=view.times_ms, **facts)

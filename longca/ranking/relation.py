@@ -22,6 +22,11 @@ WORDS: dict[Relation, str] = {
 }
 
 
+def words_of(relation: Relation, rests: bool) -> str:
+    """A relation and the protocol of both measurements in words: "one device in two runs, with rests"."""
+    return f"{WORDS[relation]}{', with rests' if rests else ''}"
+
+
 def relation_of(first: Measurement, second: Measurement) -> Relation:
     """The closest relation that is known of two measurements. Where a device is not known, another one is
     assumed."""
@@ -46,6 +51,11 @@ class RepeatPair:
     first: Measurement
     second: Measurement
     relation: Relation
+
+    @property
+    def rests(self) -> bool:
+        """Both are of calls after each of which the GPU rested."""
+        return self.first.rests and self.second.rests
 
     @property
     def log_ratio(self) -> float:

@@ -15,7 +15,7 @@ from longca.ranking.relation import RepeatPair, relation_of
 from longca.ranking.resolution import Resolutions
 
 LEAST_SAMPLES = 10  # of a play-off's record, of which its two halves are a pair
-MOST_OF_CELL = 5  # measurements of one cell whose pairs are looked at: the pairs of more grow with the square
+MOST_OF_CELL = 8  # measurements of one cell whose pairs are looked at: the pairs of more grow with the square
 
 
 def is_told_apart(pair: RepeatPair, resolutions: Resolutions) -> bool:
@@ -27,7 +27,8 @@ def is_told_apart(pair: RepeatPair, resolutions: Resolutions) -> bool:
 
 
 def repeat_pairs(measurements: Iterable[Measurement], *, any_version: bool = False) -> list[RepeatPair]:
-    """All pairs of measurements of one cell that the same code made on one model of device.
+    """All pairs of measurements of one cell that the same code made on one model of device, both with rests
+    after their calls or both without: rests alone change the rate.
 
     Calls of a play-off alternate: the two halves of its samples, every other one, are such a pair for the
     relation "play-off".
@@ -35,13 +36,14 @@ def repeat_pairs(measurements: Iterable[Measurement], *, any_version: bool = Fal
     Args:
         any_version: also of several method versions: the caller knows that the timed code is the same.
     """
-    cells: dict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
+    cells: dict[tuple[str, str, str, bool], list[Measurement]] = defaultdict(list)
     pairs: list[RepeatPair] = []
     for record in measurements:
         if record.playoff:
             pairs += _halves(record)
         elif record.cell_id:
-            cells[record.cell_id, record.device, "" if any_version else record.version].append(record)
+            version = "" if any_version else record.version
+            cells[record.cell_id, record.device, version, record.rests].append(record)
     for members in cells.values():
         pairs += [
             RepeatPair(first, second, relation_of(first, second))
@@ -69,6 +71,7 @@ def _halves(played: Measurement) -> list[RepeatPair]:
             playoff=played.playoff,
             seed=played.seed,
             cell_id=played.cell_id,
+            rests=played.rests,
         )
         for half in (times[0::2], times[1::2])
     )

@@ -9,11 +9,12 @@ from typing import Any
 
 from longca.ranking.lead import Lead
 from longca.ranking.order import Standing
-from longca.ranking.relation import WORDS
+from longca.ranking.relation import words_of
 from longca.ranking.tally import Tally, WorstShare, num_open, num_played_off, tallies
 from longca.store.text import number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
+ONE_WITH_RESTS = "only one of them with rests"
 MOST_NAMES = 4  # of methods in a sentence; of more their number is told
 MOST_TIED = 7  # of methods that tie in a case
 RateText = Callable[[float], str]
@@ -47,7 +48,8 @@ def lead_text(lead: Lead, second: str) -> str:
         needed = max(lead.below if lead.log_ratio > 0 else lead.above, lead.log_resolution)
         side = "ahead" if lead.log_ratio >= 0 else "behind"
         apart = f"{percent(expm1(abs(lead.log_ratio)))} {side}"
-        return f"tied with {second} ({apart}; {percent(expm1(needed))} would tell them apart)"
+        mixed = f"; {ONE_WITH_RESTS}" if lead.resolution.is_mixed else ""
+        return f"tied with {second} ({apart}; {percent(expm1(needed))} would tell them apart{mixed})"
     if 1 <= lead.ratio < 2:
         return f"{ahead(lead.ratio)} {second} ({percent(lead.low - 1)[:-2]} to {percent(lead.high - 1)})"
     return f"{ahead(lead.ratio)} {second}"
@@ -65,9 +67,12 @@ def field_text(case: Standing) -> str:
 
 def relation_text(case: Standing) -> str:
     """How the first two were measured: "a play-off", "one device in two runs"; "" if there is no second."""
-    if not case.relation:
+    if not case.lead:
         return ""
-    return "a play-off" if case.played_off else WORDS[case.relation]
+    if case.played_off:
+        return "a play-off"
+    mixed = f", {ONE_WITH_RESTS}" if case.lead.resolution.is_mixed else ""
+    return f"{words_of(case.lead.relation, case.lead.rests)}{mixed}"
 
 
 def verdict(case: Standing, rate_text: RateText) -> str:

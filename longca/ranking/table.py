@@ -48,6 +48,7 @@ _FACTS = (
     "method_version",
     "noise",
     "disturbed",
+    "duty",
 )
 _READ = {
     *CASE,
@@ -220,6 +221,7 @@ def _measurement(row: dict[str, Any], rate: str) -> Measurement | None:
         "version": row.get("method_version") or "",
         "noise": noise if noise == noise else 0.0,
         "disturbed": row.get("disturbed") is True,
+        "rests": _number(row.get("duty")) > 0,
     }
     times = tuple(row["samples_ms"]) if hasattr(row.get("samples_ms"), "__len__") else ()
     if not times:

@@ -70,6 +70,8 @@ class CellFacts(NamedTuple):
     run_id: str = ""
     noise: float | None = None
     """interquartile range over median"""
+    rests: bool = False
+    """the GPU rested after each call"""
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -84,12 +86,13 @@ class CellFacts(NamedTuple):
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
                    digest_of(record), view.device, view.software and view.software.container,
-                   shortest, longest, view.unit, record.run_id, view.noise)
+                   shortest, longest, view.unit, record.run_id, view.noise, bool(view.rests))
 
 
 Floats = list[float | None]
 Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
-                list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats]
+                list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats,
+                list[bool]]
 
 
 class _Index(NamedTuple):

@@ -6,7 +6,16 @@ from math import log
 import pytest
 
 from longca.core.samples import median_bounds
-from longca.ranking import MeasuredPoint, Measurement, compare, mean_lead, relation_of
+from longca.ranking import (
+    MeasuredPoint,
+    Measurement,
+    Resolution,
+    Resolutions,
+    compare,
+    mean_lead,
+    relation_of,
+)
+from longca.ranking.sentences import lead_text
 from tests.ranking.helpers import GPU, KNOWN, measured, point
 
 
@@ -52,6 +61,24 @@ def test_the_farther_two_measurements_are_the_more_they_must_differ():
             compare(first, point("b", apart, **facts)).order == "more"
             and compare(point("b", apart, **facts), first).order == "less"
         )
+
+
+def test_only_if_both_were_measured_with_rests_the_narrower_resolution_counts():
+    known = Resolutions((*KNOWN.entries, Resolution(GPU, "model", log(1.015), 500, rests=True)))
+
+    def lead(*rests):
+        first, second = (
+            MeasuredPoint(name, (measured(time, unit=name, rests=rested),), (), known)
+            for name, time, rested in zip("ab", (1.0, 1.02), rests, strict=True)
+        )
+        return compare(first, second)
+
+    both, one, neither = lead(True, True), lead(True, False), lead(False, False)
+    assert both.order == "more" and both.rests and "with rests" in str(both.resolution)
+    assert one.is_tie and neither.is_tie and one.log_resolution == neither.log_resolution == log(1.04)
+    assert "only one" in str(one.resolution) and "only one of them with rests" in lead_text(one, "b")
+    assert "rests" not in str(neither.resolution) + lead_text(neither, "b")
+    assert mean_lead([neither, one]).resolution.is_mixed and not mean_lead([neither, both]).rests
 
 
 def test_scattered_samples_tell_nothing_apart():
@@ -102,6 +129,6 @@ def test_without_a_known_device_the_widest_resolution_is_borrowed():
         MeasuredPoint("b", (Measurement(0.97, 0.97, 0.97, device="CPU"),)),
         KNOWN,
     )
-    assert lead.is_tie and "none are known of two devices of one model (CPU)" in str(lead.resolution)
+    assert lead.is_tie and "too few are known of two devices of one model (CPU)" in str(lead.resolution)
     models = compare(point("a", 1.0), point("b", 1.03, device="NVIDIA H200"))
     assert models.relation == "other model" and models.is_tie and GPU in str(models.resolution)

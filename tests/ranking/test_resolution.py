@@ -11,12 +11,12 @@ from longca.ranking.resolution import FILE, LEAST_PLAYED, upper_quantile
 from tests.ranking.helpers import GPU, KNOWN, measured
 
 
-def repeats(count, scatter, relation="model", seed=0):
+def repeats(count, scatter, relation="model", seed=0, rests=False):
     rng = random.Random(seed)
     return [
         RepeatPair(
-            measured(exp(rng.gauss(0, scatter)), unit="GPU-a"),
-            measured(exp(rng.gauss(0, scatter)), unit="GPU-b"),
+            measured(exp(rng.gauss(0, scatter)), unit="GPU-a", rests=rests),
+            measured(exp(rng.gauss(0, scatter)), unit="GPU-b", rests=rests),
             relation,
         )
         for _ in range(count)
@@ -28,6 +28,30 @@ def test_the_next_wider_relation_stands_in_and_says_so():
     borrowed = few.of(GPU, "play-off")
     assert (borrowed.log_ratio, borrowed.relation) == (0.04, "model") and "alternating calls" in str(borrowed)
     assert few.of("CPU", "run").log_ratio == 0.07 and not few.of(GPU, "model").borrowed_by
+
+
+def test_calls_with_rests_have_resolutions_of_their_own():
+    """Nothing is known of a closer relation with rests: the wider one with rests; then the one without."""
+    known = Resolutions((*KNOWN.entries, Resolution(GPU, "device", 0.006, 50, rests=True)))
+    assert known.of(GPU, "device") == KNOWN.of(GPU, "device")
+    assert [known.of(GPU, near, rests=True).log_ratio for near in ("device", "run")] == [0.006, 0.006]
+    assert not known.of(GPU, "device", rests=True).borrowed_by
+    assert "too few are known of one device in one run, with rests" in str(known.of(GPU, "run", rests=True))
+    wider = known.of(GPU, "model", rests=True)
+    assert (wider.log_ratio, wider.rests) == (log(1.04), False) and "with rests" in wider.borrowed_by
+    assert known.of("CPU", "run", rests=True).log_ratio == log(1.04)
+
+
+def test_repeats_with_rests_widen_those_with_rests():
+    known = Resolutions((*KNOWN.entries, Resolution(GPU, "model", 0.01, 500, rests=True)))
+    assert known.widened(repeats(30, 0.003, rests=True)) == known
+    worse = known.widened(repeats(30, 0.008, rests=True))
+    assert worse.of(GPU, "model", rests=True).is_own and worse.of(GPU, "model") == known.of(GPU, "model")
+    much_worse = known.widened(repeats(30, 0.1, rests=True))
+    assert (
+        much_worse.of(GPU, "model").log_ratio == much_worse.of(GPU, "model", rests=True).log_ratio > log(1.1)
+    ), "calls without rests differ more"
+    assert known.widened(repeats(30, 0.02)).of(GPU, "model", rests=True) == known.of(GPU, "model", rests=True)
 
 
 def test_few_pairs_give_an_upper_bound_of_their_quantile():
@@ -72,6 +96,7 @@ def test_repeats_are_of_one_cell_and_one_version_on_one_model():
         measured(1.1, cell_id="c", version="w"),
         measured(1.1, cell_id="c", version="v", device="NVIDIA H200"),
     ]
+    others.append(measured(1.1, cell_id="c", version="v", rests=True))
     assert repeat_pairs([one, *others]) == [] and len(repeat_pairs([one, *others], any_version=True)) == 1
 
 
@@ -92,9 +117,26 @@ def test_the_file_is_that_of_the_committed_records():
     assert FILE.read_text(encoding="utf-8") == tool.text(found), "run `python -m tools.repeats`"
     text = tool.PAGE.read_text(encoding="utf-8")
     assert text == tool.page(found, text), "run `python -m tools.repeats`"
+    held_out, groups = tool._held_out(found), tool._groups(found)
     for known in tool.resolutions(found).entries:
-        held_out = tool._held_out(found)
-        members = [
-            pair for pair in found if (pair.first.device, pair.relation) == (known.device, known.relation)
-        ]
+        members = groups[known.device, known.relation, known.rests]
         assert len(members) >= 100 and sum(held_out[id(pair)] for pair in members) <= 0.05 * len(members)
+    assert {pair.first.rests == pair.second.rests for pair in found} == {True}
+    model = {
+        rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)
+    }
+    assert model[True] < model[False], "rests make measurements more repeatable"
+
+
+def test_a_bound_above_that_of_a_wider_relation_says_nothing():
+    from tools import repeats as tool
+
+    many, few = repeats(300, 0.004, rests=True), repeats(25, 0.004, "run", rests=True)
+    assert [entry.relation for entry in tool.resolutions([*many, *repeats(25, 0.02, "run")]).entries] == [
+        "run",
+        "model",
+    ], "of two protocols nothing follows"
+    wild = [*few, RepeatPair(measured(1.0, rests=True), measured(1.2, rests=True), "run")]
+    made = tool.resolutions([*many, *wild])
+    assert [entry.relation for entry in made.entries] == ["model"]
+    assert made.of(GPU, "run", rests=True).borrowed_by

@@ -2,9 +2,11 @@
 
 import pytest
 
+from longca.bench.run.scores import Score
 from longca.core.cell import Cell
 from longca.core.record import OutOfMemory, Samples, Unavailable
 from longca.ranking.table import counted, measurements, points, standings
+from longca.store.index import CellFacts
 from longca.store.table import derived
 from tests.records import record
 
@@ -48,6 +50,19 @@ def test_a_row_is_a_measurement_with_its_device_and_run():
     assert measurements(table).count(None) == 1
     assert (one.device, one.unit, one.run, one.playoff) == (H100, "GPU-00000000", "20261120-100000-7f3a", "")
     assert one.low / one.rate == pytest.approx(1.1 / 1.2) and one.high / one.rate == pytest.approx(1.1)
+
+
+def test_a_row_and_its_record_know_whether_the_gpu_rested():
+    """So do the facts that are remembered of a record."""
+    rested = timed("sdpa", 1.0, 1.0)
+    rested = rested.model_copy(update={"samples": rested.samples.model_copy(update={"duty": 0.5})})
+    records = [rested, timed("flex", 1.0, 1.0)]
+    for found in (
+        measurements(derived(records)),
+        [Score.of(made).measurement for made in records],
+        [Score.known(made.cell, CellFacts.of(made)).measurement for made in records],
+    ):
+        assert [one.rests for one in found] == [True, False]
 
 
 def test_cases_are_of_one_model_and_say_who_could_not_and_who_was_not_asked():

@@ -262,4 +262,5 @@ def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
     work = facts.tflops * facts.time_ms
     return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, facts.device, facts.unit,
                        facts.run_id, seed=cell.seed, cell_id=cell.cell_id, version=facts.method_version,
-                       noise=facts.noise or 0.0, disturbed=facts.num_disturbed > 0)
+                       noise=facts.noise or 0.0, disturbed=facts.num_disturbed > 0,
+                       rests=facts.rests)

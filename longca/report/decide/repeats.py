@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
+from longca.ranking.relation import RELATIONS, Relation, RepeatPair, words_of
 from longca.ranking.repeats import is_told_apart
 from longca.ranking.resolution import Resolutions
 from longca.ranking.table import pairs_of
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
     from longca.ranking import Standing
 
+_Key = tuple[str, Relation, bool]  # model of device, relation, with rests
+
 
 @dataclass(frozen=True)
 class RepeatRow:
-    """One relation on one model of device, as the page's comparisons use it."""
+    """One relation on one model of device, with rests or without, as the page's comparisons use it."""
 
     device: str
     relation: str
@@ -44,27 +46,28 @@ def repeat_rows(named: pd.DataFrame, standings: Iterable[Standing]) -> list[Repe
         standings: all of its cases.
     """
     resolutions: Resolutions = named.attrs[RESOLUTIONS]
-    pairs: dict[tuple[str, Relation], list[RepeatPair]] = {}
+    pairs: dict[_Key, list[RepeatPair]] = {}
     for pair in pairs_of(with_beside(named)):
-        pairs.setdefault((pair.first.device, pair.relation), []).append(pair)
-    counts: dict[tuple[str, Relation], int] = {}
+        pairs.setdefault((pair.first.device, pair.relation, pair.rests), []).append(pair)
+    counts: dict[_Key, int] = {}
     for case in standings:
-        if case.relation:
-            counts[case.device, case.relation] = counts.get((case.device, case.relation), 0) + 1
-    keys = sorted({*pairs, *counts}, key=lambda key: (key[0], RELATIONS.index(key[1])))
-    return [_row(device, relation, counts.get((device, relation), 0), resolutions, pairs.get((device, relation), []))
-            for device, relation in keys]
+        if case.lead:
+            key = case.device, case.lead.relation, case.lead.rests
+            counts[key] = counts.get(key, 0) + 1
+    keys = sorted({*pairs, *counts}, key=lambda key: (key[0], RELATIONS.index(key[1]), key[2]))
+    return [_row(key, counts.get(key, 0), resolutions, pairs.get(key, [])) for key in keys]
 
 
-def _row(device: str, relation: Relation, num_cases: int, resolutions: Resolutions, pairs: list[RepeatPair]) -> RepeatRow:
-    resolution = resolutions.of(device, relation)
-    basis = f"{plural(resolution.num_pairs, 'repeat')}, {WORDS[resolution.relation]}"
+def _row(key: _Key, num_cases: int, resolutions: Resolutions, pairs: list[RepeatPair]) -> RepeatRow:
+    device, relation, rests = key
+    resolution = resolutions.of(device, relation, rests)
+    basis = f"{plural(resolution.num_pairs, 'repeat')}, {words_of(resolution.relation, resolution.rests)}"
     basis += f" ({resolution.device})" if resolution.device != device else ""
     basis += " of this study" if resolution.is_own else ""
     basis += ": borrowed" if resolution.borrowed_by else ""
     known = "" if resolution.num_apart_held_out is None else _share(resolution.num_apart_held_out, resolution.num_pairs)
     own = _share(sum(is_told_apart(pair, resolutions) for pair in pairs), len(pairs)) if pairs else ""
-    return RepeatRow(device, WORDS[relation], num_cases, resolution.percent, basis, known, own)
+    return RepeatRow(device, words_of(relation, rests), num_cases, resolution.percent, basis, known, own)
 
 
 def _share(apart: int, count: int) -> str:
