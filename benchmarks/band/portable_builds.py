@@ -9,10 +9,8 @@ results of other keys merged in or not, row tiles split or not.
 from __future__ import annotations
 
 import argparse
-import inspect
 import io
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -30,8 +28,6 @@ import torch
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia import compiler
-from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 from triton.runtime import driver
 
@@ -42,6 +38,7 @@ from longca.ops.band import checks
 from longca.ops.band import plan as band_plan
 from longca.ops.band.api import band_backward, band_forward
 from longca.ops.band.plan import BandPlan, plan_band_attention
+from tools.assembler import assembler_command
 from tools.table import Table, add_options
 
 SHARED_BYTES = {(8, 0): 163 << 10, (10, 0): 227 << 10}  # that a program may have, by compute capability
@@ -107,19 +104,6 @@ class Build:
         if not found:
             raise ValueError(f"the assembler does not say {pattern!r}: {self._compiled[1]}")
         return max(map(int, found))
-
-
-def assembler_command(capability: int, path: str) -> list[str]:
-    """A call of Triton's assembler, with the level of register allocation that this Triton asks for. Writes no file.
-
-    Args:
-        capability: 90 for sm_90.
-        path: of the PTX.
-    """
-    level = re.findall(r"--regAllocOptLevel=\d", inspect.getsource(compiler))[:1]  # since Triton 3.7
-    options = (knobs.nvidia.ptxas_options or "").split()
-    target = f"-arch={sm_arch_from_capability(capability)}"
-    return [get_ptxas(capability).path, target, "-v", *level, *options, path, "-o", os.devnull]
 
 
 def cases(few: bool) -> Iterator[tuple[BandPlan, torch.dtype, bool]]:

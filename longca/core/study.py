@@ -12,18 +12,17 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
 from longca.core.errors import UserError, raise_all, unknown
+from longca.core.playoff.repeats import RepeatRules
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
-from longca.core.samples.repeats import RepeatRules
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 
 STUDIES = Path("config/studies")
 MOST_GRIDS = 1_000
 MOST_NAMED = 10  # unknown names of a grid in a message
-MOST_VALUES = 10_000  # of a list of a grid
-LONGEST_NAME = 200  # bytes; a file system takes 255, with a suffix
+MOST_VALUES, LONGEST_NAME = 10_000, 200  # of a list of a grid; bytes, of which a file system takes 255 with a suffix
 
 Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
@@ -48,15 +47,13 @@ class Measure(Frozen):
     max_seconds: float = Field(default=4.0, gt=0, le=1e6)
     """timed calls beyond `repeats` stop after this long"""
     duty: float = Field(default=0.5, gt=0, le=1)
-    """most of the time that calls keep a GPU busy: it rests after each one, so that it keeps its clock; 1: no rest. Sustained calls and
-    CPUs never rest"""
+    """most of the time that calls keep a GPU busy: it rests after each, and keeps its clock. 1, sustained calls and CPUs: no rest"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """a cell that is not done by then ends as `timeout`"""
     check: Check = "sample"
-    """how much of a result is compared with float64: what takes about a second, or all"""
+    """how much of a result is compared with float64: what takes a second, or all"""
     messages: Messages = "nccl"
-    """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
-    the machine; where they cannot, by NCCL, and the record says why"""
+    """of context parallelism: by NCCL (gloo on CPUs), or by copy engines into another GPU's memory; where they cannot, by NCCL"""
 
     @classmethod
     def fixed(cls, **settings: Any) -> "Measure":

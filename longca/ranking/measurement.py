@@ -9,6 +9,8 @@ from typing import Any
 
 from longca.core.samples import median_bounds
 
+ABSENT = "unavailable"  # the status of a method that is not installed: it was not asked what it can do
+
 
 @dataclass(frozen=True)
 class Measurement:

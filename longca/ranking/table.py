@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.ranking.measurement import Measurement
+from longca.ranking.measurement import ABSENT, Measurement
 from longca.ranking.order import Standing, standing
 from longca.ranking.point import MeasuredPoint
 from longca.ranking.relation import RepeatPair
@@ -65,7 +65,6 @@ _READ = {
 COLUMNS = tuple(column.name for column in TABLE if column.name in _READ)
 """the columns of the derived table that ranking reads, beside those of `longca.store.table.is_ranked`; what a
 table lacks is not known"""
-ABSENT = "unavailable"  # the status of a method that is not installed: it was not asked what it can do
 
 
 def counted(table: pd.DataFrame) -> pd.Series:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")  # equal in all of these: the same record
 # with what tables from before them had
-LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False}
+LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False, "duty": float("nan")}
 
 COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
@@ -50,7 +50,7 @@ class Loaded:
     playoffs: list[Record] = field(default_factory=list)
     """of the same cells, measured in turn with others: see `longca.core.playoff`"""
     repeats: list[Record] = field(default_factory=list)
-    """of the same cells, measured a second time: see `longca.core.samples.repeats`"""
+    """of the same cells, measured a second time: see `longca.core.playoff.repeats`"""
     environments: Environments = field(default_factory=Environments)
     """listings of the software that measured, as far as the sources hold them"""
 

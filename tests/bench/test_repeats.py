@@ -7,8 +7,8 @@ import pytest
 from longca.bench.run.repeats import RepeatRun
 from longca.bench.run.runner import run_cells
 from longca.core.config import Config
+from longca.core.playoff.repeats import RepeatRules
 from longca.core.record import Node, Record
-from longca.core.samples.repeats import RepeatRules
 from longca.core.study import Measure, Study
 from longca.store.beside.repeats import RepeatStore
 from longca.store.cells import CellStore

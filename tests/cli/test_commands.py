@@ -87,7 +87,8 @@ def test_status_run_export_report(longca, tiny, tmp_path):
     status = json.loads(longca("status", tiny, "--json").stdout)
     assert status["methods"] == {"naive": {"ok": 4}, "sdpa": {"ok": 3, "left": 1}, "ulysses+naive": {"left": 1}}
     exported = longca("export", tiny)
-    assert exported.returncode == 0 and (folder / "records.csv").read_text().count("\n") == 8
+    assert exported.returncode == 0 and (folder / "records.csv").read_text().count("\n") > 8
+    assert json.loads(longca("export", tiny, "--json").stdout)["num_records"] == 7
     page = longca("report", tiny)
     assert page.stdout.strip() == str(folder / "report.html") and (folder / "report.html").stat().st_size > 10_000
     told = longca("explain", tiny, "-k", "naive", "-m", cut.mask, "-d", cut.direction, "-c", "!*")

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from longca.core.cell import Cell
-from longca.core.samples.repeats import RepeatRules, beginning, drawn, may_repeat
+from longca.core.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
 from longca.core.study import Study
 
 GRID = {"kernel": ["naive", "sdpa", "flex"], "mask": ["full", "causal"], "seqlen": [128, 256, 512], "heads": "2:1", "head_dim": 32}

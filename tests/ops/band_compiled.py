@@ -26,7 +26,6 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from benchmarks.band.portable_builds import assembler_command
 from longca.ops.band.launches import OPTIONS
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
@@ -35,6 +34,7 @@ from longca.ops.band.sm90.forward import forward_kernel
 from longca.ops.band.sm90.tile_scheduler import key_tile_of
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.triton.backward import _dkdv, _dq
+from tools.assembler import assembler_command
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"

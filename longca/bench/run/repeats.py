@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from longca.bench.run.method_version import method_versions
 from longca.core.cell import Cell
+from longca.core.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
 from longca.core.record import Record
-from longca.core.samples.repeats import RepeatRules, beginning, drawn, may_repeat
 from longca.core.study import Study
 from longca.store.beside.repeats import RepeatStore, unit_of
 from longca.store.cells import CellStore

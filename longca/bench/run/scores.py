@@ -13,8 +13,8 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
+from longca.ranking.measurement import ABSENT
 from longca.ranking.record import measurement_of
-from longca.ranking.table import ABSENT
 from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale

@@ -1,2 +1,2 @@
-"""The play-off: the fastest methods of a case, timed again in turn. Its rules, its case, and the order of its
-calls."""
+"""What a run measures again after its cells: the fastest methods of a case, in turn, and a few cells a second
+time. Rules, cases, and the order of calls."""
