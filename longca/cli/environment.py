@@ -30,7 +30,7 @@ def command(
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Say in which environments records ran, and how many in an image.
+    """Say in which environments records ran.
 
     Exit code 1 if `--image` is given and a record ran neither in a pinned image nor in the files of this one,
     or it is not known.
