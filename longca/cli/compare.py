@@ -53,7 +53,7 @@ def command(
     html: Annotated[Path | None, typer.Option(help="Write it as an offline HTML page, too", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare B with A: what is faster, slower, broken, new or gone.
+    """Compare B with A: what is faster, slower, broken or new.
 
     Speeds differ where they differ by more than repeats of identical cells do. Two models of GPUs are compared by their share of peak.
     """

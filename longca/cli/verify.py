@@ -16,7 +16,7 @@ def command(
     max_files: Annotated[int, typer.Option(help="Unpack at most so many files", min=1)] = 20_000,
     as_json: Json = False,
 ) -> None:
-    """Check such a file: every hash, its study, every record, its page.
+    """Check such a file: hashes, study, records, and its page.
 
     The page is made again and compared. Runs nothing of the bundle, and reads nothing outside of it. Exit code 1 if anything differs.
     """
