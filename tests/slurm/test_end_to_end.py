@@ -28,7 +28,7 @@ def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float) 
         by_slurm.run(timeout_s=timeout_s)
         ran = stages(jobs())
     assert set(ran) == {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}
-    assert ran["kernels"] + ran["cp"] == len(list(by_slurm.results.glob("shards/*.done")))
+    assert ran["kernels"] + ran["cp"] + ran["playoff"] == len(list(by_slurm.results.glob("shards/*.done")))
     locally = Project.new(cluster, f"{name}-local", study)
     locally.run(profile="workflow/profiles/local", timeout_s=timeout_s)
     assert not differences(by_slurm, locally)
