@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.ranking.table import ABSENT, counted, measurements, resolutions_of
+from longca.ranking.table import ABSENT, counted, is_played, measurements, resolutions_of
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def prepared(table: pd.DataFrame) -> pd.DataFrame:
     asked = (table.device_type == "cuda") & is_ranked(table) & (table.status != ABSENT)
     rows = table.loc[asked]
     roles = counted(rows).map({True: "own", False: ""})
-    if "playoff" in rows:
-        roles[rows.playoff.fillna("") != ""] = "played"
+    roles[is_played(rows)] = "played"
     measured = pd.Series(measurements(rows), index=rows.index, dtype=object)
     added = {ROLE: roles.reindex(table.index, fill_value=""), MEASURED: measured.reindex(table.index)}
     found = pd.concat([table, pd.DataFrame(added)], axis=1)

@@ -21,13 +21,12 @@ def measurement_of(view: View, rate: float | None) -> Measurement | None:
     if view.record.outcome.status != "ok" or not rate or not view.times_ms:
         return None
     cell, record = view.cell, view.record
-    turns = getattr(record, "turns", None)
     facts = {
         "device": view.device,
         "unit": view.unit,
         "run": record.run_id,
-        "playoff": getattr(record, "playoff", None) or "",
-        "rounds": tuple(map(float, turns.rounds)) if turns else (),
+        "playoff": record.playoff or "",
+        "rounds": tuple(map(float, record.turns.rounds)) if record.turns else (),
         "seed": cell.seed,
         "cell_id": record.cell_id,
         "version": record.method_version,

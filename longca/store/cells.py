@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError, shown
+from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
 from longca.store.decode import Decoder, Unusable, encode
 from longca.store.environments.listings import write_listings
-from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
+from longca.store.files import TEMPORARY, keep, remove_leftovers
 from longca.store.lock import lock_folder
 
 
@@ -66,13 +66,7 @@ class CellStore:
         return self.controls / hashlib.sha256(device.encode()).hexdigest()[:12]
 
     def _write(self, path: Path, record: Record) -> Path:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, encode(record))
-        except OSError as error:
-            raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
-                            todo="Finished cells are safe: make room or give another folder, and run again") from error
-        return path
+        return keep(path, encode(record), safe="Finished cells are")
 
     def write_listings(self, listings: Mapping[str, Any]) -> None:
         """Write listings of environments, JSON by digest, beside the cells. Raises UserError."""

@@ -40,6 +40,24 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes], mode: int = 0
     remove_leftovers(path.parent.glob(f".{glob.escape(path.stem)}.*{TEMPORARY}"))
 
 
+def keep(path: Path, content: bytes, *, safe: str) -> Path:
+    """Put content in place of a file's, completely or not at all, in a folder that is made where it is missing.
+
+    Args:
+        safe: what a failure leaves as it was, for the message: "Finished cells are".
+
+    Raises:
+        UserError: the disk is full, the folder is read-only, or the like; what was there stays.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
+                        todo=f"{safe} safe: make room or give another folder, and run again") from error
+    return path
+
+
 def _temporary(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file beside `path`, locked as long as it is open: one that is not locked has no writer any more."""
     while True:

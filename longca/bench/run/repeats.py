@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from longca.bench.run.progress import Progress
     from longca.bench.workers.pool import Pool
 
-LOOKED_AT = 4  # records of other shards that are read for each repeat of another device
-
-
 @dataclass
 class RepeatCounts:
     """Numbers of repeats of a run."""
@@ -62,16 +59,17 @@ class RepeatRun:
 
     def __init__(self, study: Study, rules: RepeatRules, cells: Sequence[Cell], store: CellStore, pool: Pool,
                  measure: Callable[..., Record]) -> None:
-        self._study, self._rules, self._cells, self._store, self._pool, self._measure = study, rules, cells, store, pool, measure
+        self._study, self._rules, self._cells, self._pool, self._measure = study, rules, cells, pool, measure
         self._repeats, self.counts = RepeatStore(store.folder), RepeatCounts()
 
     def measure(self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, force: bool = False) -> None:
         """Measure what is due. Each repeat is stored at once. Raises KeyboardInterrupt when the run is to end."""
+        self._repeats.remove_leftovers()
         own = _times(self._cells, facts, self._pool.device.name)
         chosen = list(beginning(own, self._study.seed, self._rules))
         if not chosen:
             return
-        elsewhere = self._elsewhere({cell.cell_id for cell in self._cells}, facts, self._unit(chosen), len(chosen) // 2)
+        elsewhere = self._elsewhere({cell.cell_id for cell in self._cells}, facts, facts[chosen[0].cell_id].unit, len(chosen) // 2)
         chosen += [*elsewhere]
         versions = method_versions(chosen, self._study)(self._pool.device.name)
         due = []
@@ -96,22 +94,12 @@ class RepeatRun:
         if due:
             show.note(f"Repeats: {self.counts}")
 
-    def _unit(self, chosen: Iterable[Cell]) -> str:
-        """The device of this run, by the record of one of its cells; "" where it cannot be read."""
-        for cell in chosen:
-            record = self._store.read(cell.cell_id)
-            if isinstance(record, Record):
-                return unit_of(record)
-        return ""
-
     def _elsewhere(self, own: set[str], facts: Mapping[str, CellFacts], unit: str, count: int) -> dict[Cell, str]:
         """Cells that other shards of the study measured on another device of this model → that device."""
         if not count or not unit:
             return {}
         others = _times((cell for cell in self._study.all_cells if cell.cell_id not in own), facts, self._pool.device.name)
-        looked_at = islice(drawn(others, self._study.seed), LOOKED_AT * count)
-        found = ((cell, self._store.read(cell.cell_id)) for cell in looked_at)
-        units = ((cell, unit_of(record)) for cell, record in found if isinstance(record, Record))
+        units = ((cell, facts[cell.cell_id].unit) for cell in drawn(others, self._study.seed))
         return dict(islice(((cell, other) for cell, other in units if other not in ("", unit)), count))
 
     def _known(self, cell: Cell, version: str, unit: str | None) -> Record | None:

@@ -151,9 +151,10 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
             why = "" if stop.now() else ", since the workflow that started this run is gone"
             show.note(f"Stopped with {show.num_left} cells to do{why}: run again to go on")
             raise
-        repeated = run.repeat(cells, store, show, stop, cell_facts(store) if todo else known(), force=force) if repeats else None
-        playing = run.play_off(cells, store, show, stop, known() if not todo else cell_facts(store), whole=part is not None,
-                               retry=retry, force=force) if playoffs != "none" else None
+        latest = functools.cache(lambda: cell_facts(store)[0] if todo else known()[0])
+        repeated = run.repeat(cells, show, stop, latest, force=force) if repeats else None
+        playing = (run.play_off(cells, show, stop, latest, whole=part is not None, retry=retry, force=force)
+                   if playoffs != "none" else None)
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
     return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(own),
@@ -226,11 +227,12 @@ class _Run:
     source: Source
     in_a_row: dict[str, int]  # cell measured again → its records in a row that drifted or were disturbed
 
-    def measure(self, cell: Cell, **more: Any) -> Record:
+    def measure(self, cell: Cell, method_version: str | None = None, **more: Any) -> Record:
+        """The record of a cell that is measured now; its method version is the run's own if not given."""
         begun, started = time.monotonic(), datetime.now(UTC)
         result = self.pool.measure(cell, self.study.measure_of(cell))
         return self.record(cell, result, started, time.monotonic() - begun,
-                           **({"method_version": self.versions.get(cell.cell_id, "")} | more))
+                           method_version=method_version or self.versions[cell.cell_id], **more)
 
     def record(self, cell: Cell, result: Result, started: datetime, seconds: float, **more: Any) -> Record:
         """The record of a result, with what only the runner knows.
@@ -251,24 +253,23 @@ class _Run:
                       environment=environment, **measured, **more,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(seconds, 3))
 
-    def repeat(self, cells: Sequence[Cell], store: CellStore, show: Progress, stop: Stop,
-               known: tuple[dict[str, CellFacts], list[UnusableFile]], *, force: bool) -> RepeatCounts | None:
+    def repeat(self, cells: Sequence[Cell], show: Progress, stop: Stop, facts: Callable[[], dict[str, CellFacts]], *,
+               force: bool) -> RepeatCounts | None:
         """Measure some of these cells a second time; None where the study has no repeats."""
         if self.study.repeats is None:
             return None
-        repeating = RepeatRun(self.study, self.study.repeats, cells, store, self.pool, self.measure)
-        repeating.measure(known[0], show, stop, force=force)
+        repeating = RepeatRun(self.study, self.study.repeats, cells, self.store, self.pool, self.measure)
+        repeating.measure(facts(), show, stop, force=force)
         return repeating.counts
 
-    def play_off(self, cells: Sequence[Cell], store: CellStore, show: Progress, stop: Stop,
-                 known: tuple[dict[str, CellFacts], list[UnusableFile]], *, whole: bool, retry: AbstractSet[str],
-                 force: bool) -> PlayoffCounts | None:
+    def play_off(self, cells: Sequence[Cell], show: Progress, stop: Stop, facts: Callable[[], dict[str, CellFacts]], *, whole: bool,
+                 retry: AbstractSet[str], force: bool) -> PlayoffCounts | None:
         """Play off the cases of these cells; None where the study has no play-offs."""
         if self.study.playoff is None:
             return None
-        playing = PlayoffRun(self.study, self.study.playoff, cells, PlayoffStore(store.folder), self.pool, self.run_id, self.record,
+        playing = PlayoffRun(self.study, self.study.playoff, cells, PlayoffStore(self.store.folder), self.pool, self.run_id, self.record,
                              whole=whole)
-        playing.play(known[0], show, stop, retry=retry, force=force)
+        playing.play(facts(), show, stop, retry=retry, force=force)
         return playing.counts
 
 

@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from longca.core.errors import UserError
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
 from longca.store.cells import UnusableFile
 from longca.store.decode import Decoder, Unusable, encode
-from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
+from longca.store.files import TEMPORARY, keep, remove_leftovers
 
 
 class RecordFiles:
@@ -37,14 +36,7 @@ class RecordFiles:
         Raises:
             UserError: the disk is full, the folder is read-only, or the like; what was there stays.
         """
-        path = self.path(key)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, b"".join(map(encode, records)))
-        except OSError as error:
-            raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
-                            todo="What is finished is safe: make room or give another folder, and run again") from error
-        return path
+        return keep(self.path(key), b"".join(map(encode, records)), safe="What is finished is")
 
     def read(self, key: str) -> list[Record] | UnusableFile:
         """The records of a key, none where it has no file; an UnusableFile where that cannot be used."""

@@ -35,5 +35,5 @@ class RepeatStore(RecordFiles):
 
 
 def unit_of(record: Record) -> str:
-    """The device itself that measured a record: see `View.device_uuid`; "" if not known."""
-    return View(record, Hardware()).device_uuid
+    """The device itself that measured a record: see `View.unit`; "" if not known."""
+    return View(record, Hardware()).unit
