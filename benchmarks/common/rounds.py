@@ -58,13 +58,22 @@ def iqr(values: Sequence[float]) -> float:
 
 
 def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """Warms a call up and returns a function that times it once, in milliseconds, by longca's own stopwatch."""
-    stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
+    """Warms a call up and returns a function that times it once, in milliseconds, by longca's own stopwatch.
+
+    Before each call a GPU rests for as long as the call lasted the last time, as in cells and play-offs (`docs/design/measuring.md`).
+    """
+    is_gpu = device.type == "cuda"
+    stopwatch = CudaStopwatch(device) if is_gpu else HostStopwatch()
     for _ in range(WARMUP):
         stopwatch.warm(call)
+    rest_s = 0.0
 
     def sample() -> float:
+        nonlocal rest_s
+        time.sleep(rest_s)
         stopwatch.ready()
-        return stopwatch.time_ms(call)
+        time_ms = stopwatch.time_ms(call)
+        rest_s = time_ms / 1e3 if is_gpu else 0.0
+        return time_ms
 
     return sample
