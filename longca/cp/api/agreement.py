@@ -12,8 +12,8 @@ compares them:
 
 "Look" compares what is there. It waits for no rank that is less than `MAX_UNREAD` calls behind, so hosts run
 ahead of each other as they do without headers. In the first form nothing has left when ranks disagree. In the
-second, results of the call in which they disagree may have been handed out. The context then ends: what waits for
-a peer on a GPU is released, and each rank raises the error at its next call. A thread looks as well (see
+second, results of the call in which they disagree may have been handed out. The context then ends: what waits
+for a peer on a GPU is released, and each rank raises the error at its next call. A thread looks as well (see
 `watch`), since a host may wait for its GPU, and that for a message that no rank sends.
 """
 
@@ -142,7 +142,7 @@ class Agreement:
                 return
             try:
                 self._look()
-                self._headers.check(self._comm.timeout_s - min(LATE_S, self._comm.timeout_s / 8))
+                self._headers.check(self._comm.timeout_s - min(LATE_S, self._comm.timeout_s / 10))
             except Exception as error:  # no thread may end with an error that nobody sees
                 if self._reason is None:
                     self._lose(error)
@@ -273,9 +273,9 @@ class Agreement:
 
     def _lose(self, reason: Exception) -> None:
         """Ends this context for a reason that other ranks cannot see, and tells them."""
-        self._poison(reason)
         if self._headers is not None:
             self._headers.end(_in_a_line(reason))
+        self._poison(reason)
 
     def _poison(self, reason: Exception, may_hang: bool = True) -> None:
         """

@@ -106,8 +106,8 @@ class _Posted(NamedTuple):
 class SharedHeaders:
     """Headers in a file that all ranks have mapped.
 
-    Its first bytes say which ranks go no further. Then each rank has a slot for the reason of that, and `SLOTS`
-    slots for headers.
+    Its first bytes say which ranks go no further. Then each rank has a slot for the reason, and `SLOTS` more for
+    headers.
     """
 
     def __init__(self, file: FileIO, rank: int, world: int) -> None:
