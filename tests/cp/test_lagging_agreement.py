@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from longca.core.errors import UserError
 from longca.cp.api.agreement import Agreement
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.headers import MAX_UNREAD, GatheredHeaders, SharedHeaders, file_bytes
+from longca.cp.comm.process_group import WorldGroup
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import Mask, build_mask
 from tests.cp import programs
@@ -31,7 +33,11 @@ AFTER = (MEET, Call("forward", seed=9), MEET, FORWARD, FORWARD)
 TAGGED = (Call("forward", seed=3, tag=3), MEET, Call("forward", seed=4, tag=4))
 
 SCENARIOS: dict[str, tuple[Program, Program, str]] = {
-    "another mask": ((FORWARD, *AFTER), (OTHER, *AFTER), "forward number 4 with different arguments: rank 0 has mask causal"),
+    "another mask": (
+        (FORWARD, *AFTER),
+        (OTHER, *AFTER),
+        "forward number 4 with different arguments: rank 0 has mask causal",
+    ),
     "layers with tags swapped": (
         (*TAGGED, *AFTER),
         (*TAGGED[::-1], *AFTER),
@@ -107,7 +113,10 @@ def test_every_rank_raises_the_same_at_its_next_call(world: int):
     results = on_ranks(without_messages, world, cases, timeout_s=60.0)
     for name, case, outcomes in zip(SCENARIOS, cases, zip(*results, strict=True), strict=True):
         num_meetings = 2 if "left out" in name else 1  # ranks call the same at first
-        errors = [first_error(*pair, num_meetings) for pair in zip(case, (calls for calls, _ in outcomes))]
+        errors = [
+            first_error(program, calls, num_meetings)
+            for program, (calls, _) in zip(case, outcomes, strict=True)
+        ]
         check_errors(name, errors)
         assert len({num_abandoned for _, num_abandoned in outcomes}) == 1, (name, outcomes)
 
@@ -143,7 +152,7 @@ def with_messages(comm: Comm, cases: list[list[Program]]) -> list[list[str]]:
         return [run(comm, "ulysses", "first", of_ranks) for of_ranks in cases]
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_no_host_hangs_where_messages_do_not_arrive(world: int):
     names = ["another mask", "layers with tags swapped", "a step left out", "an error of one rank"]
     cases = [
@@ -281,6 +290,19 @@ def test_a_rank_that_is_ahead_can_wait_for_the_comparison(pair: Pair):
     pair.call(1)
     waiting.join(20.0)
     assert not waiting.is_alive()
+
+
+def test_messages_of_all_groups_are_given_up_at_once():
+    """An abort returns when the whole GPU is idle, so none returns before all have begun."""
+    group, all_begun = WorldGroup.__new__(WorldGroup), threading.Barrier(3)
+    group.device, group._timeout, group._made = torch.device("cuda"), timedelta(seconds=30), ["a", "b", "c"]
+    with (
+        patch.object(WorldGroup, "_is_nccl", lambda self, group: True),
+        patch("torch.distributed.distributed_c10d._abort_process_group", lambda group: all_begun.wait(20.0)),
+    ):
+        group.abandon()
+    assert all_begun.n_waiting == 0 and not all_begun.broken
+    assert group._made == []
 
 
 def by_gloo(comm: Comm) -> list[str]:
