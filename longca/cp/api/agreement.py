@@ -13,8 +13,8 @@ compares them:
 "Look" compares what is there. It waits for no rank that is less than `MAX_UNREAD` calls behind, so hosts run
 ahead of each other as they do without headers. In the first form nothing has left when ranks disagree. In the
 second, results of the call in which they disagree may have been handed out. The context then ends: what waits
-for a peer on a GPU is released, and each rank raises the error at its next call. A thread looks as well (see
-`watch`), since a host may wait for its GPU, and that for a message that no rank sends.
+for a peer on a GPU is released, and each rank raises the error at its next call. A thread looks as well, since a
+host may wait for its GPU, and that for a message that no rank sends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 from weakref import ref
@@ -30,7 +30,6 @@ from weakref import ref
 from longca.core.errors import UserError, shortened
 from longca.cp.api.agreement_text import CLOSES, Header, disagreement, ending_of, error_of_ranks, failure_of
 from longca.cp.api.shard_calls import ShardCalls
-from longca.cp.api.watch import LATE_S, watch
 from longca.cp.comm.headers import MAX_BYTES, MAX_UNREAD, Headers, open_headers
 from longca.cp.comm.process_group import PeerLost
 
@@ -39,6 +38,10 @@ if TYPE_CHECKING:
 
 CLOSE_S = 2.0
 """the longest that `close` waits for the other ranks to close as well, and a failed call for the reason"""
+WATCH_S = 0.25
+"""time between two looks of the thread: each takes the interpreter for some microseconds"""
+LATE_S = 1.0
+"""the thread gives a late rank up so long before the timeout: at the timeout NCCL ends the process"""
 
 
 def _nothing() -> None: ...
@@ -64,7 +67,8 @@ class Agreement:
         self._messages = _Messages(self)
         self.shards = ShardCalls(reads_devices=waits)
         if self._headers is not None and not waits:
-            watch(self, self._is_closed)
+            arguments = ref(self), self._is_closed
+            Thread(target=_watch, args=arguments, name="longca-headers", daemon=True).start()
 
     def begin(
         self, kind: str, arguments: str, check: Callable[[], object] = _nothing, series: str | None = None
@@ -222,7 +226,8 @@ class Agreement:
             self._settle()
         with suppress(PeerLost):  # a rank that is gone, or closes later
             headers.post(closing)
-            self._compare(headers.read(min(CLOSE_S, self._comm.timeout_s)))
+            while headers.num_unread:
+                self._compare(headers.read(min(CLOSE_S, self._comm.timeout_s)))
 
     def _look(self) -> None:
         """Compares what is there."""
@@ -304,6 +309,16 @@ class _Messages:
         if isinstance(error, Exception):
             agreement.raise_cause()
         agreement.fail(error)
+
+
+def _watch(reference: ref[Agreement], is_closed: Event) -> None:
+    """Looks again and again, until the event is set or nobody else refers to the agreement any more."""
+    while not is_closed.wait(WATCH_S):
+        agreement = reference()
+        if agreement is None:
+            return
+        agreement.look()
+        del agreement  # else it would live on during the wait
 
 
 def _raise(error: Exception, own: Exception | None) -> NoReturn:
