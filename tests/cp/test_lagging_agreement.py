@@ -24,6 +24,7 @@ from longca.masks import Mask, build_mask
 from tests.cp import programs
 from tests.cp.programs import RIGHT, Call, Program, run, whole
 from tests.cp.ranks import on_ranks
+from tests.cp.test_agreement import check_random, random_programs
 
 MEET = Call("meet")
 FORWARD, OTHER, TRAIN = Call("forward"), Call("forward", mask=1), Call("train")
@@ -145,6 +146,16 @@ def check_errors(name: str, errors: list[str]) -> None:
     assert len(set(errors)) == 1, (name, errors)
     assert errors[0].startswith("UserError"), (name, errors)
     assert words in errors[0].replace("each of ranks 0 and 2", "rank 0"), (name, errors)
+
+
+@pytest.mark.parametrize(
+    ("world", "count"), [(2, 6), *(pytest.param(world, 60, marks=pytest.mark.slow) for world in (2, 3))]
+)
+def test_one_call_that_differs_is_raised_everywhere_or_changes_nothing(world: int, count: int):
+    cases = [random_programs(seed) + random_programs(seed)[:1] * (world - 2) for seed in range(count)]
+    results = on_ranks(without_messages, world, cases, timeout_s=60.0)
+    for seed, outcomes in enumerate(zip(*results, strict=True)):
+        check_random(seed, [calls for calls, _ in outcomes])
 
 
 def with_messages(comm: Comm, cases: list[list[Program]]) -> list[list[str]]:

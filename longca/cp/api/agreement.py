@@ -13,7 +13,7 @@ compares them:
 "Look" compares what is there. It waits for no rank that is less than `MAX_UNREAD` calls behind, so hosts run
 ahead of each other as they do without headers. In the first form nothing has left when ranks disagree. In the
 second, results of the call in which they disagree may have been handed out. The context then ends: what waits
-for a peer on a GPU is released, and each rank raises the error at its next call. A thread looks as well, since a
+for a peer on a GPU is released, and each rank raises the error at its next call. A thread looks as well, as a
 host may wait for its GPU, and that for a message that no rank sends.
 """
 

@@ -106,7 +106,7 @@ class _Posted(NamedTuple):
 class SharedHeaders:
     """Headers in a file that all ranks have mapped.
 
-    Its first bytes say which ranks go no further. Then each rank has a slot for the reason, and `SLOTS` more for
+    Its first bytes say which ranks go no further. Then each rank has a slot for the reason, and `SLOTS` for
     headers.
     """
 
