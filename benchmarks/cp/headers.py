@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from longca.cp.api.agreement import Agreement
 from longca.cp.api.agreement_text import Header
-from longca.cp.comm.headers import MAX_BYTES, SharedHeaders, file_bytes
+from longca.cp.comm.headers import MAX_BYTES, SHARED_MEMORY, SharedHeaders, file_bytes
 
 CALL = (
     "mask causal_document of 65536 tokens (0123456789abcdef)\none sequence without a batch\n"
@@ -41,7 +41,7 @@ class LoneComm:
 
 def call_us(world: int, num_calls: int) -> list[float]:
     """Microseconds of this thread for each call after the first, which alone waits."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
         path = Path(folder) / "headers"
         path.write_bytes(bytes(file_bytes(world)))
         own, *others = (SharedHeaders(FileIO(str(path), "r+"), rank, world) for rank in range(world))
