@@ -56,9 +56,9 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
             on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
-        check: when ranks compare a call. On one machine, on CPUs and by "always": before it sends anything. On GPUs
-            of several machines, "first" does so in the first call of each mask and batch, and later before the
-            result is handed out. "always" also compares elements of tensors on GPUs that `shard` is given.
+        check: when ranks compare a call. On CPUs and by "always": before it sends anything, so each host waits for the
+            others. On GPUs, "first" does so in the first call of each mask and batch; later no host waits, and an
+            error comes at most 32 calls late. "always" also compares elements of tensors on GPUs that `shard` is given.
 
     Raises:
         UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
@@ -225,11 +225,26 @@ class ContextParallel:
             raise
 
     @breaks_graph
+    def compare_calls(self) -> None:
+        """Waits until ranks have compared all calls that this one has made: as before results are saved.
+
+        By check="first" on GPUs, ranks compare a call when its result may have been handed out, at most 32 calls later.
+        It sends nothing: a rank may call it alone.
+
+        Raises:
+            UserError: ranks have called different things.
+            PeerLost: another rank has not come to the same calls within the timeout.
+        """
+        self._agreement.settle()
+
+    @breaks_graph
     def close(self) -> None:
         """Gives back the process groups that were made for messages. All contexts made by `with_mask` end with it.
 
         Raises:
-            UserError: another rank goes on with a call that this one does not make. All is given back, too.
+            UserError: ranks have called different things, or another rank goes on with a call that this one does not
+                make. All is given back, too.
+            PeerLost: another rank has not come to the same calls within the timeout. All is given back, too.
         """
         try:
             self._agreement.close(is_failing=sys.exc_info()[0] is not None)

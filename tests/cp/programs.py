@@ -33,7 +33,7 @@ class Call:
     """One call, or a forward and its backward call."""
 
     kind: str
-    """forward, train, backward, shard, unshard, with_mask, bad, whole, pause"""
+    """forward, train, backward, backward_first, shard, unshard, with_mask, bad, whole, pause, meet"""
     mask: int = 0
     batch: int | None = None
     seed: int = 0
@@ -62,7 +62,7 @@ class Rank:
     def __init__(self, cp: ContextParallel) -> None:
         self.cp = self.parent = cp
         self.own = list(range(OWN))  # of the masks, those that the context has
-        self.kept: Any = None  # a forward call whose backward call is to come
+        self.kept: list[Any] = []  # forward calls whose backward calls are to come
 
     def do(self, call: Call) -> bool:
         """True if the results are right."""
@@ -77,15 +77,15 @@ class Rank:
             ]
         leaves = [x.requires_grad_() for x in leaves]
         out = self.cp.attention(*leaves, mask=number, tag=call.tag)
-        self.kept = leaves, out, number, call
+        self.kept.append((leaves, out, number, call))
         first = out if call.batch is None else out[0]
         return _close(first, expected(self.own[number], call.seed)["out"][positions])
 
-    def _backward(self, call: Call) -> bool:
-        if self.kept is None:
+    def _backward(self, call: Call, which: int = -1) -> bool:
+        """Of the last forward call without one."""
+        if not self.kept:
             return True
-        leaves, out, number, forward = self.kept
-        self.kept = None
+        leaves, out, number, forward = self.kept.pop(which)
         dout = whole(forward.seed)[3][self.cp.positions]
         grads = torch.autograd.grad(out, leaves, dout if out.dim() == 3 else dout.expand_as(out).contiguous())
         wanted = expected(self.own[number], forward.seed)
@@ -93,6 +93,10 @@ class Rank:
             _close(grad if grad.dim() == 3 else grad[0], wanted[name][self.cp.positions])
             for grad, name in zip(grads, ("dq", "dk", "dv"), strict=True)
         )
+
+    def _backward_first(self, call: Call) -> bool:
+        """Of the first forward call without one."""
+        return self._backward(call, 0)
 
     def _train(self, call: Call) -> bool:
         return self._forward(call) and self._backward(call)
@@ -106,7 +110,7 @@ class Rank:
         return torch.equal(self.cp.unshard(x[self.cp.positions]), x)
 
     def _with_mask(self, call: Call) -> bool:
-        self.kept = None
+        self.kept.clear()
         self.cp, self.own = self.parent.with_mask(MASKS[call.mask]), [call.mask]
         return True
 
@@ -124,6 +128,11 @@ class Rank:
     def _pause(self, call: Call) -> bool:
         """Longer than the others wait."""
         time.sleep(TIMEOUT_S + 1.0)
+        return True
+
+    def _meet(self, call: Call) -> bool:
+        """Nobody goes on before all are here."""
+        self.cp._comm.barrier()
         return True
 
 

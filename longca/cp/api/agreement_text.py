@@ -11,10 +11,12 @@ from longca.cp.api.shard_calls import difference_of_shards
 
 PART_LENGTHS = (800, 250, 60)
 """characters of the parts of a header that is too long for its place: the first that make it fit"""
-SEPARATOR = "\x1f"  # no part but the last has it: JSON escapes it
+SEPARATOR = "\x1f"  # of parts. No part but the last has it: JSON escapes it
 
 CALL_ALIKE = "Make the same calls, with the same arguments and in the same order, on every rank"
 NEW_CONTEXT = "this context has ended, so make a new one with context_parallel"
+CLOSES = "close"
+"""the kind of the last call"""
 
 Failure = list[str]
 """the three parts of a UserError, or a text alone for another exception"""
@@ -46,9 +48,10 @@ class Header(NamedTuple):
 
     def _encoded(self) -> bytes:
         """By hand: JSON of all would take as long as everything else that a header costs."""
-        failure = "" if self.failure is None else json.dumps(self.failure, ensure_ascii=False)
-        parts = self.kind, str(self.number), "1" if self.waits else "", self.shards, failure, self.arguments
-        return SEPARATOR.join(parts).encode("utf-8", "backslashreplace")
+        kind, number, arguments, shards, waits, failure = self
+        failed = "" if failure is None else json.dumps(failure, ensure_ascii=False)
+        text = f"{kind}\x1f{number}\x1f{'1' if waits else ''}\x1f{shards}\x1f{failed}\x1f{arguments}"
+        return text.encode("utf-8", "backslashreplace")
 
     @classmethod
     def unpacked(cls, header: bytes) -> Header:
@@ -59,7 +62,7 @@ class Header(NamedTuple):
 
     @property
     def call(self) -> str:
-        if self.kind == "close":
+        if self.kind == CLOSES:
             return f"closes the context after {self.number} {'call' if self.number == 1 else 'calls'}"
         first = self.arguments.partition("\n")[0]
         return f"calls {self.kind} number {self.number}" + (f" with {first}" if first else "")
@@ -70,12 +73,15 @@ def failure_of(error: Exception) -> Failure:
     return list(error.args) if isinstance(error, UserError) else [f"{type(error).__name__}: {error}"]
 
 
-def error_of_ranks(failures: Sequence[Failure | None], own: Exception | None) -> Exception | None:
+def error_of_ranks(
+    failures: Sequence[Failure | None], own: Exception | None, ending: str = ""
+) -> Exception | None:
     """The error that this rank raises where one rank's own work has failed.
 
     Args:
         failures: by rank.
         own: the exception of this rank.
+        ending: of the error, if it is not empty.
 
     Returns:
         The UserError of the first rank that has one, in the same words on every rank; otherwise this rank's
@@ -85,24 +91,26 @@ def error_of_ranks(failures: Sequence[Failure | None], own: Exception | None) ->
     for rank, failure in enumerate(failures):
         if failure is not None and len(failure) > 1:
             what, why, todo = failure
-            return UserError(what if alike else f"Rank {rank}: {what}", why=why, todo=todo)
+            return UserError(what if alike else f"Rank {rank}: {what}", why=why, todo=_joined(todo, ending))
         if failure is not None:
-            return own or RuntimeError(f"rank {rank} failed: {failure[0].partition(chr(10))[0]}")
+            reason = failure[0].partition("\n")[0]
+            return own or RuntimeError(_joined(f"rank {rank} failed: {reason}", ending))
     return None
 
 
 def disagreement(headers: Sequence[Header]) -> UserError | None:
     """The error where ranks call different things. None if they do not, or if one has an error of its own."""
+    ending = ending_of(headers)
     if len({(header.kind, header.number) for header in headers}) > 1:
         return UserError(
             "Ranks call different things",
             why=_by_rank([header.call for header in headers]),
-            todo=_todo(CALL_ALIKE),
+            todo=_joined(CALL_ALIKE, ending),
         )
     difference = difference_of_shards([header.shards for header in headers])
     if difference is not None:
         what, why, todo = difference
-        return UserError(what, why=why, todo=_todo(todo))
+        return UserError(what, why=why, todo=_joined(todo, ending))
     first = headers[0]
     if any(header.failure is not None for header in headers) or all(
         header.arguments == first.arguments for header in headers
@@ -114,12 +122,25 @@ def disagreement(headers: Sequence[Header]) -> UserError | None:
     return UserError(
         f"Ranks call {first.kind} number {first.number} with different arguments",
         why=_by_rank(told),
-        todo=_todo(CALL_ALIKE),
+        todo=_joined(CALL_ALIKE, ending),
     )
 
 
-def _todo(advice: str) -> str:
-    return f"{advice}; {NEW_CONTEXT}"
+def ending_of(headers: Sequence[Header]) -> str:
+    """The end of an error: what to do with results that were handed out, and with the context."""
+    calls = {
+        f"{header.kind} number {header.number}"
+        for header in headers
+        if header.kind != CLOSES and header.failure is None
+    }
+    if all(header.waits for header in headers) or not calls:
+        return NEW_CONTEXT
+    call = calls.pop() if len(calls) == 1 else "these calls"
+    return f"do not use results of {call} and of later calls; {NEW_CONTEXT}"
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _by_rank(texts: Sequence[str]) -> str:

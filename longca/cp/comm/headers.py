@@ -5,7 +5,7 @@ no system call, so each call of an attention layer on a GPU can have a header. O
 group of their own over gloo.
 
 A header has a fixed place and size, so ranks that call different things can still read each other's
-headers.
+headers. A rank may post several headers before it reads those of the others.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import struct
 import tempfile
 import time
 import zlib
+from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from longca.core.host import boot_id
 from longca.cp.comm.process_group import PeerLost, as_peer_lost
@@ -33,11 +34,14 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4080
 """of a header, in UTF-8"""
+MAX_UNREAD = 32
+"""headers that a rank may have posted without having read those of the others"""
 SLOT_BYTES = 4096
-SLOTS = 2  # a rank writes header n + 2 when it has read all headers n + 1, and their ranks all headers n
+SLOTS = 2 * MAX_UNREAD  # who posts n has read n - 32 of all ranks, which have then read n - 64: n replaces it
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
+ENDING = 1 << 63  # in place of the number: the text says why that rank goes no further
 SHARED_MEMORY = "/dev/shm"
-SPIN_S = 200e-6  # ranks of one machine mostly come within so long of each other, and a sleep takes as long at least
+SPIN_S = 200e-6  # ranks of one machine mostly come within so long; a sleep takes as long at least
 MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
 LEAST_S = 1e-3
 LOOK_S = 0.1
@@ -47,26 +51,40 @@ LOOK_S = 0.1
 class Headers(Protocol):
     """The exchange of headers among the ranks of a group.
 
-    The n-th `post` of a rank belongs to the n-th of each other rank.
+    The n-th `post` of a rank belongs to the n-th of each other rank. They are read in that order.
     """
 
-    is_quick: bool
-    """a header is read within microseconds of its post"""
+    @property
+    def num_unread(self) -> int:
+        """Headers that this rank has posted without having read those of the others: at most `MAX_UNREAD`."""
+        ...
 
     def post(self, header: bytes) -> None:
-        """Shows this rank's next header to the others, without waiting. The one before must have been read."""
+        """Shows this rank's next header to the others, without waiting."""
+        ...
+
+    def poll(self) -> list[bytes] | None:
+        """The headers of all ranks that belong to the oldest unread one, by rank. None unless all are there.
+
+        Raises:
+            PeerLost: they are not all there, and a rank has said that it goes no further.
+        """
         ...
 
     def read(self, timeout_s: float) -> list[bytes]:
-        """The headers of all ranks that belong to the last one posted, by rank.
+        """Waits for what `poll` returns.
 
         Raises:
             PeerLost: a rank has posted none within so many seconds of this rank's, or is gone.
         """
         ...
 
-    def replace(self, header: bytes) -> None:
-        """Shows another header in place of the last one, where ranks have not read it yet."""
+    def check(self, timeout_s: float) -> None:
+        """Raises PeerLost where `read` would, without waiting."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """Tells the others that this rank goes no further. Nothing can be posted or read afterwards."""
         ...
 
     def close(self) -> None: ...
@@ -77,19 +95,33 @@ def open_headers(group: WorldGroup) -> Headers:
     return SharedHeaders.attempt(group) or GatheredHeaders(group.new_host_group(), group.rank, group.world)
 
 
-class SharedHeaders:
-    """Headers in a file that all ranks have mapped: of each rank two slots, used in turns."""
+class _Posted(NamedTuple):
+    """A header of this rank, as it lies in its slot."""
 
-    is_quick = True
+    number: int
+    slot: bytes
+    time_s: float
+
+
+class SharedHeaders:
+    """Headers in a file that all ranks have mapped.
+
+    Its first bytes say which ranks go no further. Then each rank has a slot for the reason, and `SLOTS` for
+    headers.
+    """
 
     def __init__(self, file: FileIO, rank: int, world: int) -> None:
         """
         Args:
-            file: of `SLOTS` × world slots. It belongs to this object from now on.
+            file: of `file_bytes(world)`. It belongs to this object from now on.
         """
         self._file, self._rank, self._world = file, rank, world
-        self._memory = mmap.mmap(file.fileno(), SLOTS * world * SLOT_BYTES)
-        self._number, self._mine, self._posted_s = 0, b"", 0.0
+        self._memory = mmap.mmap(file.fileno(), file_bytes(world))
+        self._peers = [peer for peer in range(world) if peer != rank]
+        self._starts = [_flag_bytes(world) + peer * (1 + SLOTS) * SLOT_BYTES for peer in range(world)]
+        self._no_flags = bytes(world)
+        self._number = 0
+        self._unread: deque[_Posted] = deque()
         # the kernel gives the lock up when this process ends; its forks do not hold it
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
 
@@ -112,60 +144,102 @@ class SharedHeaders:
             opened.close()
         return None
 
-    def post(self, header: bytes) -> None:
-        self._number += 1
-        self._posted_s = time.monotonic()
-        self.replace(header)
+    @property
+    def num_unread(self) -> int:
+        return len(self._unread)
 
-    def replace(self, header: bytes) -> None:
-        assert len(header) <= MAX_BYTES
-        self._mine = header
-        head = HEAD.pack(self._number, len(header), zlib.crc32(header, self._number))
-        start = self._start(self._rank)
-        self._memory[start : start + HEAD.size + len(header)] = head + header
+    def post(self, header: bytes) -> None:
+        assert len(self._unread) < MAX_UNREAD
+        self._number = number = self._number + 1
+        slot = self._write(self._start(self._rank, number), number, header)
+        self._unread.append(_Posted(number, slot, time.monotonic()))
+
+    def poll(self) -> list[bytes] | None:
+        # flags first: headers that came before a flag are then visible, and say more
+        has_flags = self._memory[: self._world] != self._no_flags
+        headers = self._oldest() if self._unread else None
+        if headers is not None:
+            self._unread.popleft()
+        elif has_flags and (reason := self._ending()) is not None:
+            raise PeerLost(reason)
+        return headers
 
     def read(self, timeout_s: float) -> list[bytes]:
-        headers: list[bytes] = []
-        for rank in range(self._world):
-            header = self._mine if rank == self._rank else self._seen(rank)
-            headers.append(self._wait(rank, timeout_s) if header is None else header)
+        look_s = begun_s = now_s = time.monotonic()
+        sleep_s = MIN_SLEEP_S
+        while (headers := self.poll()) is None:
+            if now_s - begun_s > SPIN_S:
+                time.sleep(sleep_s)
+                sleep_s = min(2 * sleep_s, MAX_SLEEP_S)
+            now_s = time.monotonic()
+            if now_s - look_s > LOOK_S or now_s - self._unread[0].time_s > timeout_s:
+                look_s = now_s
+                self.check(timeout_s)
         return headers
+
+    def check(self, timeout_s: float) -> None:
+        if not self._unread:
+            return
+        number, _, time_s = self._unread[0]
+        is_late = time.monotonic() - time_s > timeout_s
+        gone = [rank for rank in self._peers if self._seen(rank, number) is None and self._is_gone(rank)]
+        # after the questions: a rank may have posted its header and then have ended
+        missing = [rank for rank in self._peers if self._seen(rank, number) is None]
+        for rank in missing:
+            if rank in gone:
+                raise PeerLost(f"rank {rank} is gone, or has given its context up: its own output says why")
+        if missing and is_late:
+            raise PeerLost(f"rank {missing[0]} has not come within {timeout_s:g} s: its own output says why")
+
+    def end(self, reason: str) -> None:
+        ending = reason.encode("utf-8", "backslashreplace")[:MAX_BYTES]
+        self._write(self._starts[self._rank], ENDING, ending)
+        self._memory[self._rank : self._rank + 1] = b"\1"
 
     def close(self) -> None:
         """The others can read what was posted before, and then find that this rank is gone."""
         self._memory.close()
         self._file.close()
 
-    def _start(self, rank: int) -> int:
-        return (rank * SLOTS + self._number % SLOTS) * SLOT_BYTES
+    def _start(self, rank: int, number: int) -> int:
+        return self._starts[rank] + (1 + number % SLOTS) * SLOT_BYTES
 
-    def _seen(self, rank: int) -> bytes | None:
-        """The header of that rank. None until all its bytes are visible here, whatever their order."""
-        start = self._start(rank)
-        number, length, checksum = HEAD.unpack_from(self._memory, start)
-        if number != self._number or length > MAX_BYTES:
+    def _write(self, start: int, number: int, header: bytes) -> bytes:
+        """Writes a slot, and returns its bytes."""
+        assert len(header) <= MAX_BYTES
+        slot = HEAD.pack(number, len(header), zlib.crc32(header, number & 0xFFFFFFFF)) + header
+        self._memory[start : start + len(slot)] = slot
+        return slot
+
+    def _oldest(self) -> list[bytes] | None:
+        number, slot, _ = self._unread[0]
+        headers = [slot[HEAD.size :]] * self._world
+        for rank in self._peers:
+            start = self._start(rank, number)
+            if self._memory[start : start + len(slot)] != slot:  # mostly all ranks have the same header
+                header = self._seen(rank, number)
+                if header is None:
+                    return None
+                headers[rank] = header
+        return headers
+
+    def _seen(self, rank: int, number: int) -> bytes | None:
+        return self._slot(self._start(rank, number), number)
+
+    def _slot(self, start: int, number: int) -> bytes | None:
+        """The header of that number. None until all its bytes are visible here, whatever their order."""
+        found, length, checksum = HEAD.unpack_from(self._memory, start)
+        if found != number or length > MAX_BYTES:
             return None
         header = self._memory[start + HEAD.size : start + HEAD.size + length]
-        return header if zlib.crc32(header, number) == checksum else None
+        return header if zlib.crc32(header, number & 0xFFFFFFFF) == checksum else None
 
-    def _wait(self, rank: int, timeout_s: float) -> bytes:
-        look_s = begun_s = now_s = time.monotonic()
-        sleep_s = MIN_SLEEP_S
-        while True:
-            if now_s - begun_s > SPIN_S:
-                time.sleep(sleep_s)
-                sleep_s = min(2 * sleep_s, MAX_SLEEP_S)
-            now_s = time.monotonic()
-            is_late, is_gone = now_s - self._posted_s > timeout_s, False
-            if now_s - look_s > LOOK_S:
-                look_s, is_gone = now_s, self._is_gone(rank)
-            header = self._seen(rank)  # after the questions: a rank may have posted its header and then have ended
-            if header is not None:
-                return header
-            if is_gone:
-                raise PeerLost(f"rank {rank} is gone, or has given its context up: its own output says why")
-            if is_late:
-                raise PeerLost(f"rank {rank} has not come within {timeout_s:g} s: its own output says why")
+    def _ending(self) -> str | None:
+        """The reason of the first rank that goes no further; None until it is visible."""
+        for rank in self._peers:
+            if self._memory[rank] and (reason := self._slot(self._starts[rank], ENDING)) is not None:
+                return _cannot_go_on(rank, reason)
+        return None
 
     def _is_gone(self, rank: int) -> bool:
         try:
@@ -176,46 +250,87 @@ class SharedHeaders:
         return True
 
 
+class _Exchange(NamedTuple):
+    """An exchange under way: its tensors must neither change nor be freed."""
+
+    mine: torch.Tensor
+    of_ranks: list[torch.Tensor]
+    work: Any
+    time_s: float
+
+
 class GatheredHeaders:
     """Headers by a process group over gloo, which nothing else uses."""
 
-    is_quick = False
-
     def __init__(self, torch_group: Any, rank: int, world: int) -> None:
-        import torch
+        self._torch_group, self._rank, self._world = torch_group, rank, world
+        self._unread: deque[_Exchange] = deque()
 
-        self._torch_group, self._rank = torch_group, rank
-        self._mine = torch.zeros(SLOT_BYTES, dtype=torch.uint8)
-        self._all: list[torch.Tensor] = list(torch.zeros(world, SLOT_BYTES, dtype=torch.uint8).unbind())
-        self._work: Any = None
-        self._posted_s = 0.0
+    @property
+    def num_unread(self) -> int:
+        return len(self._unread)
 
     def post(self, header: bytes) -> None:
-        import torch.distributed as dist
+        assert len(self._unread) < MAX_UNREAD
+        self._send(header, 0)
 
-        with as_peer_lost():
-            if self._work is not None:
-                self._work.wait()  # tensors of an exchange that is under way must not change
-            row = self._mine.numpy()
-            row[: HEAD.size + len(header)] = bytearray(HEAD.pack(0, len(header), 0) + header)
-            self._posted_s = time.monotonic()
-            self._work = dist.all_gather(self._all, self._mine, group=self._torch_group, async_op=True)
+    def poll(self) -> list[bytes] | None:
+        return self._take() if self._unread and self._unread[0].work.is_completed() else None
 
     def read(self, timeout_s: float) -> list[bytes]:
-        left_s = max(timeout_s - (time.monotonic() - self._posted_s), LEAST_S)
+        left_s = timeout_s - (time.monotonic() - self._unread[0].time_s)
         with as_peer_lost():
-            self._work.wait(timedelta(seconds=left_s))
-        return [_header(row.numpy().tobytes()) for row in self._all]
+            self._unread[0].work.wait(timedelta(seconds=max(left_s, LEAST_S)))
+        return self._take()
 
-    def replace(self, header: bytes) -> None:
-        """What has been sent stays: ranks that come later find that the connection has ended."""
+    def check(self, timeout_s: float) -> None:
+        if self._unread and time.monotonic() - self._unread[0].time_s > timeout_s:
+            self.read(0.0)
+
+    def end(self, reason: str) -> None:
+        with suppress(PeerLost):
+            self._send(reason.encode("utf-8", "backslashreplace")[:MAX_BYTES], ENDING)
 
     def close(self) -> None:
         """The process group ends with the group that made it."""
 
+    def _send(self, header: bytes, number: int) -> None:
+        import torch
+        import torch.distributed as dist
 
-def _header(slot: bytes) -> bytes:
-    return slot[HEAD.size : HEAD.size + HEAD.unpack_from(slot)[1]]
+        mine = torch.zeros(SLOT_BYTES, dtype=torch.uint8)
+        of_ranks = list(torch.empty(self._world, SLOT_BYTES, dtype=torch.uint8).unbind())
+        mine.numpy()[: HEAD.size + len(header)] = bytearray(HEAD.pack(number, len(header), 0) + header)
+        with as_peer_lost():
+            work = dist.all_gather(of_ranks, mine, group=self._torch_group, async_op=True)
+        self._unread.append(_Exchange(mine, of_ranks, work, time.monotonic()))
+
+    def _take(self) -> list[bytes]:
+        with as_peer_lost():
+            self._unread[0].work.wait()
+        headers = []
+        for rank, row in enumerate(self._unread.popleft().of_ranks):
+            slot = row.numpy().tobytes()
+            number, length, _ = HEAD.unpack_from(slot)
+            header = slot[HEAD.size : HEAD.size + length]
+            if number == ENDING and rank != self._rank:
+                raise PeerLost(_cannot_go_on(rank, header))
+            headers.append(header)
+        return headers
+
+
+def _cannot_go_on(rank: int, reason: bytes) -> str:
+    return f"rank {rank} cannot go on: {reason.decode(errors='replace')}"
+
+
+def file_bytes(world: int) -> int:
+    """Size of the file of `SharedHeaders`."""
+    return _flag_bytes(world) + world * (1 + SLOTS) * SLOT_BYTES
+
+
+def _flag_bytes(world: int) -> int:
+    """Size of its first part, a byte for each rank."""
+    return -(-world // SLOT_BYTES) * SLOT_BYTES
 
 
 def _new_file(world: int) -> FileIO | None:
@@ -226,9 +341,7 @@ def _new_file(world: int) -> FileIO | None:
         os.close(fd)
         file = FileIO(path, "r+")
         try:
-            os.posix_fallocate(
-                file.fileno(), 0, SLOTS * world * SLOT_BYTES
-            )  # a full disk would be a crash at the first write
+            os.posix_fallocate(file.fileno(), 0, file_bytes(world))  # a full disk would be a crash later
         except OSError:
             file.close()
             Path(path).unlink()

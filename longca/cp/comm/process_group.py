@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -151,15 +152,20 @@ class WorldGroup:
         groups = [group for group in self._made if self._is_nccl(group)]
         self._made = [group for group in self._made if group not in groups]  # `close` must not wait for these
 
-        def abort() -> None:
-            for group in groups:
-                with suppress(Exception):  # it must not hide the reason why ranks end
-                    _abort_process_group(group)
+        def abort(group: Any) -> None:
+            with suppress(Exception):  # it must not hide the reason why ranks end
+                _abort_process_group(group)
 
-        # an abort of messages that are under way was seen to hang: the caller raises all the same
-        thread = threading.Thread(target=abort, name="abort of messages", daemon=True)
-        thread.start()
-        thread.join(min(ABORT_S, self.timeout_s))
+        # All at once: an abort waits for the whole GPU once it has told its own messages to end, so messages of a
+        # group that is not told yet would hold it up for ever. If one hangs all the same, the caller still raises.
+        threads = [
+            threading.Thread(target=abort, args=(group,), name="abort of messages", daemon=True) for group in groups
+        ]
+        deadline_s = time.monotonic() + min(ABORT_S, self.timeout_s)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _is_nccl(self, group: Any) -> bool:
         with suppress(Exception):  # a group without a backend for this device
