@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.claims.as_study import DEFECTIVE, STAND_INS
 from longca.claims.contract import Gaps, Observation
-from longca.claims.rows import MEASURED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
+from longca.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from longca.ranking.table import COLUMNS as OF_RANKING
@@ -90,6 +91,11 @@ class Point:
     @property
     def method(self) -> str:
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
+
+    @property
+    def name(self) -> str:
+        """Its method as texts name it; this project's stand-ins are named as such."""
+        return f"{self.method} (ours)" if self.kernel in STAND_INS else self.method
 
     @property
     def params(self) -> dict[str, str]:
@@ -187,10 +193,10 @@ class Pair:
         return mean_lead([self.lead, replace(other, first=other.second, second=other.first).lead]).order == "more"
 
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
-        """It as an observation; names default to the methods'."""
+        """It as an observation; names default to the points'."""
         show = format_bytes if self.column.endswith("bytes") else number
         one, other = (show(point.value(self.column)) for point in (self.first, self.second))
-        names = first or self.first.method, second or self.second.method
+        names = first or self.first.name, second or self.second.name
         text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
 
@@ -205,7 +211,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     """
     table = prepared(table)
     direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
-    keep = table[ROLE] != ""
+    keep = table[ROLE].isin((OWN, PLAYED))
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
     chosen = table[keep]
@@ -214,7 +220,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     identities = zip(*(chosen[name] for name in _IDENTITY), strict=True)
     facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, chosen[MEASURED], chosen[ROLE], numbers, strict=True)
     for identity, (cell_id, seed, status, reason, measurement, role, values) in zip(identities, facts, strict=True):
-        if role == "own":
+        if role == OWN:
             groups[identity][0].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True)), measurement))
         elif measurement is not None:
             groups[identity][1].append(measurement)
@@ -250,11 +256,12 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
-def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> Gaps:
+def missing(found: Iterable[Point], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
     """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
 
     Args:
         found: points of any status.
+        study: the study whose cells they are; the command that measures them is told with them.
         axes: as `points` takes them; each a sequence of values.
     """
     there = {tuple(_of(point, name) for name in axes) for point in found}
@@ -267,8 +274,30 @@ def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> Gaps:
         for combination in merged:
             together.setdefault(combination[:axis] + combination[axis + 1:], []).extend(combination[axis])
         merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
-    texts = ("; ".join(_told(name, values) for name, values in zip(axes, combination, strict=True)) for combination in merged)
-    return Gaps(tuple(f"{text} (needs {gpus})" for text in texts), len(absent), len(asked))
+    texts = []
+    for combination in merged:
+        told = dict(zip(axes, combination, strict=True))
+        text = "; ".join(_told(name, values) for name, values in told.items())
+        command = f": {_command(study, told)}" if study else ""
+        texts.append(f"{text} (needs {gpus}{command})")
+    return Gaps(tuple(texts), len(absent), len(asked))
+
+
+def _command(study: str, axes: Mapping[str, Sequence[Any]]) -> str:
+    """The command that measures cells of a study; axes that it has no option for are left out.
+
+    Kernels that the study called with a defect have rows as released, too: a glob takes either.
+    """
+    options = {"kernel": "-k", "strategy": "-c", "mask": "-m", "seqlen": "-s", "heads": "--heads", "world": "-w"}
+    chosen = []
+    for name, option in options.items():
+        values = [str(format_length(value) if name == "seqlen" else value) for value in axes.get(name, ())]
+        if values:
+            text = ",".join(f"*{value}" if name == "kernel" and value in DEFECTIVE else value for value in values)
+            chosen.append(f"{option} '{text}'" if "*" in text else f"{option} {text}")
+    directions = axes.get("direction", ())
+    chosen += [f"-d {direction}" for direction in directions if len(directions) == 1]
+    return " ".join(["longca run", study, *chosen])
 
 
 def gpu_note(found: Iterable[Point], meaning: str = "") -> str:

@@ -6,7 +6,20 @@ import pandas as pd
 import pytest
 
 from longca.claims.by_gpu import judged
-from longca.claims.contract import STATUSES, Observation, Verdict, all_claims, decided, in_parts, summary
+from longca.claims.contract import (
+    STATUSES,
+    Claim,
+    Gaps,
+    Judgement,
+    Observation,
+    Part,
+    Verdict,
+    all_claims,
+    decided,
+    decided_in_parts,
+    in_parts,
+    summary,
+)
 from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
 from longca.store.columns import COLUMNS
 from longca.store.load import committed as committed_files
@@ -63,7 +76,7 @@ def test_every_claim_has_records_that_flip_it():
 
 
 def test_the_records_of_the_project_are_judged(committed):
-    records, verdicts = committed
+    records, verdicts = committed[0], {number: judgement.repaired for number, judgement in committed[1].items()}
     for number, verdict in verdicts.items():
         for one in (verdict, *verdict.elsewhere):
             known = set(records.cell_id[records.device.map(short_device) == one.gpu])
@@ -78,7 +91,8 @@ def test_the_records_of_the_project_are_judged(committed):
 
 
 def test_claims_of_several_nodes_say_what_they_judged(committed):
-    for number, verdict in committed[1].items():
+    for number, judgement in committed[1].items():
+        verdict = judgement.repaired
         if CLAIMS[number].gpus == "several nodes":
             parts = {one.gpu: one.part for one in (verdict, *verdict.elsewhere)}
             assert "4 ranks of one host" in parts["H200"] and "2 ranks of one host" in parts.get("H100", "2 ranks of one host")
@@ -92,26 +106,50 @@ def test_each_gpu_is_judged_by_itself():
     large, small = ("block=128, density=0.5", "block=64, density=0.5")
     both = table(*(grid(rate, **blocks, **gpu, mask_params=params) for rate, params, gpu in (
         (500, large, h100), (400, small, h100), (500, large, h200), (250, small, h200))))
-    (verdict,) = judged([CLAIMS[10]], both)
+    verdict = judged([CLAIMS[10]], both)[0].repaired
     (other,) = verdict.elsewhere
     assert (verdict.gpu, verdict.status, other.gpu, other.status) == ("H100", "contradicted", "H200", "holds")
     assert "1.25× the rate" in verdict.finding and other.finding.startswith("On H200: Blocks of 128 reach 2.00×")
     assert verdict.told_elsewhere == (other.finding.replace("On H200:", "On H200, holds:"),)
     crossed = table(grid(500, **blocks, **h100, mask_params=large), grid(250, **blocks, **h200, mask_params=small))
-    (alone,) = judged([CLAIMS[10]], crossed)
+    alone = judged([CLAIMS[10]], crossed)[0].repaired
     assert alone.status == "open" and not alone.cell_ids
     assert [short_device(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-80GB", "NVIDIA H200")] == [
         "H100", "H100 NVL", "A100-SXM4-80GB", "H200"]
 
 
-def test_a_summary_counts_verdicts():
-    verdicts = [Verdict("holds", ""), Verdict("holds", ""), Verdict("contradicted", ""), Verdict("open", "")]
-    assert summary(verdicts) == "4 claims: 2 hold, 1 is contradicted, 1 is open"
-    assert decided("unused").status == "open"
+def test_a_summary_counts_the_study_first_and_repaired_verdicts_by_gpu():
+    held, contradicted, unknown = (Verdict(status, "") for status in ("holds", "contradicted", "open"))
+    first = [Judgement(held, held), Judgement(held, contradicted), Judgement(unknown, contradicted)]
+    assert summary(first) == ("3 claims, as the study has it: 2 hold, 1 is open. "
+                              "With repaired code and today's kernels: 1 holds, 2 are contradicted")
+    assert decided("unused").status == "open" and summary([]) == "No claim"
     both = Verdict("holds", "", cell_ids=("a",), gpu="H100", elsewhere=(Verdict("contradicted", "", cell_ids=("a",), gpu="H200"),))
     alone = Verdict("holds with exceptions", "", cell_ids=("b",), gpu="H200")
-    assert summary([both, alone, Verdict("open", "", gpu="H100")]) == (
-        "3 claims, on H100: 1 holds, 2 are open; on H200: 1 holds with exceptions, 1 is contradicted, 1 is open")
+    of_gpus = [Judgement(unknown, verdict) for verdict in (both, alone, Verdict("open", "", gpu="H100"))]
+    assert summary(of_gpus).endswith("today's kernels, on H100: 1 holds, 2 are open; "
+                                     "on H200: 1 holds with exceptions, 1 is contradicted, 1 is open")
+
+
+def test_parts_have_verdicts_and_those_that_are_open_do_not_decide():
+    good, bad = ([Observation("", holds, (str(holds),))] * 4 for holds in (True, False))
+    verdict = decided_in_parts(Part("first", "one", good), Part("second", "two", bad), Part("third", "not measured"))
+    assert verdict.status == "contradicted" and verdict.finding == "Fails: two; holds: one; open: not measured"
+    assert [(part.name, part.status) for part in verdict.parts] == [("first", "holds"), ("second", "contradicted"), ("third", "open")]
+    assert verdict.part == "first, second" and verdict.cell_ids == ("True", "False")
+    beyond = decided_in_parts(Part("first", "one", good), Part("second", "two", bad, is_open=True))
+    assert (beyond.status, beyond.finding, beyond.part) == ("holds", "One; open: two", "first")
+    assert decided_in_parts(Part("first", "one is not measured")).status == "open"
+    assert decided_in_parts(Part("only", "all hold", good), missing=Gaps(("x",), 1, 2)).part == "1 of 2 points asked for"
+
+
+def test_a_claim_of_a_user_has_one_verdict():
+    class Mine(type(CLAIMS[10])):
+        number = 24
+        judge_as_study = Claim.judge_as_study
+
+    (judgement,) = judged([Mine()], table(CASES[10][0][1]))
+    assert judgement.as_study == judgement.repaired and judgement.as_study.status == "holds"
 
 
 def test_a_finding_says_which_part_fails():

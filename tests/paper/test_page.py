@@ -42,7 +42,7 @@ def test_no_exhibit_fails(text: str) -> None:
 
 def test_it_begins_with_what_the_claims_say(text: str) -> None:
     lead = re.search(r'<p class="lead">([^<]*)', text)
-    assert lead is not None and re.match(r"23 claims: .*open", lead[1])
+    assert lead is not None and re.match(r"23 claims, as the study has it: .*open", lead[1])
     for claim in Registry("claim").load_all():
         assert f'id="claim-{claim.number}"' in text
 
