@@ -42,7 +42,7 @@ STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there
 _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
              "num_kv_heads", "head_dim", "dtype", "direction")
 _NUMBERS = (RATE, "absolute_peak_bytes", "moved_bytes", "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out",
-            "error_dq", "density", "peak_tflops", "num_nodes")
+            "error_dq", "error_dk", "error_dv", "density", "peak_tflops", "num_nodes")
 COLUMNS = tuple(dict.fromkeys((*_IDENTITY, *_NUMBERS, *RANKED_BY, *OF_RANKING, "cell_id", "seed", "status", "reason", "device_type")))
 """the columns of the derived table from which points are made"""
 Wanted = Any  # a value, several values, or a predicate
