@@ -1,12 +1,13 @@
 """Claim 22: documents under context parallelism."""
 
-from longca.claims.contract import Claim, decided, in_parts
-from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, span
+from longca.claims.as_study import of_study
+from longca.claims.contract import Claim, Part, decided, decided_in_parts
+from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, reach, span
+from longca.claims.schedules import GATHER, KERNEL, RING, WORLDS, lacking, not_here
 
-AGAIN = ("paper_style_ring", "paper_style_allgather")  # the study's own schedules, done again
 WHOLE = {"full_document": "full", "causal_document": "causal"}
+MASKS = (*WHOLE, *WHOLE.values())
 MUCH = 2 / 3  # of the rate without documents, at most
-WORLDS = (2, 4)
 
 
 class DocumentsCostCp(Claim):
@@ -20,23 +21,41 @@ class DocumentsCostCp(Claim):
     overturned_by = "Strategies keep more than two thirds of their rate under documents on more than a quarter of the points"
 
     def judge(self, table):
-        masks = (*WHOLE, *WHOLE.values())
-        asked = points(table, ok=False, kind="cp", strategy=(*STRATEGIES, *AGAIN), mask=masks)
+        asked = points(table, ok=False, kind="cp", strategy=STRATEGIES, mask=MASKS)
         found = self._beside(asked)
-        alone = self._beside(points(table, kind="kernel", mask=masks, kernel={point.kernel for point in asked},
+        alone = self._beside(points(table, kind="kernel", mask=MASKS, kernel={point.kernel for point in asked},
                                     seqlen={point.seqlen for point in asked}))
-        observed = [pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without") for pair in found]
-        parts = []
-        for name, strategies in (("the five strategies", STRATEGIES), ("the study's schedules, done again,", AGAIN)):
-            here = [(pair.ratio, one) for pair, one in zip(found, observed, strict=True) if pair.first.strategy in strategies]
-            ratios, those = span(ratio for ratio, _ in here), [one for _, one in here]
-            if here:
-                parts.append((f"{name} keep {ratios}× their rate, two thirds or less at {held(those)}", those))
+        observed = self._observed(found)
+        finding = (f"The five strategies (ours) keep {span(pair.ratio for pair in found)}× their rate, two thirds or less at "
+                   f"{held(observed)}")
         if alone:
-            parts.append((f"the kernels alone keep {span(pair.ratio for pair in alone)}×", []))
-        finding = in_parts(*parts)
+            finding += f"; the kernels alone keep {span(pair.ratio for pair in alone)}×"
         return decided(finding, observed, note=gpu_note(asked),
-                       missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=masks, world=WORLDS))
+                       missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=(2, 4)))
+
+    def judge_as_study(self, table):
+        asked = points(of_study(table), ok=False, kind="cp", strategy=(RING, GATHER), kernel=KERNEL, mask=MASKS,
+                       world=lambda ranks: ranks >= WORLDS[0])
+        found = self._beside(asked)
+        observed = self._observed(found)
+        finding = (f"they keep {span(pair.ratio for pair in found)}× their rate, two thirds or less at {held(observed)}" if found
+                   else "its ring and all-gather are not measured under documents: here they cannot call FA3 for them")
+        return decided_in_parts(Part("Ring P2P and All-Gather", finding, observed), not_here("Ulysses", "USP", "LoongTrain"),
+                                note=self._on_few_ranks(table), missing=lacking(
+                                    asked, "ulysses", "usp", "loongtrain", masks=MASKS))
+
+    def _on_few_ranks(self, table):
+        """A sentence on the study's schedules where they were measured; it decides nothing."""
+        found = self._beside(points(of_study(table, any_draw=True), kind="cp", strategy=(RING, GATHER), mask=MASKS))
+        if not found:
+            return ""
+        kernels = " and ".join(sorted({pair.first.kernel for pair in found}))
+        where = reach([pair.first for pair in found]).removeprefix("up to ")
+        return (f"On {where}, over {kernels} and this project's draws of documents, its ring and all-gather keep "
+                f"{span(pair.ratio for pair in found)}× their rate, two thirds or less at {held(self._observed(found))}.")
+
+    def _observed(self, found):
+        return [pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without") for pair in found]
 
     def _beside(self, found):
         return [pair for documents, whole in WHOLE.items()

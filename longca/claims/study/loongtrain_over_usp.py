@@ -1,7 +1,8 @@
 """Claim 18: LoongTrain beside USP."""
 
-from longca.claims.contract import Claim, decided, in_parts
+from longca.claims.contract import Claim, Part, decided_in_parts
 from longca.claims.evidence import gpu_note, held, missing, pairs, points, reach, span
+from longca.claims.schedules import lacking, not_here
 
 FEWEST = 4  # ranks: on fewer neither is a hybrid
 WINDOWS = 32  # ranks: with eight in each Ulysses group, the fewest whose ring has more than one window, all that sets the two apart
@@ -22,16 +23,22 @@ class LoongtrainOverUsp(Claim):
         asked = points(table, ok=False, kind="cp", strategy=("loongtrain", "usp"), mask=MASKS, world=lambda ranks: ranks >= FEWEST)
         found = pairs([point for point in asked if point.strategy == "loongtrain"],
                       [point for point in asked if point.strategy == "usp"], "strategy")
-        most = max((pair.first.world for pair in found), default=0)
-        if most >= WINDOWS:
+        few = max((pair.first.world for pair in found), default=0) < WINDOWS
+        if not few:
             found = [pair for pair in found if pair.first.world >= WINDOWS]
         forward = [pair for pair in found if pair.first.direction == "fwd"]
         backward = [pair for pair in found if pair.first.direction == "bwd"]
         ahead = [pair.observed(pair.order == "more") for pair in forward]
         level = [pair.observed(pair.order != "more") for pair in backward]
-        finding = in_parts((f"LoongTrain is ahead forward at {held(ahead)} ({span(pair.ratio for pair in forward)}× USP)", ahead),
-                           (f"it is not ahead backward at {held(level)} ({span(pair.ratio for pair in backward)}×)", level),
-                           is_open=most < WINDOWS)
-        return decided(finding, ahead, level, is_open=most < WINDOWS, part=reach([pair.first for pair in found]) if most < WINDOWS else "",
-                       missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
-                       note=f"Below {WINDOWS} ranks the two differ in their groups of ranks, not in windows. {gpu_note(asked)}".strip())
+        parts = [Part("forward", f"LoongTrain is ahead forward at {held(ahead)} "
+                      f"({span(pair.ratio for pair in forward)}× USP)", ahead, few),
+                 Part("backward", f"it is not ahead backward at {held(level)} "
+                      f"({span(pair.ratio for pair in backward)}×)", level, few)]
+        measured = [part if part.observations else Part(part.name, f"{part.name} is not measured") for part in parts]
+        return decided_in_parts(*measured, part=reach([pair.first for pair in found]) if few and found else "",
+                                missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
+                                note=f"Below {WINDOWS} ranks the two differ in their groups of ranks, not in windows. {gpu_note(asked)}".strip())
+
+    def judge_as_study(self, table):
+        gaps = lacking([], "usp", "loongtrain", masks=MASKS, strategies=())
+        return decided_in_parts(not_here("USP", "LoongTrain"), missing=gaps)

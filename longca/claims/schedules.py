@@ -1,0 +1,44 @@
+"""The study's own schedules of context parallelism: those done again here, and those that are not.
+
+The released code has five strategies. Its ring and its all-gather were written anew from their description; this
+project's own Ulysses, USP and LoongTrain overlap and balance what the study's do not, so that they judge nothing of
+the study's. Nor do rates over `band`: the study's kernel was FA3, which no schedule here calls with packed documents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.claims.contract import Gaps, Part
+from longca.claims.evidence import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from longca.claims.evidence import Point
+
+RING, GATHER = "paper_style_ring", "paper_style_allgather"
+NAMES = {RING: "the study's ring", GATHER: "the study's all-gather"}
+WORLDS = (8, 16, 32, 64, 96)  # GPUs: of the study's figures
+KERNEL = "fa3"  # the study's, as this project has it
+STUDY = "paper"
+"""the study with the cells of both, under the masks that the released code drew"""
+H100S = f"{WORLDS[0]} to {WORLDS[-1]} H100s"
+
+
+def not_here(*names: str) -> Part:
+    """The part of a claim that is about strategies whose schedule by the study is not done again here: it is open."""
+    whole = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return Part(whole, f"the study's own {whole} {'is' if len(names) == 1 else 'are'} not among the strategies here")
+
+
+def lacking(asked: Iterable[Point], *absent: str, masks: Sequence[str], strategies: Sequence[str] = (RING, GATHER)) -> Gaps:
+    """The cells of the study's own schedules on its numbers of GPUs that the records do not have.
+
+    Args:
+        asked: points as the study has them, of any status.
+        absent: names of strategies whose schedule would have to be done again first.
+        strategies: those of the two here that the claim is about.
+    """
+    gaps = missing(asked, H100S, study=STUDY, strategy=strategies, kernel=(KERNEL,), mask=masks, world=WORLDS)
+    return gaps + Gaps((f"{', '.join(absent)} in the study's schedule, which is not done again here (needs {H100S})",))
