@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from longca.claims.as_study import without_compat
 from longca.claims.contract import OPEN, Claim, Judgement, Verdict
 from longca.claims.rows import STUDY_GPU, prepared
 from longca.store.text import short_device
@@ -32,8 +33,9 @@ def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Judgement]:
 
 
 def _judgement(claim: Claim, whole: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> Judgement:
-    repaired = _repaired(claim, tables) if tables else claim.judge(whole)
     is_of_study = type(claim).judge_as_study is not Claim.judge_as_study
+    shown = {gpu: without_compat(rows) if is_of_study else rows for gpu, rows in tables.items()}
+    repaired = _repaired(claim, shown) if tables else claim.judge(whole)
     return Judgement(claim.judge_as_study(whole) if is_of_study else repaired, repaired)
 
 

@@ -119,8 +119,7 @@ def _sentence(text: str) -> str:
 def _paragraph(text: str, initial: str = "", indent: int = 0) -> str:
     import textwrap
 
-    return textwrap.fill(text, WIDTH, initial_indent=initial, subsequent_indent=" " * indent, break_on_hyphens=False,
-                         break_long_words=False)
+    return textwrap.fill(text, WIDTH, initial_indent=initial, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def _facts(claim: "Claim", judgement: "Judgement") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Claim 4: memory of SDPA and of the naive kernel."""
 
-from longca.claims.contract import Claim, Observation, decided, in_parts
+from longca.claims.as_study import of_study
+from longca.claims.contract import Claim, Observation, Part, decided_in_parts
 from longca.claims.evidence import HETEROGENEOUS, REGULAR, STUDY_BYTES, gpu_note, held, missing, points
 from longca.core.units import format_length
 from longca.store.text import format_bytes
@@ -9,6 +10,8 @@ NAMES = {"sdpa": "SDPA", "naive": "naive"}
 KERNELS = tuple(NAMES)
 MASKS = (*REGULAR[2:], *HETEROGENEOUS)  # SDPA gets no mask tensor for FULL and CAUSAL
 FROM = 32768  # tokens: texts put the first failure at 16K to 32K, so that at 32K all must have failed
+ANY = ("Memory is compared with 80 GB, on any GPU that has them and with any documents. SDPA gets shared KV heads and a mask as "
+       "the study called it, which torch ran unfused in its time and runs fused now; with KV heads of their own the call is the same.")
 
 
 class QuadraticMemory(Claim):
@@ -23,24 +26,30 @@ class QuadraticMemory(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, mask=MASKS)
-        long = [point for point in asked if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
-        judged = [kernel for kernel in KERNELS if any(point.kernel == kernel for point in long)]
-        observed = {kernel: [self._observed(point) for point in long if point.kernel == kernel] for kernel in judged}
-        needed = {kernel: self._needed(kernel, [point for point in asked if point.kernel == kernel]) for kernel in judged}
-        finding = in_parts(*((f"{NAMES[kernel]} is beyond 80 GB from {format_length(FROM)} on at {held(those)}{needed[kernel]}", those)
-                             for kernel, those in observed.items()))
         note = gpu_note(asked, "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, which keeps "
                         "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran unfused")
-        return decided(finding, [one for those in observed.values() for one in those], note=note,
-                       part=f"{judged[0]} alone" if len(judged) == 1 else "",
-                       missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)))
+        return decided_in_parts(*self._parts(asked), note=note,
+                                missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)))
+
+    def judge_as_study(self, table):
+        asked = points(of_study(table, any_gpu=True, any_draw=True), ok=False, kind="kernel", kernel=KERNELS, mask=MASKS)
+        lacking = missing(asked, self.gpus, study="as-study", kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM))
+        return decided_in_parts(*self._parts(asked), missing=lacking, note=ANY if asked else "")
+
+    def _parts(self, asked):
+        for kernel in KERNELS:
+            own = [point for point in asked if point.kernel == kernel]
+            long = [point for point in own if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
+            observed = [self._observed(point) for point in long]
+            finding = f"{NAMES[kernel]} is beyond 80 GB from {format_length(FROM)} on at {held(observed)}{self._needed(own)}"
+            yield Part(NAMES[kernel], finding if observed else f"{NAMES[kernel]} is not measured from {format_length(FROM)}", observed)
 
     def _observed(self, point):
         needed = point.value("absolute_peak_bytes")
         amount = f"needs {format_bytes(needed)}" if point.ok else "runs out of memory"
         return Observation(f"{point.method} {amount}: {point.where}", not needed <= STUDY_BYTES, point.cell_ids)
 
-    def _needed(self, kernel, found):
+    def _needed(self, found):
         """The memory of the longest sequence that ran, and how it grew from half of that."""
         most: dict[int, float] = {}
         for point in found:
