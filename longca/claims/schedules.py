@@ -1,8 +1,9 @@
 """The study's own schedules of context parallelism: those done again here, and those that are not.
 
-The released code has five strategies. Its ring and its all-gather were written anew from their description; this
-project's own Ulysses, USP and LoongTrain overlap and balance what the study's do not, so that they judge nothing of
-the study's. Nor do rates over `band`: the study's kernel was FA3, which no schedule here calls with packed documents.
+The released code has five strategies. Its ring and its all-gather were written anew from their description.
+This project's own Ulysses, USP and LoongTrain overlap and balance what the study's do not, so that they judge
+nothing of the study's. Nor do rates over `band`: the study's kernel was FA3, which no ring or all-gather here
+can call under documents.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ H100S = f"{WORLDS[0]} to {WORLDS[-1]} H100s"
 
 
 def not_here(*names: str) -> Part:
-    """The part of a claim that is about strategies whose schedule by the study is not done again here: it is open."""
+    """The open part of a claim: it is about strategies whose schedule by the study is not done again here."""
     whole = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return Part(whole, f"the study's own {whole} {'is' if len(names) == 1 else 'are'} not among the strategies here")
+    return Part(
+        whole, f"the study's own {whole} {'is' if len(names) == 1 else 'are'} not among the strategies here"
+    )
 
 
-def lacking(asked: Iterable[Point], *absent: str, masks: Sequence[str], strategies: Sequence[str] = (RING, GATHER)) -> Gaps:
+def lacking(
+    asked: Iterable[Point], *absent: str, masks: Sequence[str], strategies: Sequence[str] = (RING, GATHER)
+) -> Gaps:
     """The cells of the study's own schedules on its numbers of GPUs that the records do not have.
 
     Args:
@@ -40,5 +45,15 @@ def lacking(asked: Iterable[Point], *absent: str, masks: Sequence[str], strategi
         absent: names of strategies whose schedule would have to be done again first.
         strategies: those of the two here that the claim is about.
     """
-    gaps = missing(asked, H100S, study=STUDY, strategy=strategies, kernel=(KERNEL,), mask=masks, world=WORLDS)
-    return gaps + Gaps((f"{', '.join(absent)} in the study's schedule, which is not done again here (needs {H100S})",))
+    whole, documents = (
+        [mask for mask in masks if ("document" in mask) == packed] for packed in (False, True)
+    )
+    gaps = missing(asked, H100S, study=STUDY, strategy=strategies, kernel=(KERNEL,), mask=whole, world=WORLDS)
+    texts = [f"{', '.join(absent)} in the study's schedule, which is not done again here (needs {H100S})"]
+    if strategies and documents and not any(point.ok and point.mask in documents for point in asked):
+        texts.insert(
+            0,
+            f"{', '.join(strategies)}; {', '.join(documents)} over {KERNEL}, which takes no parts of "
+            f"packed documents here (needs that, and {H100S})",
+        )
+    return gaps + Gaps(tuple(texts))

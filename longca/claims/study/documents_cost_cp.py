@@ -1,6 +1,6 @@
 """Claim 22: documents under context parallelism."""
 
-from longca.claims.as_study import of_study
+from longca.claims.as_study import of_study, without_compat
 from longca.claims.contract import Claim, Part, decided, decided_in_parts
 from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, reach, span
 from longca.claims.schedules import GATHER, KERNEL, RING, WORLDS, lacking, not_here
@@ -13,51 +13,86 @@ MUCH = 2 / 3  # of the rate without documents, at most
 class DocumentsCostCp(Claim):
     number = 22
     label = "Documents cost every strategy much of its rate"
-    sentence = ("Under every strategy documents bring TFLOP/s per GPU down to two thirds or less of what FULL and CAUSAL reach without "
-                "them, since ranks wait and pad.")
+    sentence = (
+        "Under every strategy documents bring TFLOP/s per GPU down to two thirds or less of what FULL and "
+        "CAUSAL reach without them, since ranks wait and pad."
+    )
     source = "Texts about the paper: it names waiting and padding as the cost of documents"
     trust = "second-hand"
     gpus = "2–4 GPUs"
-    overturned_by = "Strategies keep more than two thirds of their rate under documents on more than a quarter of the points"
+    overturned_by = (
+        "Strategies keep more than two thirds of their rate under documents on more than a quarter of the "
+        "points"
+    )
 
     def judge(self, table):
-        asked = points(table, ok=False, kind="cp", strategy=STRATEGIES, mask=MASKS)
+        rows = without_compat(table)
+        asked = points(rows, ok=False, kind="cp", strategy=STRATEGIES, mask=MASKS)
         found = self._beside(asked)
-        alone = self._beside(points(table, kind="kernel", mask=MASKS, kernel={point.kernel for point in asked},
-                                    seqlen={point.seqlen for point in asked}))
+        same = {"kernel": {point.kernel for point in asked}, "seqlen": {point.seqlen for point in asked}}
+        alone = self._beside(points(rows, kind="kernel", mask=MASKS, **same))
         observed = self._observed(found)
-        finding = (f"The five strategies (ours) keep {span(pair.ratio for pair in found)}× their rate, two thirds or less at "
-                   f"{held(observed)}")
+        finding = f"The five strategies (ours) {self._kept(found)}"
         if alone:
             finding += f"; the kernels alone keep {span(pair.ratio for pair in alone)}×"
-        return decided(finding, observed, note=gpu_note(asked),
-                       missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=(2, 4)))
+        return decided(
+            finding,
+            observed,
+            note=gpu_note(asked),
+            missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=(2, 4)),
+        )
 
     def judge_as_study(self, table):
-        asked = points(of_study(table), ok=False, kind="cp", strategy=(RING, GATHER), kernel=KERNEL, mask=MASKS,
-                       world=lambda ranks: ranks >= WORLDS[0])
+        asked = points(
+            of_study(table),
+            ok=False,
+            kind="cp",
+            strategy=(RING, GATHER),
+            kernel=KERNEL,
+            mask=MASKS,
+            world=lambda ranks: ranks >= WORLDS[0],
+        )
         found = self._beside(asked)
-        observed = self._observed(found)
-        finding = (f"they keep {span(pair.ratio for pair in found)}× their rate, two thirds or less at {held(observed)}" if found
-                   else "its ring and all-gather are not measured under documents: here they cannot call FA3 for them")
-        return decided_in_parts(Part("Ring P2P and All-Gather", finding, observed), not_here("Ulysses", "USP", "LoongTrain"),
-                                note=self._on_few_ranks(table), missing=lacking(
-                                    asked, "ulysses", "usp", "loongtrain", masks=MASKS))
+        unmeasured = "are not measured under documents: here they cannot call FA3 for them"
+        finding = f"its ring and all-gather {self._kept(found) if found else unmeasured}"
+        return decided_in_parts(
+            Part("Ring P2P and All-Gather", finding, self._observed(found)),
+            not_here("Ulysses", "USP", "LoongTrain"),
+            note=self._on_few_ranks(table),
+            missing=lacking(asked, "ulysses", "usp", "loongtrain", masks=MASKS),
+        )
 
     def _on_few_ranks(self, table):
         """A sentence on the study's schedules where they were measured; it decides nothing."""
-        found = self._beside(points(of_study(table, any_draw=True), kind="cp", strategy=(RING, GATHER), mask=MASKS))
+        found = self._beside(
+            points(of_study(table, any_draw=True), kind="cp", strategy=(RING, GATHER), mask=MASKS)
+        )
         if not found:
             return ""
         kernels = " and ".join(sorted({pair.first.kernel for pair in found}))
         where = reach([pair.first for pair in found]).removeprefix("up to ")
-        return (f"On {where}, over {kernels} and this project's draws of documents, its ring and all-gather keep "
-                f"{span(pair.ratio for pair in found)}× their rate, two thirds or less at {held(self._observed(found))}.")
+        return (
+            f"On {where}, over {kernels} and this project's draws of documents, its ring and all-gather "
+            f"{self._kept(found)}."
+        )
+
+    def _kept(self, found):
+        ratios = span(pair.ratio for pair in found)
+        return f"keep {ratios}× their rate, two thirds or less at {held(self._observed(found))}"
 
     def _observed(self, found):
-        return [pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without") for pair in found]
+        return [
+            pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without")
+            for pair in found
+        ]
 
     def _beside(self, found):
-        return [pair for documents, whole in WHOLE.items()
-                for pair in pairs([point for point in found if point.mask == documents], [point for point in found if point.mask == whole],
-                                  "mask")]
+        return [
+            pair
+            for documents, whole in WHOLE.items()
+            for pair in pairs(
+                [point for point in found if point.mask == documents],
+                [point for point in found if point.mask == whole],
+                "mask",
+            )
+        ]

@@ -14,7 +14,9 @@ WHERE = {"kind": "kernel", "kernel": "flashinfer", "mask": "block_sparse_uniform
 class FlashinferBlocks(Claim):
     number = 10
     label = "FlashInfer: blocks of 128 almost double the rate"
-    sentence = "FlashInfer's rate on blocks of 128 is at least 1.6 times that on blocks of 64 of the same density."
+    sentence = (
+        "FlashInfer's rate on blocks of 128 is at least 1.6 times that on blocks of 64 of the same density."
+    )
     source = "Texts about the paper: its tables of block-sparse rates"
     trust = "second-hand"
     gpus = "one GPU"
@@ -22,20 +24,39 @@ class FlashinferBlocks(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, **WHERE)
-        lacking = missing(asked, self.gpus, block=("64", "128"), density=DENSITIES, heads=(GQA, MHA), seqlen=LENGTHS)
+        lacking = missing(
+            asked, self.gpus, block=("64", "128"), density=DENSITIES, heads=(GQA, MHA), seqlen=LENGTHS
+        )
         return self._verdict(asked, lacking, gpu_note(asked))
 
     def judge_as_study(self, table):
-        asked = points(of_study(table), ok=False, seqlen=LENGTHS, density=DENSITIES, heads=(GQA, MHA), **WHERE)
-        lacking = missing(asked, self.gpus, study="h100-sparse", kernel=["flashinfer"], mask=["block_sparse_uniform"],
-                          block=("64", "128"), density=DENSITIES, heads=(GQA, MHA), seqlen=LENGTHS, direction=["fwd"])
+        asked = points(
+            of_study(table), ok=False, seqlen=LENGTHS, density=DENSITIES, heads=(GQA, MHA), **WHERE
+        )
+        lacking = missing(
+            asked,
+            self.gpus,
+            study="h100-sparse",
+            kernel=["flashinfer"],
+            mask=["block_sparse_uniform"],
+            block=("64", "128"),
+            density=DENSITIES,
+            heads=(GQA, MHA),
+            seqlen=LENGTHS,
+            direction=["fwd"],
+        )
         return self._verdict(asked, lacking)
 
     def _verdict(self, asked, lacking, *notes):
-        found = pairs([point for point in asked if point.params["block"] == "128"],
-                      [point for point in asked if point.params["block"] == "64"], "block")
+        found = pairs(
+            [point for point in asked if point.params["block"] == "128"],
+            [point for point in asked if point.params["block"] == "64"],
+            "block",
+        )
         observed = [pair.observed(pair.ratio >= ALMOST_DOUBLE, "blocks of 128", "of 64") for pair in found]
-        finding = (f"Blocks of 128 reach {span(pair.ratio for pair in found)}× the rate of blocks of 64; "
-                   f"{ALMOST_DOUBLE}× or more at {held(observed)}")
+        finding = (
+            f"Blocks of 128 reach {span(pair.ratio for pair in found)}× the rate of blocks of 64; "
+            f"{ALMOST_DOUBLE}× or more at {held(observed)}"
+        )
         note = " ".join(filter(None, (*notes, refused_note(asked))))
         return decided(finding, observed, note=note, missing=lacking)

@@ -5,7 +5,8 @@ from longca.claims.contract import Claim, decided
 from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, pairs, points, span
 from longca.claims.schedules import NAMES, RING
 
-EQUAL = 0.01  # of the bytes: documents that are padded to a multiple of the ranks add less than that on 2 and 4 ranks
+# of the bytes: documents that are padded to a multiple of the ranks add less than that on 2 and 4 ranks
+EQUAL = 0.01
 MASKS = ("full", "causal", "full_document", "causal_document")  # the study's
 WHERE = {"kind": "cp", "direction": "fwd"}
 
@@ -23,17 +24,34 @@ class RingVolume(Claim):
         asked = points(table, ok=False, strategy="ring_p2p", mask=(*REGULAR, *HETEROGENEOUS), **WHERE)
         lacking = missing(asked, self.gpus, strategy=["ring_p2p"], mask=MASKS, world=(2, 4))
         note = gpu_note(asked, "bytes are counted, and depend on no GPU")
-        return self._verdict("ring_p2p (ours)", asked, lacking, "It leaves out keys that no query sees.", note)
+        return self._verdict(
+            "ring_p2p (ours)", asked, lacking, "It leaves out keys that no query sees.", note
+        )
 
     def judge_as_study(self, table):
-        asked = points(of_study(table, any_gpu=True, any_draw=True), ok=False, strategy=RING, mask=MASKS, **WHERE)
+        asked = points(
+            of_study(table, any_gpu=True, any_draw=True), ok=False, strategy=RING, mask=MASKS, **WHERE
+        )
         lacking = missing(asked, self.gpus, study="h200-cp", strategy=[RING], mask=MASKS, world=(2, 4))
-        return self._verdict(NAMES[RING], asked, lacking, "Bytes follow from the schedule, and depend on neither GPU "
-                             "nor kernel. They grow with its padding of documents, to multiples of twice the ranks.")
+        return self._verdict(
+            NAMES[RING],
+            asked,
+            lacking,
+            "Bytes follow from the schedule, and depend on neither GPU "
+            "nor kernel. They grow with its padding of documents, to multiples of twice the ranks.",
+        )
 
     def _verdict(self, name, asked, lacking, *notes):
-        found = pairs([point for point in asked if point.mask != "full"], [point for point in asked if point.mask == "full"],
-                      "mask", column="moved_bytes")
-        observed = [pair.observed(abs(pair.ratio - 1) <= EQUAL, f"{pair.first.method} bytes", "under full") for pair in found]
-        finding = f"Under masks {name} moves {span(pair.ratio for pair in found)}× the bytes of FULL, equal at {held(observed)}"
+        found = pairs(
+            [point for point in asked if point.mask != "full"],
+            [point for point in asked if point.mask == "full"],
+            "mask",
+            column="moved_bytes",
+        )
+        observed = [
+            pair.observed(abs(pair.ratio - 1) <= EQUAL, f"{pair.first.method} bytes", "under full")
+            for pair in found
+        ]
+        ratios = span(pair.ratio for pair in found)
+        finding = f"Under masks {name} moves {ratios}× the bytes of FULL, equal at {held(observed)}"
         return decided(finding, observed, missing=lacking, note=" ".join(filter(None, notes)))

@@ -15,8 +15,10 @@ WHERE = {"kind": "cp", "direction": "fwd"}
 class VolumeFormulas(Claim):
     number = 20
     label = "Counted bytes match the formulas"
-    sentence = ("Forward the bytes that Ulysses, Ring P2P and USP move match the study's formulas within 1 %, with KV heads copied where "
-                "ranks outnumber them.")
+    sentence = (
+        "Forward the bytes that Ulysses, Ring P2P and USP move match the study's formulas within 1 %, "
+        "with KV heads copied where ranks outnumber them."
+    )
     source = "Texts about the paper: its table of formulas; the correction for copies is from its code"
     trust = "second-hand"
     gpus = "2–4 GPUs"
@@ -24,27 +26,40 @@ class VolumeFormulas(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, strategy=tuple(STRATEGIES), mask=(*REGULAR, *HETEROGENEOUS), **WHERE)
-        parts = [self._part(name, f"{strategy} (ours)", [point for point in asked if point.strategy == strategy])
-                 for strategy, name in STRATEGIES.items()]
-        return decided_in_parts(*parts, missing=missing(asked, self.gpus, strategy=tuple(STRATEGIES), mask=MASKS, world=(2, 4)),
-                                note=gpu_note(asked, "bytes are counted, and depend on no GPU"))
+        parts = [
+            self._part(name, f"{strategy} (ours)", [point for point in asked if point.strategy == strategy])
+            for strategy, name in STRATEGIES.items()
+        ]
+        return decided_in_parts(
+            *parts,
+            missing=missing(asked, self.gpus, strategy=tuple(STRATEGIES), mask=MASKS, world=(2, 4)),
+            note=gpu_note(asked, "bytes are counted, and depend on no GPU"),
+        )
 
     def judge_as_study(self, table):
-        asked = points(of_study(table, any_gpu=True, any_draw=True), ok=False, strategy=RING, mask=MASKS, **WHERE)
+        asked = points(
+            of_study(table, any_gpu=True, any_draw=True), ok=False, strategy=RING, mask=MASKS, **WHERE
+        )
         lacking = missing(asked, self.gpus, study="h200-cp", strategy=[RING], mask=MASKS, world=(2, 4))
-        return decided_in_parts(self._part(STRATEGIES["ring_p2p"], NAMES[RING], asked), not_here("Ulysses", "USP"),
-                                missing=lacking, note="Bytes follow from the schedule, and depend on neither GPU nor "
-                                "kernel. KV heads are copied on more than 8 ranks alone, which no record has.")
+        return decided_in_parts(
+            self._part(STRATEGIES["ring_p2p"], NAMES[RING], asked),
+            not_here("Ulysses", "USP"),
+            missing=lacking,
+            note="Bytes follow from the schedule, and depend on neither GPU nor kernel. "
+            "KV heads are copied on more than 8 ranks alone, which no record has.",
+        )
 
     def _part(self, name, moves, asked):
         shares = [(point, self._share(point)) for point in asked if point.ok]
         shares = [(point, share) for point, share in shares if share == share]
         observed = [self._observed(point, share) for point, share in shares]
-        finding = f"{moves} moves {span(share for _, share in shares)}× the bytes of its formula, equal at {held(observed)}"
+        ratios = span(share for _, share in shares)
+        finding = f"{moves} moves {ratios}× the bytes of its formula, equal at {held(observed)}"
         return Part(name, finding if observed else f"{moves} is not measured", observed)
 
     def _observed(self, point, share):
-        text = f"{point.method} moves {format_bytes(point.value('moved_bytes'))}, {number(share)}× its formula: {point.where}"
+        moved = format_bytes(point.value("moved_bytes"))
+        text = f"{point.method} moves {moved}, {number(share)}× its formula: {point.where}"
         return Observation(text, abs(share - 1) <= EQUAL, point.cell_ids)
 
     def _share(self, point):

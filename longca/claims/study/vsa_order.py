@@ -8,16 +8,25 @@ from longca.core.units import format_length
 
 KERNELS = ("vsa", "vsa_triton", "flashinfer")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
-WHERE = {"kind": "kernel", "kernel": KERNELS, "mask": "block_sparse_uniform", "direction": "fwd", "heads": MHA,
-         "block": 64, "density": 0.5}
+WHERE = {
+    "kind": "kernel",
+    "kernel": KERNELS,
+    "mask": "block_sparse_uniform",
+    "direction": "fwd",
+    "heads": MHA,
+    "block": 64,
+    "density": 0.5,
+}
 SAME_MASKS = "All kernels get the same masks; the study gave FlashInfer others of the same density."
 
 
 class VsaOrder(Claim):
     number = 8
     label = "Blocks of 64: VSA, then VSA in Triton, then FlashInfer"
-    sentence = ("Forward on blocks of 64, half of them kept, 64 heads each with KV of its own: VSA is faster than its Triton version, and "
-                "that faster than FlashInfer.")
+    sentence = (
+        "Forward on blocks of 64, half of them kept, 64 heads each with KV of its own: VSA is faster "
+        "than its Triton version, and that faster than FlashInfer."
+    )
     source = "A text about the first version of the paper"
     trust = "second-hand"
     gpus = "one GPU"
@@ -30,8 +39,18 @@ class VsaOrder(Claim):
 
     def judge_as_study(self, table):
         asked = points(of_study(table), ok=False, seqlen=LENGTHS, **WHERE)
-        lacking = missing(asked, self.gpus, study="h100-sparse", kernel=KERNELS, mask=["block_sparse_uniform"],
-                          block=["64"], density=["0.5"], heads=[MHA], seqlen=LENGTHS, direction=["fwd"])
+        lacking = missing(
+            asked,
+            self.gpus,
+            study="h100-sparse",
+            kernel=KERNELS,
+            mask=["block_sparse_uniform"],
+            block=["64"],
+            density=["0.5"],
+            heads=[MHA],
+            seqlen=LENGTHS,
+            direction=["fwd"],
+        )
         return self._verdict(asked, lacking)
 
     def _verdict(self, asked, lacking, *notes):
@@ -40,9 +59,16 @@ class VsaOrder(Claim):
         ahead, behind = ([pair.observed(pair.order == "more") for pair in group] for group in (first, second))
         lengths = span((pair.first.seqlen for pair in first + second), show=format_length)
         return decided_in_parts(
-            Part("VSA over Triton", f"VSA is at {span(pair.ratio for pair in first)}× its Triton version", ahead),
-            Part("Triton over FlashInfer",
-                 f"the Triton version is at {span(pair.ratio for pair in second)}× FlashInfer", behind),
+            Part(
+                "VSA over Triton",
+                f"VSA is at {span(pair.ratio for pair in first)}× its Triton version",
+                ahead,
+            ),
+            Part(
+                "Triton over FlashInfer",
+                f"the Triton version is at {span(pair.ratio for pair in second)}× FlashInfer",
+                behind,
+            ),
             missing=lacking,
             part=f"{lengths} tokens" if first or second else "",
             note=" ".join(filter(None, (*notes, SAME_MASKS, refused_note(asked)))),
