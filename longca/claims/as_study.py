@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.claims.contract import Part
-from longca.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_GPU, prepared
+from longca.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_DEVICE, prepared
 from longca.core.cell import AS_RELEASED
 from longca.ranking.table import CASE, RATE
+from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ FORMS = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "vsa", "vsa_trito
 STUDY_DENSE = FORMS[:6]
 """the dense ones, of any mask or of the regular ones"""
 DEFECTIVE = ("naive", "sdpa", "flex", "fa3")  # those that the study called with a defect
+STUDY_GB = 80  # 10^9 bytes of its GPU's memory, as `config/hardware.yaml` has it
 LAST_OF_PILE = 12288  # tokens: kernels got documents of Pile up to here, of ProLong64K above
 BLOCKS, SCORES = ("64", "128"), "random"  # of uniform block-sparse masks
 WINDOW = 1024  # tokens on each side
@@ -50,13 +52,12 @@ def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = Fal
 
     Args:
         any_gpu: GPUs of any model, for claims about what depends on none: bytes, errors, the masks that a kernel
-            takes.
+            takes. What ran out of memory counts where there is no less of it than the study had.
         any_draw: masks with any documents and counts, for claims about what does not depend on them.
     """
     rows = prepared(table)
     rows = rows[rows[ROLE] != NO_ROLE]
-    if not any_gpu:
-        rows = rows[rows.device.str.contains(STUDY_GPU)]
+    rows = rows[_has_memory(rows)] if any_gpu else rows[rows.device == STUDY_DEVICE]
     if not any_draw:
         rows = rows[is_drawn(rows)]
     return _as_counted(_named(rows[has_form(rows)]))
@@ -109,6 +110,14 @@ def _is_drawn(kind: str, mask: str, mask_params: str, corpus: str, seqlen: int, 
         return False
     own = "prolong512k_long" if kind == "cp" else "pile" if seqlen <= LAST_OF_PILE else "prolong64k"
     return corpus in ("", own)
+
+
+def _has_memory(rows: pd.DataFrame) -> pd.Series:
+    """False for rows that ran out of the memory of a GPU that has less than the study's, or nobody knows how much."""
+    hardware = load_hardware()
+    known = {str(device): hardware.find(str(device)) for device in set(rows.device[rows.status == "oom"])}
+    enough = [device for device, gpu in known.items() if gpu and gpu.memory_gb and gpu.memory_gb.value >= STUDY_GB]
+    return (rows.status != "oom") | rows.device.isin(enough)
 
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:

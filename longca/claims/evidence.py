@@ -6,16 +6,25 @@ Whether one rate is above another, `longca.ranking` says.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.claims.as_study import DEFECTIVE, STAND_INS
-from longca.claims.contract import Gaps, Observation
+from longca.claims.as_study import STAND_INS
+from longca.claims.contract import Observation
+from longca.claims.gaps import missing as missing
+from longca.claims.grid import DENSE as DENSE
+from longca.claims.grid import GQA as GQA
+from longca.claims.grid import HETEROGENEOUS as HETEROGENEOUS
+from longca.claims.grid import LENGTHS as LENGTHS
+from longca.claims.grid import MHA as MHA
+from longca.claims.grid import REGULAR as REGULAR
+from longca.claims.grid import STRATEGIES as STRATEGIES
+from longca.claims.grid import STUDY_BYTES as STUDY_BYTES
+from longca.claims.grid import STUDY_PEAK
 from longca.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
@@ -28,16 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from longca.ranking import Resolutions
-
-REGULAR = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window")
-HETEROGENEOUS = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window",
-                 "block_causal_document")
-DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask")  # the study's seven; as its cuDNN, this one keeps its plans
-STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
-GQA, MHA = "64:8", "64:64"  # the study's heads
-LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
-STUDY_PEAK = 989  # TFLOP/s, of config/hardware.yaml
-STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there, whatever the GPU here
 
 _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
              "num_kv_heads", "head_dim", "dtype", "direction")
@@ -137,6 +136,10 @@ class Point:
         return replace(self, cells=tuple(cell for cell in self.cells if cell.seed in seeds),
                        played=tuple(one for one in self.played if one.seed in seeds))
 
+    def axis(self, name: str) -> Any:
+        """Its value of an axis: a field, `heads`, or a parameter of its mask as text; None without that parameter."""
+        return getattr(self, name) if name in _FIELDS else self.params.get(name)
+
     @property
     def ok_seeds(self) -> set[int]:
         return {cell.seed for cell in self.cells if cell.status == "ok"}
@@ -229,7 +232,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
                    played=tuple({one.seed: one for one in played}.values()), resolutions=known)
              for identity, (cells, played) in groups.items() if cells]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
-    return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
+    return [point for point in found if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())]
 
 
 def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = RATE) -> list[Pair]:
@@ -254,50 +257,6 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
             for index, pair in _matched(own, [point for point in found if getattr(point, field) == other], (field,)):
                 beside[index].append(pair)
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
-
-
-def missing(found: Iterable[Point], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
-    """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
-
-    Args:
-        found: points of any status.
-        study: the study whose cells they are; the command that measures them is told with them.
-        axes: as `points` takes them; each a sequence of values.
-    """
-    there = {tuple(_of(point, name) for name in axes) for point in found}
-    asked = list(itertools.product(*axes.values()))
-    absent = [combination for combination in asked
-              if tuple(str(value) if name not in _FIELDS else value for name, value in zip(axes, combination, strict=True)) not in there]
-    merged = [tuple((value,) for value in combination) for combination in absent]
-    for axis in range(len(axes)):
-        together: dict[tuple[Any, ...], list[Any]] = {}
-        for combination in merged:
-            together.setdefault(combination[:axis] + combination[axis + 1:], []).extend(combination[axis])
-        merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
-    texts = []
-    for combination in merged:
-        told = dict(zip(axes, combination, strict=True))
-        text = "; ".join(_told(name, values) for name, values in told.items())
-        command = f": {_command(study, told)}" if study else ""
-        texts.append(f"{text} (needs {gpus}{command})")
-    return Gaps(tuple(texts), len(absent), len(asked))
-
-
-def _command(study: str, axes: Mapping[str, Sequence[Any]]) -> str:
-    """The command that measures cells of a study; axes that it has no option for are left out.
-
-    Kernels that the study called with a defect have rows as released, too: a glob takes either.
-    """
-    options = {"kernel": "-k", "strategy": "-c", "mask": "-m", "seqlen": "-s", "heads": "--heads", "world": "-w"}
-    chosen = []
-    for name, option in options.items():
-        values = [str(format_length(value) if name == "seqlen" else value) for value in axes.get(name, ())]
-        if values:
-            text = ",".join(f"*{value}" if name == "kernel" and value in DEFECTIVE else value for value in values)
-            chosen.append(f"{option} '{text}'" if "*" in text else f"{option} {text}")
-    directions = axes.get("direction", ())
-    chosen += [f"-d {direction}" for direction in directions if len(directions) == 1]
-    return " ".join(["longca run", study, *chosen])
 
 
 def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
@@ -384,21 +343,8 @@ def _several(wanted: Wanted) -> bool:
     return isinstance(wanted, Collection) and not isinstance(wanted, str)
 
 
-def _of(point: Point, name: str) -> Any:
-    return getattr(point, name) if name in _FIELDS else point.params.get(name)
-
-
 def _fits(value: Any, wanted: Callable[[Any], bool] | Any) -> bool:
     if callable(wanted):
         return value is not None and bool(wanted(value))
     options = list(wanted) if _several(wanted) else [wanted]
     return value in options or (value is not None and str(value) in [str(option) for option in options])
-
-
-def _told(name: str, values: Sequence[Any]) -> str:
-    if name == "mask":
-        kinds = {"regular masks": REGULAR, "heterogeneous masks": HETEROGENEOUS}
-        whole = {kind: masks for kind, masks in kinds.items() if set(masks) <= set(values)}
-        return ", ".join([*whole, *(value for value in values if not any(value in masks for masks in whole.values()))])
-    told = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
-    return f"{told} ranks" if name == "world" else told if name in _FIELDS else f"{name} {told}"

@@ -7,7 +7,7 @@ FULL. The masks are built again and looked at, so that no kernel's refusal decid
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from longca.masks import build_mask
@@ -30,7 +30,7 @@ def seeds(point: Point) -> Iterable[int]:
     return dict.fromkeys(cell.seed for cell in point.cells)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_regular(name: str, params: str, corpus: str, seqlen: int, seed: int) -> bool:
     """The mask is FULL, CAUSAL, one of these in each document, or one window over the whole sequence."""
     given = dict(part.split("=", 1) for part in params.split(", ") if part)

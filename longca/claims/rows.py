@@ -11,7 +11,8 @@ from longca.store.table import is_ranked
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY_GPU = "H100"
+STUDY_GPU, STUDY_DEVICE = "H100", "NVIDIA H100 80GB HBM3"
+"""the study's GPU: its model, and the exact one"""
 ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
 """what `prepared` adds: columns with the role of a row and with its measurement; and an attribute with the
 resolutions"""

@@ -46,12 +46,16 @@ class FlexSparseMemory(Claim):
         return points(table, ok=False, kind="kernel", kernel="flex", mask=MASKS, seqlen=lambda length: length >= FROM)
 
     def _decided(self, asked, observed, note, study):
-        longest = max((point for point in asked if point.ok), key=lambda one: (one.seqlen, one.value("absolute_peak_bytes")), default=None)
-        most = (f"; at {format_length(longest.seqlen)} its call needs up to {format_bytes(longest.value('absolute_peak_bytes'))}"
-                if longest else "")
+        ran = [point for point in asked if point.ok]
+        longest = max(ran, key=lambda point: (point.seqlen, point.value("absolute_peak_bytes")), default=None)
+        most = ""
+        if longest and not study:
+            needed = format_bytes(longest.value("absolute_peak_bytes"))
+            most = f"; at {format_length(longest.seqlen)} it needs up to {needed}"
         lacking = missing(asked, self.gpus, study=study, kernel=["flex"], mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS,
                           direction=("fwd", "bwd"))
-        return decided(f"FlexAttention lacks memory at {held(observed)}{most}", observed, note=note, missing=lacking)
+        finding = f"FlexAttention lacks memory{' for its block mask' if study else ''} at {held(observed)}{most}"
+        return decided(finding, observed, note=note, missing=lacking)
 
     def _observed(self, point, notes):
         needed = point.value("absolute_peak_bytes")

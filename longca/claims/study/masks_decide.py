@@ -51,8 +51,8 @@ class MasksDecide(Claim):
             observed = [self._observed(group) for group in own]
             name = own[0][0].name if own else kernel
             ratios = span(group[-1].rate / group[0].rate for group in own)
-            told = f"{name} {ratios}×, {number(SEVERAL, 2)}× or more at {held(observed, 'case')}"
-            yield Part(name, told if own else f"{name} on fewer than {FEWEST_MASKS} masks at each length", observed)
+            told = f"masks of {name} differ by {ratios}×, {number(SEVERAL, 2)}× or more at {held(observed, 'case')}"
+            yield Part(name, told if own else f"{name} ran on fewer than {FEWEST_MASKS} masks at each length", observed)
 
     def _observed(self, group):
         worst, best = group[0], group[-1]
