@@ -37,8 +37,8 @@ class RingVolume(Claim):
             NAMES[RING],
             asked,
             lacking,
-            "Bytes follow from the schedule, and depend on neither GPU "
-            "nor kernel. They grow with its padding of documents, to multiples of twice the ranks.",
+            "Bytes follow from the schedule, and depend on neither GPU nor kernel. They grow with its padding of "
+            "documents to multiples of twice the ranks: in its own draws by up to 5 % on 96 ranks.",
         )
 
     def _verdict(self, name, asked, lacking, *notes):

@@ -43,7 +43,7 @@ class UlyssesBalance(Claim):
             if timed
             else "no rank is timed"
         )
-        parts = Part("the balance", late, even, few), self._scale(asked)
+        parts = Part("the balance", late, even, few), self._scale(asked, few)
         return decided_in_parts(
             *parts,
             part=reach(asked) if few and timed else "",
@@ -56,7 +56,7 @@ class UlyssesBalance(Claim):
             not_here("Ulysses"), missing=lacking([], "ulysses", masks=MASKS, strategies=())
         )
 
-    def _scale(self, asked):
+    def _scale(self, asked, few):
         beyond = [point for point in asked if point.world > point.num_q_heads]
         capped = [
             Observation(f"{point.method} runs {point.where}", not point.ok, point.cell_ids)
@@ -69,4 +69,4 @@ class UlyssesBalance(Claim):
             if any(point.ok for point in beyond)
             else ""
         )
-        return Part("the cap", f"more ranks than heads are refused at {held(capped)}{why}", capped)
+        return Part("the cap", f"more ranks than heads are refused at {held(capped)}{why}", capped, few)

@@ -54,7 +54,7 @@ class VolumeFormulas(Claim):
         shares = [(point, share) for point, share in shares if share == share]
         observed = [self._observed(point, share) for point, share in shares]
         ratios = span(share for _, share in shares)
-        finding = f"{moves} moves {ratios}× the bytes of its formula, equal at {held(observed)}"
+        finding = f"{moves} moves {ratios}× its formula, equal at {held(observed)}"
         return Part(name, finding if observed else f"{moves} is not measured", observed)
 
     def _observed(self, point, share):
