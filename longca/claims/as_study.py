@@ -22,9 +22,11 @@ from longca.store.hardware import load_hardware
 if TYPE_CHECKING:
     import pandas as pd
 
+    from longca.claims.evidence import Point
+
 STAND_INS = {
-    "flashmask": "the one here is this project's Triton operator, not Paddle's kernel",
-    "fa2_sparse": "the one here is this project's own operator, since no package has the study's",
+    "flashmask": "this project's Triton operator, not Paddle's kernel",
+    "fa2_sparse": "this project's own operator, since no package has the study's",
 }
 """kernels that share no code with the study's of the same name"""
 FORMS = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "vsa", "vsa_triton", "flashinfer")
@@ -42,7 +44,7 @@ MEAN_BLOCK = "512"  # of variable ones: its least block was 128, here a quarter 
 
 def stand_in(kernel: str, name: str) -> Part:
     """The part of a claim that is about a kernel which only a stand-in is here for: it stays open."""
-    return Part(name, f"{name} is not judged: {STAND_INS[kernel]}")
+    return Part(name, f"of {name} only a stand-in is here: {STAND_INS[kernel]}")
 
 
 def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = False) -> pd.DataFrame:
@@ -66,6 +68,14 @@ def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = Fal
 def without_compat(table: pd.DataFrame) -> pd.DataFrame:
     """The rows that count with repaired code: those whose masks and documents are not as the study drew them."""
     return table[~table.mask_params.astype(str).str.contains("paper_compat=True")]
+
+
+def notes(rows: pd.DataFrame, point: Point) -> str:
+    """The notes of a point's records, where the table has their column; a claim that reads them declares it."""
+    if "notes" not in rows:
+        return ""
+    own = rows.cell_id.isin(point.cell_ids) & (rows.device == point.device)
+    return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
 
 
 def has_form(rows: pd.DataFrame) -> pd.Series:
@@ -122,6 +132,8 @@ def _has_memory(rows: pd.DataFrame) -> pd.Series:
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with the study's names of kernels; a cell that was measured as released counts in that form alone."""
+    import pandas as pd
+
     released = rows[ROLE] == RELEASED
     named = rows.assign(
         kernel=rows.kernel.astype(str).str.removeprefix(AS_RELEASED), **{ROLE: rows[ROLE].mask(released, OWN)}
@@ -130,8 +142,8 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
         return named
     keys = list(zip(*(named[name] for name in (*CASE, "kernel", "seed") if name in named), strict=True))
     of_released = {key for key, is_released in zip(keys, released, strict=True) if is_released}
-    named["beside"] = [key in of_released for key in keys]
-    return named[released | ~named.beside]
+    beside = pd.Series([key in of_released for key in keys], index=named.index)
+    return named[released | ~beside]
 
 
 def _as_counted(rows: pd.DataFrame) -> pd.DataFrame:

@@ -204,7 +204,7 @@ def decided(finding: str, *parts: Sequence[Observation], missing: Gaps = Gaps(),
                    part or missing.judged, note)
 
 
-def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "") -> Verdict:
+def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "", lead: str = "") -> Verdict:
     """The verdict of a claim that says several things: the worst of its parts that are not open.
 
     Where some parts fail and others do not, those that fail come first: "Fails: …; holds: …; open: …".
@@ -213,13 +213,14 @@ def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part:
         missing: what the claim asks for besides.
         part: the part of the claim that was judged; by default the names of the parts that are not open, if any
             is, and as much of the points as is not missing.
+        lead: words before the finding, where those of the parts are short.
     """
     judged = [one for one in parts if one.status != OPEN]
     observations = [observation for one in parts for observation in one.observations]
     names = ", ".join(one.name for one in judged) if 0 < len(judged) < len(parts) else ""
     return Verdict(
         _worst(one.status for one in judged) if judged else OPEN,
-        _finding(parts),
+        f"{lead}: {_finding(parts)}" if lead else _capital(_finding(parts)),
         _against(observations),
         _cell_ids(observations),
         missing.texts,
@@ -274,8 +275,8 @@ def _finding(parts: Sequence[Part]) -> str:
     known = [(one.status, one.finding) for one in parts if one.status != OPEN]
     unknown = [one.finding for one in parts if one.status == OPEN]
     if not known:
-        return _capital("; ".join(unknown)) or "No record says anything about it"
-    return _capital("; ".join([*_by_status(known), *([f"open: {', '.join(unknown)}"] if unknown else [])]))
+        return "; ".join(unknown) or "no record says anything about it"
+    return "; ".join([*_by_status(known), *([f"open: {', '.join(unknown)}"] if unknown else [])])
 
 
 def _by_status(known: Sequence[tuple[Status, str]]) -> list[str]:

@@ -26,7 +26,7 @@ class FlashinferOverFa2Sparse(Claim):
         observed = [pair.observed(pair.order == "more") for pair in found]
         ratios = span(pair.ratio for pair in found)
         finding = f"FlashInfer is faster at {held(observed)}, at {ratios}× FA2-Sparse (ours)"
-        note = f"{gpu_note(asked)} FA2-Sparse: {STAND_INS['fa2_sparse']}. Both get the same masks."
+        note = f"{gpu_note(asked)} FA2-Sparse is {STAND_INS['fa2_sparse']}. Both get the same masks."
         return decided(finding, observed, note=note.strip(),
                        missing=missing(asked, self.gpus, kernel=KERNELS, density=DENSITIES, heads=(GQA, MHA), seqlen=LENGTHS))
 

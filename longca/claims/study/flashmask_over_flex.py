@@ -22,7 +22,7 @@ class FlashmaskOverFlex(Claim):
         asked = [point for point in tried if is_heterogeneous(point)]
         found = pairs([point for point in asked if point.kernel == "flashmask"],
                       [point for point in asked if point.kernel == "flex"], "kernel")
-        note = f"{gpu_note(asked)} FlashMask: {STAND_INS['flashmask']}."
+        note = f"{gpu_note(asked)} FlashMask is {STAND_INS['flashmask']}."
         lacking = missing(tried, self.gpus, kernel=("flashmask", "flex"), mask=HETEROGENEOUS, heads=[GQA], seqlen=LENGTHS,
                           direction=("fwd", "bwd"))
         return decided_in_parts(*self._parts(found), note=note.strip(), missing=lacking)

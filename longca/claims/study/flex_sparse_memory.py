@@ -1,6 +1,6 @@
 """Claim 13: memory of FlexAttention under block-sparse masks."""
 
-from longca.claims.as_study import of_study
+from longca.claims.as_study import notes, of_study
 from longca.claims.contract import Claim, Observation, decided
 from longca.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, points
 from longca.core.units import format_length
@@ -34,12 +34,7 @@ class FlexSparseMemory(Claim):
     def judge_as_study(self, table):
         rows = of_study(table, any_gpu=True)
         asked = self._asked(rows)
-        notes = {}
-        if "notes" in rows:
-            notes = dict(zip(zip(rows.device, rows.cell_id, strict=True), rows.notes, strict=True))
-        told = [point for point in asked if point.statuses & {"ok", "oom"}]
-        observed = [self._observed(point, " ".join(str(notes.get((point.device, cell_id), "")) for cell_id in point.cell_ids))
-                    for point in told]
+        observed = [self._observed(point, notes(rows, point)) for point in asked if point.statuses & {"ok", "oom"}]
         return self._decided(asked, observed, ANY if observed else "", "as-study")
 
     def _asked(self, table):
@@ -57,8 +52,8 @@ class FlexSparseMemory(Claim):
         finding = f"FlexAttention lacks memory{' for its block mask' if study else ''} at {held(observed)}{most}"
         return decided(finding, observed, note=note, missing=lacking)
 
-    def _observed(self, point, notes):
+    def _observed(self, point, told):
         needed = point.value("absolute_peak_bytes")
         what = "runs out of memory" if not point.ok else \
-            "has no memory for its block mask" if NO_MASK in notes else f"needs {format_bytes(needed)}"
-        return Observation(f"flex {what}: {point.where}", NO_MASK in notes or not needed <= STUDY_BYTES, point.cell_ids)
+            "has no memory for its block mask" if NO_MASK in told else f"needs {format_bytes(needed)}"
+        return Observation(f"flex {what}: {point.where}", NO_MASK in told or not needed <= STUDY_BYTES, point.cell_ids)

@@ -4,12 +4,13 @@ from collections import defaultdict
 
 from longca.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, span
+from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, missing, points, span
 from longca.store.text import number
 
 MASKS = (*REGULAR, *HETEROGENEOUS)
 SEVERAL = 2.0  # best mask over worst: the weakest reading of "several times"
 FEWEST_MASKS = 6  # the regular ones; fewer say little about masks
+LEAD = f"Masks differ by (cases of {number(SEVERAL, 1)}×)"
 COUNTED = "Sliding windows have the FLOPs that the study counted: those of one side, while both sides run."
 
 
@@ -24,12 +25,12 @@ class MasksDecide(Claim):
 
     def judge(self, table):
         asked = self._asked(table, DENSE)
-        return decided_in_parts(*self._parts(asked), note=gpu_note(asked), missing=self._missing(asked, DENSE, ""))
+        return decided_in_parts(*self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=self._missing(asked, DENSE, ""))
 
     def judge_as_study(self, table):
         asked = self._asked(of_study(table), STUDY_DENSE)
-        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"), note=COUNTED if asked else "",
-                                missing=self._missing(asked, STUDY_DENSE, "as-study"))
+        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"), lead=LEAD,
+                                note=COUNTED if asked else "", missing=self._missing(asked, STUDY_DENSE, "as-study"))
 
     def _asked(self, table, kernels):
         return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS)
@@ -51,8 +52,9 @@ class MasksDecide(Claim):
             observed = [self._observed(group) for group in own]
             name = own[0][0].name if own else kernel
             ratios = span(group[-1].rate / group[0].rate for group in own)
-            told = f"masks of {name} differ by {ratios}×, {number(SEVERAL, 2)}× or more at {held(observed, 'case')}"
-            yield Part(name, told if own else f"{name} ran on fewer than {FEWEST_MASKS} masks at each length", observed)
+            least = sum(one.holds for one in observed)
+            told = f"{name} {ratios}× ({least} of {len(own)})" if own else f"{name} with fewer than {FEWEST_MASKS} masks"
+            yield Part(name, told, observed)
 
     def _observed(self, group):
         worst, best = group[0], group[-1]
