@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.claims.contract import Gaps, Part
-from longca.claims.evidence import missing
+from longca.claims.evidence import missing, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +33,17 @@ def not_here(*names: str) -> Part:
     return Part(
         whole, f"the study's own {whole} {'is' if len(names) == 1 else 'are'} not among the strategies here"
     )
+
+
+def decides(point: Point) -> bool:
+    """True for a point of the study's schedules that is over its kernel, and on as many GPUs as it had."""
+    return point.ok and point.kernel == KERNEL and point.world >= WORLDS[0]
+
+
+def reached(found: Sequence[Point]) -> str:
+    """The part of a claim that points reach without deciding it: "up to 2 ranks of one host, over band"."""
+    kernels = " and ".join(sorted({point.kernel for point in found}))
+    return f"{reach(found)}, over {kernels}" if found else ""
 
 
 def lacking(

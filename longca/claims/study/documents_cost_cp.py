@@ -2,8 +2,8 @@
 
 from longca.claims.as_study import of_study, without_compat
 from longca.claims.contract import Claim, Part, decided, decided_in_parts
-from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, reach, span
-from longca.claims.schedules import GATHER, KERNEL, RING, WORLDS, lacking, not_here
+from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, span
+from longca.claims.schedules import GATHER, KERNEL, RING, decides, lacking, not_here, reached
 
 WHOLE = {"full_document": "full", "causal_document": "causal"}
 MASKS = (*WHOLE, *WHOLE.values())
@@ -43,37 +43,23 @@ class DocumentsCostCp(Claim):
         )
 
     def judge_as_study(self, table):
-        asked = points(
-            of_study(table),
-            ok=False,
-            kind="cp",
-            strategy=(RING, GATHER),
-            kernel=KERNEL,
-            mask=MASKS,
-            world=lambda ranks: ranks >= WORLDS[0],
+        strategies = {"kind": "cp", "strategy": (RING, GATHER), "mask": MASKS}
+        asked = points(of_study(table), ok=False, kernel=KERNEL, **strategies)
+        found = self._beside([point for point in asked if decides(point)])
+        few = not found
+        if few:  # what there is: another kernel, other documents, fewer GPUs
+            found = self._beside(points(of_study(table, any_draw=True), **strategies))
+        finding = (
+            f"the study's ring and all-gather {self._kept(found)}"
+            if found
+            else "the study's ring and all-gather are not measured under documents"
         )
-        found = self._beside(asked)
-        unmeasured = "are not measured under documents: here they cannot call FA3 for them"
-        finding = f"its ring and all-gather {self._kept(found) if found else unmeasured}"
+        others = " and this project's documents"
         return decided_in_parts(
-            Part("Ring P2P and All-Gather", finding, self._observed(found)),
+            Part("Ring P2P and All-Gather", finding, self._observed(found), few),
             not_here("Ulysses", "USP", "LoongTrain"),
-            note=self._on_few_ranks(table),
+            part=f"{reached([pair.first for pair in found])}{others}" if few and found else "",
             missing=lacking(asked, "ulysses", "usp", "loongtrain", masks=MASKS),
-        )
-
-    def _on_few_ranks(self, table):
-        """A sentence on the study's schedules where they were measured; it decides nothing."""
-        found = self._beside(
-            points(of_study(table, any_draw=True), kind="cp", strategy=(RING, GATHER), mask=MASKS)
-        )
-        if not found:
-            return ""
-        kernels = " and ".join(sorted({pair.first.kernel for pair in found}))
-        where = reach([pair.first for pair in found]).removeprefix("up to ")
-        return (
-            f"On {where}, over {kernels} and this project's draws of documents, its ring and all-gather "
-            f"{self._kept(found)}."
         )
 
     def _kept(self, found):

@@ -36,7 +36,7 @@ class FlashinferBlocks(Claim):
         lacking = missing(
             asked,
             self.gpus,
-            study="h100-sparse",
+            study="as-study",
             kernel=["flashinfer"],
             mask=["block_sparse_uniform"],
             block=("64", "128"),

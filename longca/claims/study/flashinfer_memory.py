@@ -51,7 +51,7 @@ class FlashinferMemory(Claim):
         lacking = missing(
             asked,
             self.gpus,
-            study="h100-sparse",
+            study="as-study",
             kernel=["flashinfer"],
             mask=["block_sparse_uniform"],
             block=[str(BLOCK)],

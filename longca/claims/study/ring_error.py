@@ -5,7 +5,7 @@ from statistics import median
 
 from longca.claims.as_study import of_study
 from longca.claims.contract import Claim, Part, decided_in_parts
-from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, missing, pairs, points, span
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, missing, pairs, points, reach, span
 from longca.claims.schedules import NAMES, RING
 
 MORE = 1.002  # times: in every record, what adds in float32 alone is within 0.1 % above Ulysses or less
@@ -63,6 +63,7 @@ class RingError(Claim):
         return decided_in_parts(
             *self._parts(asked, RING),
             missing=lacking,
+            part=reach(asked) if asked else "",
             note=" ".join(filter(None, (OF_STUDY, self._growth(asked)))),
         )
 

@@ -16,7 +16,7 @@ from longca.claims.evidence import (
     rivals,
     span,
 )
-from longca.claims.schedules import GATHER, KERNEL, NAMES, RING, WORLDS, lacking
+from longca.claims.schedules import GATHER, KERNEL, NAMES, RING, WORLDS, decides, lacking, reached
 from longca.store.text import number
 
 FLUCTUATES = 1.2  # times: best over worst of all sizes; on FULL sizes differ by less
@@ -53,36 +53,27 @@ class RingOnFull(Claim):
 
     def judge_as_study(self, table):
         """Its ring beside its all-gather, the only other schedule of the study's that is here."""
-        asked = points(
-            of_study(table), ok=False, kind="cp", strategy=(RING, GATHER), kernel=KERNEL, mask=MASKS
-        )
-        large = [point for point in asked if point.world >= WORLDS[0]]
-        few = num_hosts(large) < 2
-        parts = self._first(NAMES[RING], self._beside_gather(large), few), self._steady(large, RING, few)
-        return decided_in_parts(
-            *parts,
-            note=self._on_few_ranks(table),
-            missing=lacking(asked, "ulysses", "usp", "loongtrain", masks=MASKS),
-        )
-
-    def _beside_gather(self, found):
+        asked = points(of_study(table), ok=False, kind="cp", strategy=(RING, GATHER), mask=MASKS)
+        counted = [point for point in asked if decides(point)]
+        few = num_hosts(counted) < 2
+        known = [point for point in asked if point.ok] if few else counted
         ring, gather = (
-            [point for point in found if point.strategy == name and point.mask == "full"]
+            [point for point in known if point.strategy == name and point.mask == "full"]
             for name in (RING, GATHER)
         )
-        return pairs(ring, gather, "strategy")
-
-    def _on_few_ranks(self, table):
-        """A sentence on the study's schedules where they were measured; it decides nothing."""
-        found = self._beside_gather(points(of_study(table), kind="cp", strategy=(RING, GATHER), mask="full"))
-        if not found:
-            return ""
-        first = [pair.observed(pair.order != "less") for pair in found]
-        kernels = " and ".join(sorted({pair.first.kernel for pair in found}))
-        ratios, where = span(pair.ratio for pair in found), reach([pair.first for pair in found])
-        return (
-            f"On {where.removeprefix('up to ')}, over {kernels}, the study's ring is at {ratios}× its "
-            f"all-gather, first or level at {held(first)}."
+        best = pairs(ring, gather, "strategy")
+        parts = self._first(NAMES[RING], best, few), self._steady(known, RING, few)
+        return decided_in_parts(
+            *parts,
+            part=reached(known) if few else "",
+            note="The best other is the study's all-gather, the only one of its others that is here.",
+            missing=lacking(
+                [point for point in asked if point.kernel == KERNEL],
+                "ulysses",
+                "usp",
+                "loongtrain",
+                masks=MASKS,
+            ),
         )
 
     def _first(self, name, best, few):

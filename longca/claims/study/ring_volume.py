@@ -2,7 +2,7 @@
 
 from longca.claims.as_study import of_study
 from longca.claims.contract import Claim, decided
-from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, pairs, points, span
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, pairs, points, reach, span
 from longca.claims.schedules import NAMES, RING
 
 # of the bytes: documents that are padded to a multiple of the ranks add less than that on 2 and 4 ranks
@@ -37,11 +37,12 @@ class RingVolume(Claim):
             NAMES[RING],
             asked,
             lacking,
-            "Bytes follow from the schedule, and depend on neither GPU nor kernel. They grow with its padding of "
-            "documents to multiples of twice the ranks: in its own draws by up to 5 % on 96 ranks.",
+            "Bytes follow from the schedule, and depend on neither GPU nor kernel. They grow with its "
+            "padding of documents to multiples of twice the ranks: in its own draws by up to 5 % on 96 ranks.",
+            part=reach(asked) if asked else "",
         )
 
-    def _verdict(self, name, asked, lacking, *notes):
+    def _verdict(self, name, asked, lacking, *notes, part=""):
         found = pairs(
             [point for point in asked if point.mask != "full"],
             [point for point in asked if point.mask == "full"],
@@ -54,4 +55,4 @@ class RingVolume(Claim):
         ]
         ratios = span(pair.ratio for pair in found)
         finding = f"Under masks {name} moves {ratios}× the bytes of FULL, equal at {held(observed)}"
-        return decided(finding, observed, missing=lacking, note=" ".join(filter(None, notes)))
+        return decided(finding, observed, missing=lacking, part=part, note=" ".join(filter(None, notes)))

@@ -46,13 +46,13 @@ class SparseBackward(Claim):
 
     def judge_as_study(self, table):
         asked = points(of_study(table), ok=False, seqlen=LENGTHS, density=DENSITIES, **WHERE)
-        lacking = missing(asked, self.gpus, study="h100-sparse", mask=["block_sparse_uniform"], **AXES)
+        lacking = missing(asked, self.gpus, study="as-study", mask=["block_sparse_uniform"], **AXES)
         parts = [self._part(asked, kernel, len(LENGTHS) * len(DENSITIES)) for kernel in KERNELS]
         return decided_in_parts(
             *parts,
             missing=lacking,
-            note="A part is contradicted only where the missing points could not save it. The Triton version is "
-            "a later one of the file in the study's code.",
+            note="A part is contradicted only where the missing points could not save it. The Triton version "
+            "is a later one of the file in the study's code.",
         )
 
     def _part(self, asked, kernel, num_asked=0):

@@ -2,7 +2,7 @@
 
 from longca.claims.as_study import of_study
 from longca.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, span
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, reach, span
 from longca.claims.schedules import NAMES, RING, not_here
 from longca.store.text import format_bytes, number
 
@@ -45,6 +45,7 @@ class VolumeFormulas(Claim):
             self._part(STRATEGIES["ring_p2p"], NAMES[RING], asked),
             not_here("Ulysses", "USP"),
             missing=lacking,
+            part=f"Ring P2P, {reach(asked)}" if asked else "",
             note="Bytes follow from the schedule, and depend on neither GPU nor kernel. "
             "KV heads are copied on more than 8 ranks alone, which no record has.",
         )

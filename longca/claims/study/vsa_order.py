@@ -42,7 +42,7 @@ class VsaOrder(Claim):
         lacking = missing(
             asked,
             self.gpus,
-            study="h100-sparse",
+            study="as-study",
             kernel=KERNELS,
             mask=["block_sparse_uniform"],
             block=["64"],
