@@ -61,8 +61,8 @@ class FlashinferMemory(Claim):
         return self._verdict(
             asked,
             lacking,
-            "The study left the wrapper's buffers as they are; here they are "
-            "enlarged, and a point that could not run without counts as failing.",
+            "The study left the wrapper's buffers as they are; here they are enlarged, and a point that this "
+            "release of FlashInfer could not run without counts as failing.",
             fixed_buffers=True,
         )
 
