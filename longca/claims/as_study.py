@@ -22,8 +22,6 @@ from longca.store.hardware import load_hardware
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.claims.evidence import Point
-
 STAND_INS = {
     "flashmask": "this project's Triton operator, not Paddle's kernel",
     "fa2_sparse": "this project's own operator, since no package has the study's",
@@ -44,7 +42,8 @@ MEAN_BLOCK = "512"  # of variable ones: its least block was 128, here a quarter 
 
 def stand_in(kernel: str, name: str) -> Part:
     """The part of a claim that is about a kernel which only a stand-in is here for: it stays open."""
-    return Part(name, f"of {name} only a stand-in is here: {STAND_INS[kernel]}")
+    assert kernel in STAND_INS
+    return Part(name, f"{name} (here is only this project's stand-in)")
 
 
 def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = False) -> pd.DataFrame:
@@ -68,14 +67,6 @@ def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = Fal
 def without_compat(table: pd.DataFrame) -> pd.DataFrame:
     """The rows that count with repaired code: those whose masks and documents are not as the study drew them."""
     return table[~table.mask_params.astype(str).str.contains("paper_compat=True")]
-
-
-def notes(rows: pd.DataFrame, point: Point) -> str:
-    """The notes of a point's records, where the table has their column; a claim that reads them declares it."""
-    if "notes" not in rows:
-        return ""
-    own = rows.cell_id.isin(point.cell_ids) & (rows.device == point.device)
-    return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
 
 
 def has_form(rows: pd.DataFrame) -> pd.Series:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.claims.as_study import without_compat
-from longca.claims.contract import OPEN, Claim, Judgement, Verdict
+from longca.claims.contract import OPEN, Claim, Verdict, Verdicts
 from longca.claims.rows import STUDY_GPU, prepared
 from longca.store.text import short_device
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Judgement]:
+def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdicts]:
     """Both verdicts on each claim. That as the study has it has a rule of its own for GPUs: the study's, but for
     claims about what depends on no model.
 
@@ -29,14 +29,14 @@ def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Judgement]:
     of_gpus = table.loc[table.device_type == "cuda"].groupby("device", sort=True)
     tables = {short_device(str(device)): prepared(rows) for device, rows in of_gpus}
     whole = prepared(table)
-    return [_judgement(claim, whole, tables) for claim in claims]
+    return [_verdicts(claim, whole, tables) for claim in claims]
 
 
-def _judgement(claim: Claim, whole: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> Judgement:
+def _verdicts(claim: Claim, whole: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> Verdicts:
     is_of_study = type(claim).judge_as_study is not Claim.judge_as_study
     shown = {gpu: without_compat(rows) if is_of_study else rows for gpu, rows in tables.items()}
     repaired = _repaired(claim, shown) if tables else claim.judge(whole)
-    return Judgement(claim.judge_as_study(whole) if is_of_study else repaired, repaired)
+    return Verdicts(claim.judge_as_study(whole) if is_of_study else repaired, repaired)
 
 
 def _repaired(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:

@@ -36,6 +36,10 @@ MEANINGS: dict[Status, str] = {
 }
 AS_STUDY, REPAIRED = "as the study has it", "with repaired code and today's kernels"
 """the names of a claim's two verdicts"""
+READINGS = {
+    AS_STUDY: "judged by its GPU, its kernels and code paths, and the masks and documents that its released code draws",
+    REPAIRED: "judged by kernels without the defects of that code, true documents, and this project's operators, named ours",
+}
 TRUSTS: dict[Trust, str] = {
     "paper": "the paper's own text",
     "second-hand": "a text about the paper",
@@ -133,7 +137,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verdicts:
     """The two verdicts of one claim."""
 
     as_study: Verdict
@@ -249,13 +253,13 @@ def status_of(observations: Sequence[Observation]) -> Status:
     return HOLDS if share == 1 else EXCEPTIONS if share >= MOSTLY else CONTRADICTED
 
 
-def summary(judgements: Iterable[Judgement]) -> str:
+def summary(claims: Iterable[Verdicts]) -> str:
     """The number of verdicts of each status: as the study has it first, then repaired for each model of GPU.
 
     "23 claims of the study, as it has them: 9 hold, 14 are open; with repaired code and today's kernels, on H100:
     12 hold, 11 are open"
     """
-    judged = list(judgements)
+    judged = list(claims)
     if not judged:
         return "No claim"
     of_gpus = [

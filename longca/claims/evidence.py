@@ -259,6 +259,14 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
+def notes(rows: pd.DataFrame, point: Point) -> str:
+    """The notes of a point's records, where the table has their column; a claim that reads them declares it."""
+    if "notes" not in rows:
+        return ""
+    own = rows.cell_id.isin(point.cell_ids) & (rows.device == point.device)
+    return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
+
+
 def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
     """A sentence where GPUs are not the study's.
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from longca.claims.as_study import DEFECTIVE
 from longca.claims.contract import Gaps
 from longca.claims.grid import HETEROGENEOUS, REGULAR
 from longca.core.units import format_length
 
-if TYPE_CHECKING:
-    from longca.claims.evidence import Point
-
 NAMELESS = ("kernel", "strategy", "mask", "direction", "heads")  # axes whose values say what they are
 OPTIONS = {"kernel": "-k", "strategy": "-c", "mask": "-m", "seqlen": "-s", "heads": "--heads", "world": "-w"}
 """axes and the options of `longca run` that choose them"""
 
 
-def missing(found: Iterable[Point], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
+class HasAxes(Protocol):
+    """A point: it has a value on each axis."""
+
+    def axis(self, name: str) -> Any:
+        """The value; None without that axis."""
+
+
+def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
     """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
 
     Args:

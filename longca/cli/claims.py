@@ -8,7 +8,7 @@ from longca.cli.options import Json, Results, print_json
 from longca.cli.records import columns_of_runs
 
 if TYPE_CHECKING:
-    from longca.claims.contract import Claim, Judgement, Verdict
+    from longca.claims.contract import Claim, Verdict, Verdicts
 
 WIDTH = 80  # columns of a terminal
 MOST_SHOWN = 12  # of exceptions and of records; `--json` has all
@@ -31,7 +31,7 @@ def command(
     and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
     from longca.claims.by_gpu import judged
-    from longca.claims.contract import MEANINGS, STUDY, all_claims, summary
+    from longca.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
     from longca.claims.evidence import COLUMNS
     from longca.core.errors import UserError
 
@@ -48,21 +48,22 @@ def command(
     asked = [claim for claim in claims if not wanted or claim.number in wanted]
     columns = dict.fromkeys((*COLUMNS, *(name for claim in asked for name in claim.columns)))
     table, problems = columns_of_runs(sources, results, tuple(columns))
-    judgements = list(zip(asked, judged(asked, table), strict=True))
+    all_verdicts = list(zip(asked, judged(asked, table), strict=True))
     if as_json:
-        print_json({"summary": summary(judgement for _, judgement in judgements), "study": STUDY, "meanings": MEANINGS,
-                    "claims": [_facts(*both) for both in judgements], "problems": [vars(problem) for problem in problems]})
+        print_json({"summary": summary(verdicts for _, verdicts in all_verdicts), "study": STUDY,
+                    "readings": READINGS, "meanings": MEANINGS, "claims": [_facts(*both) for both in all_verdicts],
+                    "problems": [vars(problem) for problem in problems]})
         return
     for problem in problems:
         print(f"skipped {problem}")
     if wanted:
-        print("\n\n".join(_whole(claim, judgement) for claim, judgement in judgements))
+        print("\n\n".join(_whole(claim, verdicts) for claim, verdicts in all_verdicts))
         return
-    meanings = "; ".join(f"{status}: {meaning}" for status, meaning in MEANINGS.items())
+    defined = [_sentence("; ".join(f"{word}: {meaning}" for word, meaning in words.items())) for words in (READINGS, MEANINGS)]
     known = f"The study: {STUDY}. Its claims are known from texts about it, since its own tables are not at hand."
-    print(*(_paragraph(text) for text in (summary(one for _, one in judgements), _sentence(meanings), known)), sep="\n")
-    for claim, judgement in judgements:
-        print("", *_rows(claim, judgement), sep="\n")
+    print(*(_paragraph(text) for text in (summary(one for _, one in all_verdicts), known, *defined)), sep="\n")
+    for claim, verdicts in all_verdicts:
+        print("", *_rows(claim, verdicts), sep="\n")
 
 
 def _predicted(wanted: set[int], as_json: bool) -> None:
@@ -92,11 +93,11 @@ def _is_number(run: str) -> bool:
     return run.isdecimal() and len(run) < 10
 
 
-def _rows(claim: "Claim", judgement: "Judgement") -> list[str]:
+def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
     """The claim with its number, its verdicts and its source, wrapped to 80 columns."""
     from longca.claims.contract import AS_STUDY, REPAIRED
 
-    first, repaired = judgement.as_study, judgement.repaired
+    first, repaired = verdicts.as_study, verdicts.repaired
     judged = f" [{first.part}]" if first.part else ""
     by_gpu = ", ".join(f"{verdict.status} on {verdict.gpu}" if verdict.gpu else verdict.status
                        for verdict in (repaired, *repaired.elsewhere))
@@ -122,20 +123,20 @@ def _paragraph(text: str, initial: str = "", indent: int = 0) -> str:
     return textwrap.fill(text, WIDTH, initial_indent=initial, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def _facts(claim: "Claim", judgement: "Judgement") -> dict[str, Any]:
+def _facts(claim: "Claim", verdicts: "Verdicts") -> dict[str, Any]:
     from dataclasses import asdict
 
     about = ("number", "name", "label", "sentence", "source", "trust", "gpus", "overturned_by")
-    return {name: getattr(claim, name) for name in about} | asdict(judgement)
+    return {name: getattr(claim, name) for name in about} | asdict(verdicts)
 
 
-def _whole(claim: "Claim", judgement: "Judgement") -> str:
+def _whole(claim: "Claim", verdicts: "Verdicts") -> str:
     """All that is known of one claim, as a few paragraphs."""
     from longca.claims.contract import STUDY
 
     parts = [("Claim", claim.sentence), ("Source", f"{_source(claim)}, {STUDY}"), ("Overturned by", claim.overturned_by)]
     lines = [f"{claim.number}. {claim.label}", *_labelled(parts)]
-    for name, verdict in judgement.named:
+    for name, verdict in verdicts.named:
         lines += ["", f"{_sentence(name)[:-1]}:", *_labelled(_of_verdict(verdict))]
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from longca.advice.many_gpus import verdicts as predicted_verdicts
 from longca.claims.by_gpu import judged as judged_by_gpu
-from longca.claims.contract import MEANINGS, STUDY, TRUSTS, Claim, Judgement, all_claims, summary
+from longca.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import Record
@@ -76,7 +76,7 @@ class Judged:
     """A claim and what the records say of it."""
 
     claim: Claim
-    judgement: Judgement
+    verdicts: Verdicts
     links: tuple[tuple[Link, ...], ...]
     """to the records behind the findings, of each verdict"""
     predicted: str = ""
@@ -167,16 +167,16 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [
-        Judged(claim, judgement, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in judgement.named),
+        Judged(claim, verdicts, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
                forecasts.get(claim.number, ""))
-        for claim, judgement in zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True)
+        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True)
     ]
-    notes = Counter(verdict.note for entry in judged for _, verdict in entry.judgement.named)
+    notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
         "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.judgement for entry in judged), "repairs": REPAIRS,
-        "meanings": MEANINGS, "study": STUDY,
+        "conclusion": summary(entry.verdicts for entry in judged), "repairs": REPAIRS,
+        "meanings": MEANINGS, "readings": READINGS, "study": STUDY,
         "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages, environments), "num_records": len(ordered), "problems": problems,
@@ -194,7 +194,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
         [[entry.claim.number, entry.claim.label, reading, verdict.gpu, verdict.status, verdict.finding,
           "; ".join(verdict.missing), " ".join(verdict.cell_ids)]
-         for entry in judged for reading, first in entry.judgement.named for verdict in (first, *first.elsewhere)]))
+         for entry in judged for reading, first in entry.verdicts.named for verdict in (first, *first.elsewhere)]))
     export(ordered, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
 

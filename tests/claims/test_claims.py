@@ -10,10 +10,10 @@ from longca.claims.contract import (
     STATUSES,
     Claim,
     Gaps,
-    Judgement,
     Observation,
     Part,
     Verdict,
+    Verdicts,
     all_claims,
     decided,
     decided_in_parts,
@@ -120,13 +120,13 @@ def test_each_gpu_is_judged_by_itself():
 
 def test_a_summary_counts_the_study_first_and_repaired_verdicts_by_gpu():
     held, contradicted, unknown = (Verdict(status, "") for status in ("holds", "contradicted", "open"))
-    first = [Judgement(held, held), Judgement(held, contradicted), Judgement(unknown, contradicted)]
+    first = [Verdicts(held, held), Verdicts(held, contradicted), Verdicts(unknown, contradicted)]
     assert summary(first) == ("3 claims, as the study has it: 2 hold, 1 is open. "
                               "With repaired code and today's kernels: 1 holds, 2 are contradicted")
     assert decided("unused").status == "open" and summary([]) == "No claim"
     both = Verdict("holds", "", cell_ids=("a",), gpu="H100", elsewhere=(Verdict("contradicted", "", cell_ids=("a",), gpu="H200"),))
     alone = Verdict("holds with exceptions", "", cell_ids=("b",), gpu="H200")
-    of_gpus = [Judgement(unknown, verdict) for verdict in (both, alone, Verdict("open", "", gpu="H100"))]
+    of_gpus = [Verdicts(unknown, verdict) for verdict in (both, alone, Verdict("open", "", gpu="H100"))]
     assert summary(of_gpus).endswith("today's kernels, on H100: 1 holds, 2 are open; "
                                      "on H200: 1 holds with exceptions, 1 is contradicted, 1 is open")
 

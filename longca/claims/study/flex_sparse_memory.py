@@ -1,8 +1,8 @@
 """Claim 13: memory of FlexAttention under block-sparse masks."""
 
-from longca.claims.as_study import notes, of_study
+from longca.claims.as_study import of_study
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, points
+from longca.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, notes, points
 from longca.core.units import format_length
 from longca.store.text import format_bytes
 

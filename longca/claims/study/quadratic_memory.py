@@ -1,8 +1,8 @@
 """Claim 4: memory of SDPA and of the naive kernel."""
 
-from longca.claims.as_study import notes, of_study
+from longca.claims.as_study import of_study
 from longca.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.claims.evidence import HETEROGENEOUS, REGULAR, STUDY_BYTES, gpu_note, held, missing, points
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, STUDY_BYTES, gpu_note, held, missing, notes, points
 from longca.core.units import format_length
 from longca.store.text import format_bytes
 
