@@ -117,6 +117,12 @@ def test_backward_of_vsa_is_judged_on_blocks_of_64_and_where_missing_points_cann
 
     assert as_study(11, both("vsa", 0.5, BLOCKS_64)).status == "holds"
     assert as_study(11, both("vsa", 0.5, BLOCKS_128)).status == "open", "these are two blocks of 64 each"
+    mixed = [both("vsa", share, params) for share, params in zip((0.5, 0.5, 0.9), ANY_DENSITY, strict=True)]
+    longer = [both("vsa", 0.5, params, seqlen=LENGTHS[1:]) for params in ANY_DENSITY]
+    assert (
+        as_study(11, *mixed).status == "open"
+        and as_study(11, *mixed, *longer).status == "holds with exceptions"
+    )
     few = as_study(11, *(both("vsa", 0.9, params) for params in ANY_DENSITY))
     assert few.status == "open" and len(few.exceptions) == 3
     more = as_study(11, *(both("vsa", 0.9, params, seqlen=LENGTHS[:2]) for params in ANY_DENSITY))

@@ -1,7 +1,7 @@
 """Claim 11: backward of block-sparse kernels."""
 
 from longca.claims.as_study import of_study
-from longca.claims.contract import MOSTLY, Claim, Part, decided_in_parts
+from longca.claims.contract import CONTRADICTED, MOSTLY, Claim, Part, decided_in_parts, status_of
 from longca.claims.evidence import MHA, gpu_note, held, missing, pairs, points, span
 
 KERNELS = {"vsa": "VSA", "vsa_triton": "VSA in Triton"}
@@ -65,7 +65,8 @@ class SparseBackward(Claim):
         found = pairs(backward, forward, "direction")
         observed = [pair.observed(pair.ratio <= MUCH, f"{kernel} backward", "forward") for pair in found]
         num_against = sum(not observation.holds for observation in observed)
-        is_open = num_asked > 0 and 0 < num_against <= (1 - MOSTLY) * num_asked and len(observed) < num_asked
+        is_contradicted = bool(observed) and status_of(observed) == CONTRADICTED
+        is_open = is_contradicted and num_against <= (1 - MOSTLY) * num_asked
         finding = (
             f"backward {KERNELS[kernel]} reaches {span(pair.ratio for pair in found)}× forward, "
             f"at most two thirds at {held(observed)}"
