@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
     "predict": {"core", "masks", "lowering", "store", "ops.band.tables.backward_rule"},
     "ranking": {"core", "store"},
-    "claims": {"core", "store", "ranking"},
+    "claims": {"core", "masks", "store", "ranking"},
     "report": {"core", "store", "ranking", "advice", "predict"},
     "paper": {"core", "ranking", "data", "masks", "store", "published", "claims", "report", "advice", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "ranking", "published", "report"},

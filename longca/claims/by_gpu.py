@@ -1,4 +1,4 @@
-"""Verdicts by records of several models of GPUs: each model is judged by itself, the study's first."""
+"""Judgements by records of several models of GPUs. With repaired code each model is judged by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.claims.contract import OPEN, Claim, Verdict
+from longca.claims.as_study import without_compat
+from longca.claims.contract import OPEN, Claim, Verdict, Verdicts
 from longca.claims.rows import STUDY_GPU, prepared
 from longca.store.text import short_device
 
@@ -14,21 +15,31 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdict]:
-    """The verdict on each claim by the records of one model of GPU; those by others are in its `elsewhere`.
+def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdicts]:
+    """Both verdicts on each claim. That as the study has it has a rule of its own for GPUs: the study's, but for
+    claims about what depends on no model.
 
-    The study's GPU decides, unless its records leave the claim open and those of another GPU do not; of
-    several others, the one with the most cells behind its verdict. Each finding names its GPU.
+    Of the repaired ones, those by other models are in `elsewhere`. The study's GPU decides, unless its records
+    leave the claim open and those of another GPU do not; of several others, the one with the most cells behind
+    its verdict. Each finding names its GPU.
 
     Args:
         table: as of `Claim.judge`, of any devices.
     """
     of_gpus = table.loc[table.device_type == "cuda"].groupby("device", sort=True)
     tables = {short_device(str(device)): prepared(rows) for device, rows in of_gpus}
-    return [_judged(claim, tables) if tables else claim.judge(table) for claim in claims]
+    whole = prepared(table)
+    return [_verdicts(claim, whole, tables) for claim in claims]
 
 
-def _judged(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:
+def _verdicts(claim: Claim, whole: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> Verdicts:
+    is_of_study = type(claim).judge_as_study is not Claim.judge_as_study
+    shown = {gpu: without_compat(rows) if is_of_study else rows for gpu, rows in tables.items()}
+    repaired = _repaired(claim, shown) if tables else claim.judge(whole)
+    return Verdicts(claim.judge_as_study(whole) if is_of_study else repaired, repaired)
+
+
+def _repaired(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:
     verdicts = [_of_gpu(claim, rows, gpu) for gpu, rows in tables.items()]
     first, *others = sorted(
         verdicts,

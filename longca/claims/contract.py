@@ -1,4 +1,9 @@
-"""The contract of claims. One file in `longca/claims/study` is one claim, and judges itself by the derived table."""
+"""The contract of claims. One file in `longca/claims/study` is one claim, and judges itself by the derived table.
+
+Each claim of the study has two verdicts. The first takes the claim as the study has it: its GPU, its kernels and
+code paths, the masks and documents that its released code draws (`longca.claims.as_study`). The second takes
+repaired code, true documents and today's kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from longca.core.plugin import Plugin, Registry
 if TYPE_CHECKING:
     import pandas as pd
 
-MOSTLY = 0.75  # share of observations: a sentence that fails more than one time in four is wrong as a rule, not in its exceptions
+MOSTLY = 0.75  # of observations: a sentence that fails more than one time in four is wrong as a rule
 
 Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
 Gpus = Literal["one GPU", "2–4 GPUs", "several nodes"]
@@ -23,6 +28,25 @@ EXCEPTIONS: Status = "holds with exceptions"
 CONTRADICTED: Status = "contradicted"
 OPEN: Status = "open"
 STATUSES: tuple[Status, ...] = (HOLDS, EXCEPTIONS, CONTRADICTED, OPEN)
+MEANINGS: dict[Status, str] = {
+    HOLDS: "all observations agree",
+    EXCEPTIONS: "at least three observations in four agree, and the others are named",
+    CONTRADICTED: "fewer agree",
+    OPEN: "nothing that decides it was measured, and the missing cells are named",
+}
+AS_STUDY, REPAIRED = "as the study has it", "with repaired code and today's kernels"
+"""the names of a claim's two verdicts"""
+READINGS = {
+    AS_STUDY: "judged by its GPU, its kernels and code paths, and the masks and documents that its released code draws",
+    REPAIRED: "judged by kernels without the defects of that code, true documents, and this project's operators, named ours",
+}
+TRUSTS: dict[Trust, str] = {
+    "paper": "the paper's own text",
+    "second-hand": "a text about the paper",
+    "reading of its code": "its released code",
+}
+"""how a claim is known"""
+STUDY = "https://arxiv.org/abs/2510.17896"
 
 
 @dataclass(frozen=True)
@@ -36,11 +60,37 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of the things that a claim says, with the observations of it."""
+
+    name: str
+    """the part in a few words: "FA3 over cuDNN" """
+    finding: str
+    """what the observations say, with numbers; without any, the reason why the part is open"""
+    observations: Sequence[Observation] = ()
+    is_open: bool = False
+    """the observations do not reach what the part is about, so that they decide nothing"""
+
+    @property
+    def status(self) -> Status:
+        return status_of(self.observations) if self.observations and not self.is_open else OPEN
+
+
+@dataclass(frozen=True)
+class PartVerdict:
+    """The judgement of one part of a claim."""
+
+    name: str
+    status: Status
+    finding: str
+
+
+@dataclass(frozen=True)
 class Gaps:
     """The points that a claim asks for and the records do not have."""
 
     texts: tuple[str, ...] = ()
-    """the points, neighbours together, and the hardware for them"""
+    """the points, neighbours together, and the hardware for them or the command that measures them"""
     absent: int = 0
     asked: int = 0
 
@@ -48,6 +98,9 @@ class Gaps:
     def judged(self) -> str:
         """The part that is there: "45 of 96 points asked for"; "" where nothing is absent."""
         return f"{self.asked - self.absent} of {self.asked} points asked for" if self.absent else ""
+
+    def __add__(self, other: Gaps) -> Gaps:
+        return Gaps(self.texts + other.texts, self.absent + other.absent, self.asked + other.asked)
 
 
 @dataclass(frozen=True)
@@ -62,24 +115,42 @@ class Verdict:
     cell_ids: tuple[str, ...] = ()
     """the records behind the finding"""
     missing: tuple[str, ...] = ()
-    """cells that the claim needs and the records do not have, and the hardware for them"""
+    """cells that the claim needs and the records do not have, and how to get them"""
     part: str = ""
     """the part of the claim that was judged; "" for all of it"""
     note: str = ""
     """what a reader must know, such as the GPU where it is not the study's"""
     gpu: str = ""
-    """the model of GPU whose records decided; "" where a claim was judged without `longca.claims.by_gpu`"""
+    """the model of GPU whose records decided; "" where the claim's own rule chose among several"""
     elsewhere: tuple[Verdict, ...] = ()
     """the verdicts by the records of other models of GPUs"""
+    parts: tuple[PartVerdict, ...] = ()
+    """the verdicts of a claim's parts; none for a claim that says one thing"""
 
     @property
     def told_elsewhere(self) -> tuple[str, ...]:
         """A sentence for each of the other GPUs: "On H200, contradicted: …"."""
-        return tuple(other.finding.replace(f"On {other.gpu}: ", f"On {other.gpu}, {other.status}: ", 1) for other in self.elsewhere)
+        return tuple(
+            other.finding.replace(f"On {other.gpu}: ", f"On {other.gpu}, {other.status}: ", 1)
+            for other in self.elsewhere
+        )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The two verdicts of one claim."""
+
+    as_study: Verdict
+    repaired: Verdict
+
+    @property
+    def named(self) -> tuple[tuple[str, Verdict], ...]:
+        """Both verdicts with their names, that which headlines count first."""
+        return (AS_STUDY, self.as_study), (REPAIRED, self.repaired)
 
 
 class Claim(Plugin, ABC):
-    """A sentence of the study that records can confirm or overturn. `label` is its short form."""
+    """A sentence that records can confirm or overturn. `label` is its short form."""
 
     number: int
     """its place in the list: 1 to 23 are the study's"""
@@ -98,11 +169,19 @@ class Claim(Plugin, ABC):
 
     @abstractmethod
     def judge(self, table: pd.DataFrame) -> Verdict:
-        """The verdict of these records, of one model of GPU; `longca.claims.by_gpu.judged` divides those of several.
+        """The verdict with repaired code and today's kernels, by records of one model of GPU.
 
         Args:
             table: `longca.store.table.derived` of the records, of one study or of several; these columns at least.
         """
+
+    def judge_as_study(self, table: pd.DataFrame) -> Verdict:
+        """The verdict as the study has it. For a claim that is not the study's, that of `judge`.
+
+        Args:
+            table: as of `judge`, of all GPUs: `longca.claims.as_study.of_study` takes the rows that count.
+        """
+        return self.judge(table)
 
 
 def all_claims() -> list[Claim]:
@@ -121,55 +200,114 @@ def decided(finding: str, *parts: Sequence[Observation], missing: Gaps = Gaps(),
         part: the part of the claim that was judged; by default as much as is not missing.
         is_open: they do not reach what the claim is about, so that they decide nothing.
     """
-    observations = [one for those in parts for one in those]
+    observations = [observation for group in parts for observation in group]
     if not observations:
         return Verdict(OPEN, "No record says anything about it", missing=missing.texts, note=note)
-    status: Status = OPEN if is_open else STATUSES[max(STATUSES.index(status_of(those)) for those in parts if those)]
-    against = tuple(one.text for one in observations if not one.holds)
-    ids = dict.fromkeys(cell_id for one in observations for cell_id in one.cell_ids)
-    return Verdict(status, finding, against, tuple(ids), missing.texts, part or missing.judged, note)
+    status: Status = OPEN if is_open else _worst(status_of(group) for group in parts if group)
+    return Verdict(status, finding, _against(observations), _cell_ids(observations), missing.texts,
+                   part or missing.judged, note)
+
+
+def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "", lead: str = "") -> Verdict:
+    """The verdict of a claim that says several things: the worst of its parts that are not open.
+
+    Where some parts fail and others do not, those that fail come first: "Fails: …; holds: …; open: …".
+
+    Args:
+        missing: what the claim asks for besides.
+        part: the part of the claim that was judged; by default the names of the parts that are not open, if any
+            is, and as much of the points as is not missing.
+        lead: words before the finding, where those of the parts are short.
+    """
+    judged = [one for one in parts if one.status != OPEN]
+    observations = [observation for one in parts for observation in one.observations]
+    names = ", ".join(one.name for one in judged) if 0 < len(judged) < len(parts) else ""
+    return Verdict(
+        _worst(one.status for one in judged) if judged else OPEN,
+        f"{lead}: {_finding(parts)}" if lead else _capital(_finding(parts)),
+        _against(observations),
+        _cell_ids(observations),
+        missing.texts,
+        part or "; ".join(filter(None, (names, missing.judged if observations else ""))),
+        note,
+        parts=tuple(PartVerdict(one.name, one.status, one.finding) for one in parts) if len(parts) > 1 else (),
+    )
 
 
 def in_parts(*parts: tuple[str, Sequence[Observation]], is_open: bool = False) -> str:
     """The finding of a claim that says several things, from the finding and the observations of each.
 
-    Where some of them fail and others do not, those that fail come first and all say which they are: "Fails: …; holds: …". A part that
-    nothing was observed of says so itself, last.
-
     Args:
         is_open: as of `decided`; then no part fails or holds.
     """
-    known = [(status_of(those), text) for text, those in parts if those]
-    unknown = [text for text, those in parts if not those]
-    fail = [text for status, text in known if status == CONTRADICTED]
-    rest = {status: [text for other, text in known if other == status] for status in (EXCEPTIONS, HOLDS)}
-    if fail and any(rest.values()) and not is_open:
-        known_texts = [f"fails: {', '.join(fail)}", *(f"{status}: {', '.join(texts)}" for status, texts in rest.items() if texts)]
-    else:
-        known_texts = [text for _, text in known]
-    whole = "; ".join([*known_texts, *unknown])
-    return whole[:1].upper() + whole[1:]
+    known = [(status_of(group), text) for text, group in parts if group]
+    unknown = [text for text, group in parts if not group]
+    if is_open:
+        known = [(HOLDS, text) for _, text in known]
+    return _capital("; ".join([*_by_status(known), *unknown]))
 
 
 def status_of(observations: Sequence[Observation]) -> Status:
     """The verdict of observations of one thing; there is at least one."""
-    share = sum(one.holds for one in observations) / len(observations)
+    share = sum(observation.holds for observation in observations) / len(observations)
     return HOLDS if share == 1 else EXCEPTIONS if share >= MOSTLY else CONTRADICTED
 
 
-def summary(verdicts: Iterable[Verdict]) -> str:
-    """The number of verdicts of each status, for each model of GPU by itself; what does not occur is left out.
+def summary(claims: Iterable[Verdicts]) -> str:
+    """The number of verdicts of each status: as the study has it first, then repaired for each model of GPU.
 
-    "23 claims, on H100: 9 hold, 4 hold with exceptions, 3 are contradicted, 7 are open; on H200: 12 hold, 11 are open"
+    "23 claims of the study, as it has them: 9 hold, 14 are open; with repaired code and today's kernels, on H100:
+    12 hold, 11 are open"
     """
-    found = list(verdicts)
-    of_gpus = [{one.gpu: one.status for one in (verdict, *verdict.elsewhere) if one.gpu and one.cell_ids} for verdict in found]
-    gpus = dict.fromkeys(gpu for statuses in of_gpus for gpu in statuses)
-    parts = [f"on {gpu}: {_counts(statuses.get(gpu, OPEN) for statuses in of_gpus)}" for gpu in gpus]
-    claims = f"{len(found)} claim{'' if len(found) == 1 else 's'}"
-    if not found:
+    judged = list(claims)
+    if not judged:
         return "No claim"
-    return f"{claims}, {'; '.join(parts)}" if parts else f"{claims}: {_counts(verdict.status for verdict in found)}"
+    of_gpus = [
+        {verdict.gpu: verdict.status for verdict in (one.repaired, *one.repaired.elsewhere)
+         if verdict.gpu and verdict.cell_ids}
+        for one in judged
+    ]
+    gpus = dict.fromkeys(gpu for statuses in of_gpus for gpu in statuses)
+    repaired = [f"on {gpu}: {_counts(statuses.get(gpu, OPEN) for statuses in of_gpus)}" for gpu in gpus]
+    first = f"{len(judged)} claim{'' if len(judged) == 1 else 's'}, {AS_STUDY}: " + \
+        _counts(one.as_study.status for one in judged)
+    rest = "; ".join(repaired) if repaired else _counts(one.repaired.status for one in judged)
+    return f"{first}. {_capital(REPAIRED)}{',' if repaired else ':'} {rest}"
+
+
+def _finding(parts: Sequence[Part]) -> str:
+    known = [(one.status, one.finding) for one in parts if one.status != OPEN]
+    unknown = [one.finding for one in parts if one.status == OPEN]
+    if not known:
+        return "; ".join(unknown) or "no record says anything about it"
+    return "; ".join([*_by_status(known), *([f"open: {', '.join(unknown)}"] if unknown else [])])
+
+
+def _by_status(known: Sequence[tuple[Status, str]]) -> list[str]:
+    """The findings; where some fail and others do not, those that fail first, and all with their status."""
+    texts: dict[Status, list[str]] = {
+        status: [text for other, text in known if other == status] for status in (CONTRADICTED, EXCEPTIONS, HOLDS)
+    }
+    if not texts[CONTRADICTED] or len(texts[CONTRADICTED]) == len(known):
+        return [text for _, text in known]
+    words = {CONTRADICTED: "fails", EXCEPTIONS: EXCEPTIONS, HOLDS: HOLDS}
+    return [f"{words[status]}: {', '.join(those)}" for status, those in texts.items() if those]
+
+
+def _worst(statuses: Iterable[Status]) -> Status:
+    return STATUSES[max(STATUSES.index(status) for status in statuses)]
+
+
+def _against(observations: Iterable[Observation]) -> tuple[str, ...]:
+    return tuple(observation.text for observation in observations if not observation.holds)
+
+
+def _cell_ids(observations: Iterable[Observation]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(cell_id for observation in observations for cell_id in observation.cell_ids))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _counts(statuses: Iterable[Status]) -> str:

@@ -6,7 +6,6 @@ Whether one rate is above another, `longca.ranking` says.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,8 +13,19 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.claims.contract import Gaps, Observation
-from longca.claims.rows import MEASURED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
+from longca.claims.as_study import STAND_INS
+from longca.claims.contract import Observation
+from longca.claims.gaps import missing as missing
+from longca.claims.grid import DENSE as DENSE
+from longca.claims.grid import GQA as GQA
+from longca.claims.grid import HETEROGENEOUS as HETEROGENEOUS
+from longca.claims.grid import LENGTHS as LENGTHS
+from longca.claims.grid import MHA as MHA
+from longca.claims.grid import REGULAR as REGULAR
+from longca.claims.grid import STRATEGIES as STRATEGIES
+from longca.claims.grid import STUDY_BYTES as STUDY_BYTES
+from longca.claims.grid import STUDY_PEAK
+from longca.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from longca.ranking.table import COLUMNS as OF_RANKING
@@ -28,20 +38,10 @@ if TYPE_CHECKING:
 
     from longca.ranking import Resolutions
 
-REGULAR = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window")
-HETEROGENEOUS = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window",
-                 "block_causal_document")
-DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask")  # the study's seven; as its cuDNN, this one keeps its plans
-STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
-GQA, MHA = "64:8", "64:64"  # the study's heads
-LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
-STUDY_PEAK = 989  # TFLOP/s, of config/hardware.yaml
-STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there, whatever the GPU here
-
 _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
              "num_kv_heads", "head_dim", "dtype", "direction")
 _NUMBERS = (RATE, "absolute_peak_bytes", "moved_bytes", "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out",
-            "error_dq", "density", "peak_tflops", "num_nodes")
+            "error_dq", "error_dk", "error_dv", "density", "peak_tflops", "num_nodes")
 COLUMNS = tuple(dict.fromkeys((*_IDENTITY, *_NUMBERS, *RANKED_BY, *OF_RANKING, "cell_id", "seed", "status", "reason", "device_type")))
 """the columns of the derived table from which points are made"""
 Wanted = Any  # a value, several values, or a predicate
@@ -92,6 +92,11 @@ class Point:
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
 
     @property
+    def name(self) -> str:
+        """Its method as texts name it; this project's stand-ins are named as such."""
+        return f"{self.method} (ours)" if self.kernel in STAND_INS else self.method
+
+    @property
     def params(self) -> dict[str, str]:
         """Parameters of the mask, as text."""
         return dict(part.split("=", 1) for part in self.mask_params.split(", ") if part)
@@ -130,6 +135,10 @@ class Point:
     def of_seeds(self, seeds: Collection[int]) -> Point:
         return replace(self, cells=tuple(cell for cell in self.cells if cell.seed in seeds),
                        played=tuple(one for one in self.played if one.seed in seeds))
+
+    def axis(self, name: str) -> Any:
+        """Its value of an axis: a field, `heads`, or a parameter of its mask as text; None without that parameter."""
+        return getattr(self, name) if name in _FIELDS else self.params.get(name)
 
     @property
     def ok_seeds(self) -> set[int]:
@@ -187,10 +196,10 @@ class Pair:
         return mean_lead([self.lead, replace(other, first=other.second, second=other.first).lead]).order == "more"
 
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
-        """It as an observation; names default to the methods'."""
+        """It as an observation; names default to the points'."""
         show = format_bytes if self.column.endswith("bytes") else number
         one, other = (show(point.value(self.column)) for point in (self.first, self.second))
-        names = first or self.first.method, second or self.second.method
+        names = first or self.first.name, second or self.second.name
         text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
 
@@ -205,7 +214,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     """
     table = prepared(table)
     direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
-    keep = table[ROLE] != ""
+    keep = table[ROLE].isin((OWN, PLAYED))
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
     chosen = table[keep]
@@ -214,7 +223,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     identities = zip(*(chosen[name] for name in _IDENTITY), strict=True)
     facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, chosen[MEASURED], chosen[ROLE], numbers, strict=True)
     for identity, (cell_id, seed, status, reason, measurement, role, values) in zip(identities, facts, strict=True):
-        if role == "own":
+        if role == OWN:
             groups[identity][0].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True)), measurement))
         elif measurement is not None:
             groups[identity][1].append(measurement)
@@ -223,7 +232,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
                    played=tuple({one.seed: one for one in played}.values()), resolutions=known)
              for identity, (cells, played) in groups.items() if cells]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
-    return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
+    return [point for point in found if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())]
 
 
 def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = RATE) -> list[Pair]:
@@ -250,25 +259,12 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
-def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> Gaps:
-    """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
-
-    Args:
-        found: points of any status.
-        axes: as `points` takes them; each a sequence of values.
-    """
-    there = {tuple(_of(point, name) for name in axes) for point in found}
-    asked = list(itertools.product(*axes.values()))
-    absent = [combination for combination in asked
-              if tuple(str(value) if name not in _FIELDS else value for name, value in zip(axes, combination, strict=True)) not in there]
-    merged = [tuple((value,) for value in combination) for combination in absent]
-    for axis in range(len(axes)):
-        together: dict[tuple[Any, ...], list[Any]] = {}
-        for combination in merged:
-            together.setdefault(combination[:axis] + combination[axis + 1:], []).extend(combination[axis])
-        merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
-    texts = ("; ".join(_told(name, values) for name, values in zip(axes, combination, strict=True)) for combination in merged)
-    return Gaps(tuple(f"{text} (needs {gpus})" for text in texts), len(absent), len(asked))
+def notes(rows: pd.DataFrame, point: Point) -> str:
+    """The notes of a point's records, where the table has their column; a claim that reads them declares it."""
+    if "notes" not in rows:
+        return ""
+    own = rows.cell_id.isin(point.cell_ids) & (rows.device == point.device)
+    return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
 
 
 def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
@@ -355,21 +351,8 @@ def _several(wanted: Wanted) -> bool:
     return isinstance(wanted, Collection) and not isinstance(wanted, str)
 
 
-def _of(point: Point, name: str) -> Any:
-    return getattr(point, name) if name in _FIELDS else point.params.get(name)
-
-
 def _fits(value: Any, wanted: Callable[[Any], bool] | Any) -> bool:
     if callable(wanted):
         return value is not None and bool(wanted(value))
     options = list(wanted) if _several(wanted) else [wanted]
     return value in options or (value is not None and str(value) in [str(option) for option in options])
-
-
-def _told(name: str, values: Sequence[Any]) -> str:
-    if name == "mask":
-        kinds = {"regular masks": REGULAR, "heterogeneous masks": HETEROGENEOUS}
-        whole = {kind: masks for kind, masks in kinds.items() if set(masks) <= set(values)}
-        return ", ".join([*whole, *(value for value in values if not any(value in masks for masks in whole.values()))])
-    told = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
-    return f"{told} ranks" if name == "world" else told if name in _FIELDS else f"{name} {told}"

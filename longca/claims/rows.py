@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.cell import AS_RELEASED
 from longca.ranking.table import ABSENT, counted, is_played, measurements, resolutions_of
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY_GPU = "H100"
+STUDY_GPU, STUDY_DEVICE = "H100", "NVIDIA H100 80GB HBM3"
+"""the study's GPU: its model, and the exact one"""
 ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
-"""what `prepared` adds: columns with "own", "played" (in a play-off) or "", and with the measurement; and an
-attribute with the resolutions"""
+"""what `prepared` adds: columns with the role of a row and with its measurement; and an attribute with the
+resolutions"""
+OWN, PLAYED, RELEASED, NO_ROLE = "own", "played", "released", ""
+"""the roles: the row of a cell, of a play-off, of a kernel as released (never ranked), and of nothing asked"""
 
 
 def prepared(table: pd.DataFrame) -> pd.DataFrame:
@@ -22,12 +26,16 @@ def prepared(table: pd.DataFrame) -> pd.DataFrame:
 
     if ROLE in table:
         return table
-    asked = (table.device_type == "cuda") & is_ranked(table) & (table.status != ABSENT)
-    rows = table.loc[asked]
-    roles = counted(rows).map({True: "own", False: ""})
-    roles[is_played(rows)] = "played"
-    measured = pd.Series(measurements(rows), index=rows.index, dtype=object)
-    added = {ROLE: roles.reindex(table.index, fill_value=""), MEASURED: measured.reindex(table.index)}
-    found = pd.concat([table, pd.DataFrame(added)], axis=1)
+    tried = (table.device_type == "cuda") & (table.status != ABSENT)
+    rows = table.loc[tried & is_ranked(table)]
+    released = table.loc[tried & table.kernel.astype(str).str.startswith(AS_RELEASED)]
+    roles = counted(rows).map({True: OWN, False: NO_ROLE})
+    roles[is_played(rows)] = PLAYED
+    all_roles = pd.Series(NO_ROLE, index=table.index).mask(table.index.isin(rows.index), roles)
+    all_roles[released.index] = counted(released).map({True: RELEASED, False: NO_ROLE})
+    asked = table.loc[all_roles != NO_ROLE]
+    measured = pd.Series(measurements(asked), index=asked.index, dtype=object)
+    added = pd.DataFrame({ROLE: all_roles, MEASURED: measured.reindex(table.index)})
+    found = pd.concat([table, added], axis=1)
     found.attrs[RESOLUTIONS] = resolutions_of(rows)
     return found

@@ -8,9 +8,9 @@ from longca.cli.options import Json, Results, print_json
 from longca.cli.records import columns_of_runs
 
 if TYPE_CHECKING:
-    from longca.claims.contract import Claim, Verdict
+    from longca.claims.contract import Claim, Verdict, Verdicts
 
-WIDTH, VERDICT = 80, 12  # columns of a terminal, and of them for the verdict
+WIDTH = 80  # columns of a terminal
 MOST_SHOWN = 12  # of exceptions and of records; `--json` has all
 
 
@@ -27,12 +27,11 @@ def command(
 ) -> None:
     """Judge the study's claims by records.
 
-    Says which hold, which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
+    Each has two verdicts: as the study has it, and with repaired code and today's kernels. Says which hold, which do not,
+    and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
-    import textwrap
-
     from longca.claims.by_gpu import judged
-    from longca.claims.contract import all_claims, summary
+    from longca.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
     from longca.claims.evidence import COLUMNS
     from longca.core.errors import UserError
 
@@ -49,18 +48,22 @@ def command(
     asked = [claim for claim in claims if not wanted or claim.number in wanted]
     columns = dict.fromkeys((*COLUMNS, *(name for claim in asked for name in claim.columns)))
     table, problems = columns_of_runs(sources, results, tuple(columns))
-    verdicts = list(zip(asked, judged(asked, table), strict=True))
+    all_verdicts = list(zip(asked, judged(asked, table), strict=True))
     if as_json:
-        print_json({"summary": summary(verdict for _, verdict in verdicts), "claims": [_facts(*both) for both in verdicts],
+        print_json({"summary": summary(verdicts for _, verdicts in all_verdicts), "study": STUDY,
+                    "readings": READINGS, "meanings": MEANINGS, "claims": [_facts(*both) for both in all_verdicts],
                     "problems": [vars(problem) for problem in problems]})
         return
     for problem in problems:
         print(f"skipped {problem}")
     if wanted:
-        print("\n\n".join(_whole(claim, verdict) for claim, verdict in verdicts))
-    else:
-        print(textwrap.fill(summary(verdict for _, verdict in verdicts), WIDTH))
-        print("", *(_row(claim, verdict) for claim, verdict in verdicts), sep="\n")
+        print("\n\n".join(_whole(claim, verdicts) for claim, verdicts in all_verdicts))
+        return
+    defined = [_sentence("; ".join(f"{word}: {meaning}" for word, meaning in words.items())) for words in (READINGS, MEANINGS)]
+    known = f"The study: {STUDY}. Its claims are known from texts about it, since its own tables are not at hand."
+    print(*(_paragraph(text) for text in (summary(one for _, one in all_verdicts), known, *defined)), sep="\n")
+    for claim, verdicts in all_verdicts:
+        print("", *_rows(claim, verdicts), sep="\n")
 
 
 def _predicted(wanted: set[int], as_json: bool) -> None:
@@ -90,42 +93,68 @@ def _is_number(run: str) -> bool:
     return run.isdecimal() and len(run) < 10
 
 
-def _row(claim: "Claim", verdict: "Verdict") -> str:
-    """Number, verdict and finding, wrapped to 80 columns."""
+def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
+    """The claim with its number, its verdicts and its source, wrapped to 80 columns."""
+    from longca.claims.contract import AS_STUDY, REPAIRED
+
+    first, repaired = verdicts.as_study, verdicts.repaired
+    judged = f" [{first.part}]" if first.part else ""
+    by_gpu = ", ".join(f"{verdict.status} on {verdict.gpu}" if verdict.gpu else verdict.status
+                       for verdict in (repaired, *repaired.elsewhere))
+    texts = [f"{_sentence(AS_STUDY)[:-1]}: {first.status}. {_sentence(first.finding + judged)}",
+             f"{_sentence(REPAIRED)[:-1]}: {by_gpu}.", f"Source: {_source(claim)}."]
+    return [_paragraph(claim.sentence, f"{claim.number:>2}  ", 4), *(_paragraph(text, " " * 4, 4) for text in texts)]
+
+
+def _source(claim: "Claim") -> str:
+    """The source of a claim and how it is known."""
+    from longca.claims.contract import TRUSTS
+
+    return f"{claim.source} ({TRUSTS[claim.trust]})"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
+
+
+def _paragraph(text: str, initial: str = "", indent: int = 0) -> str:
     import textwrap
-    from itertools import zip_longest
 
-    left, right = textwrap.wrap(verdict.status, VERDICT), textwrap.wrap(_finding(verdict), WIDTH - VERDICT - 6, break_on_hyphens=False)
-    lines = zip_longest([str(claim.number)], left, right, fillvalue="")
-    return "\n".join(f"{number:>2}  {status:{VERDICT}}  {finding}".rstrip() for number, status, finding in lines)
+    return textwrap.fill(text, WIDTH, initial_indent=initial, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def _finding(verdict: "Verdict") -> str:
-    """The finding, and the part of the claim that it is about; then the verdicts of other GPUs."""
-    own = f"{verdict.finding} [{verdict.part}]" if verdict.part else verdict.finding
-    return ". ".join((own, *verdict.told_elsewhere))
-
-
-def _facts(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
+def _facts(claim: "Claim", verdicts: "Verdicts") -> dict[str, Any]:
     from dataclasses import asdict
 
     about = ("number", "name", "label", "sentence", "source", "trust", "gpus", "overturned_by")
-    return {name: getattr(claim, name) for name in about} | asdict(verdict)
+    return {name: getattr(claim, name) for name in about} | asdict(verdicts)
 
 
-def _whole(claim: "Claim", verdict: "Verdict") -> str:
+def _whole(claim: "Claim", verdicts: "Verdicts") -> str:
     """All that is known of one claim, as a few paragraphs."""
-    import textwrap
+    from longca.claims.contract import STUDY
 
-    parts = [("Claim", claim.sentence), ("Source", f"{claim.source} ({claim.trust})"), ("Verdict", verdict.status),
-             ("Judged", verdict.part), ("Finding", verdict.finding), ("Note", verdict.note),
-             *(("Elsewhere", text) for text in verdict.told_elsewhere),
-             *_list("Against it" if verdict.status != "open" else "Against so far", verdict.exceptions), *_list("Missing", verdict.missing),
-             ("Overturned by", claim.overturned_by), ("Evidence", _evidence(verdict))]
-    lines = [f"{claim.number}. {claim.label}"]
-    lines += [textwrap.fill(text, WIDTH, initial_indent=f"{name:15}", subsequent_indent=" " * 15, break_on_hyphens=False)
-              for name, text in parts if text]
+    parts = [("Claim", claim.sentence), ("Source", f"{_source(claim)}, {STUDY}"), ("Overturned by", claim.overturned_by)]
+    lines = [f"{claim.number}. {claim.label}", *_labelled(parts)]
+    for name, verdict in verdicts.named:
+        lines += ["", f"{_sentence(name)[:-1]}:", *_labelled(_of_verdict(verdict))]
     return "\n".join(lines)
+
+
+def _of_verdict(verdict: "Verdict") -> "list[tuple[str, str]]":
+    """Labels and texts of one verdict."""
+    from longca.claims.contract import MEANINGS, OPEN
+
+    against = "Against it" if verdict.status != OPEN else "Against so far"
+    parts = [f"{part.name}: {part.status}. {part.finding}" for part in verdict.parts]
+    return [("Verdict", f"{verdict.status} ({MEANINGS[verdict.status]})"), ("Judged", verdict.part),
+            ("Finding", verdict.finding), *_list("Parts", tuple(parts)), ("Note", verdict.note),
+            *(("Elsewhere", text) for text in verdict.told_elsewhere), *_list(against, verdict.exceptions),
+            *_list("Missing", verdict.missing), ("Evidence", _evidence(verdict))]
+
+
+def _labelled(parts: "list[tuple[str, str]]") -> list[str]:
+    return [_paragraph(text, f"{name:15}", 15) for name, text in parts if text]
 
 
 def _list(name: str, texts: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from longca.advice.many_gpus import verdicts as predicted_verdicts
 from longca.claims.by_gpu import judged as judged_by_gpu
-from longca.claims.contract import Claim, Verdict, all_claims, summary
+from longca.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import Record
@@ -76,11 +76,16 @@ class Judged:
     """A claim and what the records say of it."""
 
     claim: Claim
-    verdict: Verdict
-    links: tuple[Link, ...]
-    """to the records behind the finding"""
+    verdicts: Verdicts
+    links: tuple[tuple[Link, ...], ...]
+    """to the records behind the findings, of each verdict"""
     predicted: str = ""
-    """what is predicted of it for many GPUs; never part of the verdict"""
+    """what is predicted of it for many GPUs; never part of a verdict"""
+
+    @property
+    def known(self) -> str:
+        """How the claim is known: "a text about the paper"."""
+        return TRUSTS[self.claim.trust]
 
 
 @dataclass(frozen=True)
@@ -160,14 +165,19 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
                    run_pages(folder, table.study), folder / DATA)
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
-    verdicts = list(zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True))
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
-    judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids), forecasts.get(claim.number, "")) for claim, verdict in verdicts]
+    judged = [
+        Judged(claim, verdicts, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
+               forecasts.get(claim.number, ""))
+        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True)
+    ]
+    notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
         "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS,
-        "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
+        "conclusion": summary(entry.verdicts for entry in judged), "repairs": REPAIRS,
+        "meanings": MEANINGS, "readings": READINGS, "study": STUDY,
+        "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages, environments), "num_records": len(ordered), "problems": problems,
         "devices": devices(table.loc[table.status == "ok"]),
@@ -181,9 +191,10 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
-        ["number", "label", "gpu", "status", "finding", "missing", "cell_ids"],
-        [[entry.claim.number, entry.claim.label, verdict.gpu, verdict.status, verdict.finding, "; ".join(verdict.missing),
-          " ".join(verdict.cell_ids)] for entry in judged for verdict in (entry.verdict, *entry.verdict.elsewhere)]))
+        ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
+        [[entry.claim.number, entry.claim.label, reading, verdict.gpu, verdict.status, verdict.finding,
+          "; ".join(verdict.missing), " ".join(verdict.cell_ids)]
+         for entry in judged for reading, first in entry.verdicts.named for verdict in (first, *first.elsewhere)]))
     export(ordered, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
 

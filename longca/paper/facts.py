@@ -62,7 +62,7 @@ def _density(pattern: Pattern, seqlen: int, corpus: str) -> float:
 
 
 @dataclass(frozen=True)
-class Part:
+class CoveragePart:
     """Cells of one part of the grid, and how many of them one model of GPU has measured."""
 
     gpu: str
@@ -81,7 +81,7 @@ class Part:
 class Coverage:
     """The parts of the grid, and what they say together."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[CoveragePart, ...]
     finding: str
 
 
@@ -99,9 +99,10 @@ def coverage(table: pd.DataFrame) -> Coverage:
     return Coverage(parts, f"Of the study's grid, records settle on {'; on '.join(words)}")
 
 
-def _parts(rows: pd.DataFrame, gpu: str, by_part: dict[str, list[str]]) -> list[Part]:
+def _parts(rows: pd.DataFrame, gpu: str, by_part: dict[str, list[str]]) -> list[CoveragePart]:
     settled, timed = set(rows.cell_id), set(rows.cell_id[rows.status == "ok"])
-    return [Part(gpu, PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids))) for name, ids in by_part.items()]
+    return [CoveragePart(gpu, PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
+            for name, ids in by_part.items()]
 
 
 def _listed(words: list[str]) -> str:

@@ -13,7 +13,8 @@ from tests.records import record
 
 GIB = 1 << 30
 NUMBERS = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "absolute_peak_bytes", "moved_bytes", "formula_bytes",
-           "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "density")
+           "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq",
+           "error_dk", "error_dv", "density")
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longca.claims.contract import all_claims
+from longca.claims.contract import STUDY, all_claims
 from longca.cli.claims import command
 from longca.core.cell import Cell
 from longca.store.columns import COLUMNS
@@ -32,27 +32,39 @@ def records(tmp_path: Path) -> Path:
 def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
     done = longca("claims", records)
     assert done.returncode == 0, done.stderr
-    first, *lines = done.stdout.splitlines()
-    assert re.fullmatch(r"23 claims, on H200: 2 hold, 21 are open", first), first
-    assert all(len(line) <= 80 for line in lines)
-    assert [int(line[:2]) for line in lines if line[:2].strip()] == list(range(1, 24))
+    first, *claims = done.stdout.split("\n\n")
+    text = " ".join(first.split())
+    assert text.startswith("23 claims, as the study has it: ") and "on H200: 2 hold, 21 are open" in text
+    assert "contradicted: fewer agree" in text and STUDY in text, "words and the study are where the verdicts are"
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert [int(claim[:2]) for claim in claims] == list(range(1, 24))
+    for claim, told in zip(all_claims(), claims, strict=True):
+        told = " ".join(told.split())
+        assert claim.sentence in told and f"Source: {claim.source} (a text about the paper)." in told
+        assert "As the study has it: " in told and "With repaired code and today's kernels: " in told
 
 
 def test_one_claim_is_shown_whole(longca, records):
     told = longca("claims", 2, records).stdout
     assert told == longca("claims", "--number", 2, records).stdout
-    parts = ("2. On FULL", "Verdict        holds", "Judged         4 of 10 points", "FA3 is at 1.1", "flashmask; 64:8",
+    first, study, repaired = told.split("\n\n")
+    assert first.startswith("2. On FULL") and STUDY in first
+    assert study.startswith("As the study has it:\nVerdict        open (nothing that decides it was measured")
+    parts = ("Verdict        holds (all observations agree)", "Judged         4 of 12 points", "FA3 is at 1.1", "flashmask; 64:8",
              "Evidence       4 cells")
-    assert all(part in told for part in parts), told
+    assert all(part in repaired for part in parts), told
     assert "and 1 more" not in told and all(len(line) <= 80 for line in told.splitlines())
 
 
 def test_json_has_everything(longca, records):
     found = json.loads(longca("claims", records, "--json").stdout)
-    assert found["summary"].startswith("23 claims") and len(found["claims"]) == 23
+    assert found["summary"].startswith("23 claims") and len(found["claims"]) == 23 and found["study"] == STUDY
     second = found["claims"][1]
-    assert second["status"] == "holds" and set(second["cell_ids"]) == {one.cell_id for one in _records()}
-    assert {"sentence", "source", "gpus", "overturned_by", "finding", "exceptions", "missing", "part", "note"} <= second.keys()
+    assert second["as_study"]["status"] == "open" and second["repaired"]["status"] == "holds"
+    assert set(second["repaired"]["cell_ids"]) == {one.cell_id for one in _records()}
+    assert {"sentence", "source", "trust", "gpus", "overturned_by"} <= second.keys()
+    for verdict in (second["as_study"], second["repaired"]):
+        assert {"status", "finding", "exceptions", "missing", "part", "parts", "note", "gpu"} <= verdict.keys()
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from longca.claims.contract import AS_STUDY, MEANINGS, REPAIRED, STUDY, all_claims
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.paper.build import build_paper, exhibits
@@ -42,9 +43,21 @@ def test_no_exhibit_fails(text: str) -> None:
 
 def test_it_begins_with_what_the_claims_say(text: str) -> None:
     lead = re.search(r'<p class="lead">([^<]*)', text)
-    assert lead is not None and re.match(r"23 claims: .*open", lead[1])
+    assert lead is not None and re.match(r"23 claims, as the study has it: .*open", lead[1])
     for claim in Registry("claim").load_all():
         assert f'id="claim-{claim.number}"' in text
+
+
+def test_each_claim_has_both_verdicts_and_says_how_it_is_known(text: str, page: Path) -> None:
+    section = text.partition('<section id="claims">')[2].partition("</section>")[0]
+    assert f'href="{STUDY}"' in section and all(meaning in section for meaning in MEANINGS.values())
+    articles = section.split("<article")[1:]
+    for claim, article in zip(all_claims(), articles, strict=True):
+        assert f"Known from a text about the paper: {claim.source}.".replace("'", "&#39;") in article
+        assert "As the study has it: " in article and "With repaired code and today&#39;s kernels: " in article
+    with (page.parent / "data/claims.csv").open() as file:
+        readings = [(row["number"], row["reading"]) for row in csv.DictReader(file)]
+    assert readings[:2] == [("1", AS_STUDY), ("1", REPAIRED)] and len(readings) == 2 * len(articles)
 
 
 def test_all_masks_and_repairs_are_there(text: str) -> None:

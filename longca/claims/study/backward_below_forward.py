@@ -1,10 +1,12 @@
 """Claim 5: backward beside forward, of dense kernels."""
 
-from longca.claims.contract import Claim, Observation, decided, in_parts
+from longca.claims.as_study import STUDY_DENSE, of_study, stand_in
+from longca.claims.contract import Claim, Observation, Part, decided_in_parts
 from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, gpu_note, held, missing, pairs, points, span
 from longca.store.text import number
 
 DOCUMENTS = {"full": "full_document", "causal": "causal_document"}
+MASKS = tuple(mask for both in DOCUMENTS.items() for mask in both)
 
 
 class BackwardBelowForward(Claim):
@@ -18,23 +20,35 @@ class BackwardBelowForward(Claim):
     overturned_by = "Backward is level with forward on more than a quarter of the points, or keeps a larger share on documents"
 
     def judge(self, table):
-        masks = [mask for both in DOCUMENTS.items() for mask in both]
-        asked = points(table, ok=False, kind="kernel", kernel=DENSE, mask=masks, heads=(GQA, MHA))
+        asked = self._asked(table, DENSE)
+        return decided_in_parts(*self._parts(asked), note=gpu_note(asked), missing=self._missing(asked, DENSE, ""))
+
+    def judge_as_study(self, table):
+        asked = self._asked(of_study(table), STUDY_DENSE)
+        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"),
+                                missing=self._missing(asked, STUDY_DENSE, "as-study"))
+
+    def _asked(self, table, kernels):
+        return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA))
+
+    def _missing(self, asked, kernels, study):
+        return missing(asked, self.gpus, study=study, kernel=kernels, mask=MASKS, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd"))
+
+    def _parts(self, asked):
         found = pairs([point for point in asked if point.direction == "bwd"],
                       [point for point in asked if point.direction == "fwd"], "direction")
-        below = [pair.observed(pair.order == "less", f"{pair.first.kernel} backward", "forward") for pair in found]
+        below = [pair.observed(pair.order == "less", f"{pair.first.name} backward", "forward") for pair in found]
         shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in found}
         gaps = [self._gap(pair, shares[DOCUMENTS[mask], setting]) for (mask, setting), pair in shares.items()
                 if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares]
-        finding = in_parts((f"backward is slower at {held(below)} ({span(pair.ratio for pair in found)}× forward)", below),
-                           (f"documents widen the gap at {held(gaps)}", gaps))
-        return decided(finding, below, gaps, note=gpu_note(asked),
-                       missing=missing(asked, self.gpus, kernel=DENSE, mask=masks, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd")))
+        yield Part("backward below forward",
+                   f"backward is slower at {held(below)} ({span(pair.ratio for pair in found)}× forward)", below)
+        yield Part("a wider gap on documents", f"documents widen the gap at {held(gaps)}", gaps)
 
     def _setting(self, point):
         return point.device, point.kernel, point.seqlen, point.heads, point.head_dim, point.dtype
 
     def _gap(self, whole, documents):
-        text = (f"{whole.first.kernel} keeps {number(documents.ratio, 2)} of forward on {documents.first.where}, "
+        text = (f"{whole.first.name} keeps {number(documents.ratio, 2)} of forward on {documents.first.where}, "
                 f"{number(whole.ratio, 2)} on {whole.first.mask}")
         return Observation(text, whole.is_above(documents), documents.first.cell_ids + documents.second.cell_ids)

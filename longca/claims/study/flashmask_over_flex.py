@@ -1,7 +1,11 @@
 """Claim 7: FlashMask beside FlexAttention."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.as_study import STAND_INS, stand_in
+from longca.claims.contract import Claim, Gaps, Part, decided_in_parts
 from longca.claims.evidence import GQA, HETEROGENEOUS, LENGTHS, gpu_note, held, missing, pairs, points, span
+from longca.claims.regular import is_heterogeneous
+
+NEEDED = "Paddle's FlashMask beside FlexAttention on the six heterogeneous masks, 1K to 48K, both directions"
 
 
 class FlashmaskOverFlex(Claim):
@@ -14,14 +18,21 @@ class FlashmaskOverFlex(Claim):
     overturned_by = "FlexAttention is level or faster on more than a quarter of the points"
 
     def judge(self, table):
-        asked = points(table, ok=False, kind="kernel", kernel=("flashmask", "flex"), mask=HETEROGENEOUS)
+        tried = points(table, ok=False, kind="kernel", kernel=("flashmask", "flex"), mask=HETEROGENEOUS)
+        asked = [point for point in tried if is_heterogeneous(point)]
         found = pairs([point for point in asked if point.kernel == "flashmask"],
                       [point for point in asked if point.kernel == "flex"], "kernel")
-        observed = [pair.observed(pair.order == "more") for pair in found]
-        told = ", ".join(f"{span(ratios)}× {word}" for direction, word in (("fwd", "forward"), ("bwd", "backward"))
-                         if (ratios := [pair.ratio for pair in found if pair.first.direction == direction]))
-        finding = f"FlashMask is faster at {held(observed)}: {told}"
-        note = f"{gpu_note(asked)} FlashMask is this project's Triton operator, not Paddle's kernel."
-        return decided(finding, observed, note=note.strip(),
-                       missing=missing(asked, self.gpus, kernel=("flashmask", "flex"), mask=HETEROGENEOUS, heads=[GQA], seqlen=LENGTHS,
-                                       direction=("fwd", "bwd")))
+        note = f"{gpu_note(asked)} FlashMask is {STAND_INS['flashmask']}."
+        lacking = missing(tried, self.gpus, kernel=("flashmask", "flex"), mask=HETEROGENEOUS, heads=[GQA], seqlen=LENGTHS,
+                          direction=("fwd", "bwd"))
+        return decided_in_parts(*self._parts(found), note=note.strip(), missing=lacking)
+
+    def judge_as_study(self, table):
+        texts = (f"{NEEDED} (needs {self.gpus} and an adapter for Paddle)",)
+        return decided_in_parts(stand_in("flashmask", "FlashMask"), missing=Gaps(texts))
+
+    def _parts(self, found):
+        for direction, word in (("fwd", "forward"), ("bwd", "backward")):
+            own = [pair for pair in found if pair.first.direction == direction]
+            observed = [pair.observed(pair.order == "more") for pair in own]
+            yield Part(word, f"{word} FlashMask (ours) is faster at {held(observed)} ({span(pair.ratio for pair in own)}×)", observed)

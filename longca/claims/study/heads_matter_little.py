@@ -1,10 +1,12 @@
 """Claim 12: KV heads that several query heads share."""
 
-from longca.claims.contract import Claim, decided, in_parts
+from longca.claims.as_study import FORMS, of_study, stand_in
+from longca.claims.contract import Claim, Part, decided_in_parts
 from longca.claims.evidence import DENSE, GQA, MHA, gpu_note, held, missing, pairs, points, span
 from longca.store.text import percent
 
 KERNELS = (*DENSE, "vsa", "vsa_triton", "fa2_sparse", "flashinfer")  # the study's
+ONLY_MHA = ("vsa", "vsa_triton")  # these take no shared KV heads
 LITTLE = 0.1  # of the rate
 
 
@@ -19,12 +21,21 @@ class HeadsMatterLittle(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, heads=(GQA, MHA))
+        lacking = missing(asked, self.gpus, kernel=KERNELS, heads=(GQA, MHA), seqlen=(32768,), direction=("fwd",))
+        return decided_in_parts(*self._parts(asked), note=gpu_note(asked), missing=lacking)
+
+    def judge_as_study(self, table):
+        kernels = [kernel for kernel in FORMS if kernel not in ONLY_MHA]
+        asked = points(of_study(table), ok=False, kind="kernel", kernel=kernels, heads=(GQA, MHA))
+        lacking = missing(asked, self.gpus, study="as-study", kernel=kernels, heads=(GQA, MHA), seqlen=(32768,), direction=("fwd",))
+        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"), stand_in("fa2_sparse", "FA2-Sparse"),
+                                missing=lacking)
+
+    def _parts(self, asked):
         few, many = ([point for point in asked if point.heads == heads] for heads in (GQA, MHA))
         rates, memory = pairs(few, many, "heads"), pairs(few, many, "heads", column="absolute_peak_bytes")
-        little = [pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{pair.first.method} {GQA}", MHA) for pair in rates]
-        less = [pair.observed(pair.ratio < 1, f"{pair.first.method} {GQA} bytes", MHA) for pair in memory]
+        little = [pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{pair.first.name} {GQA}", MHA) for pair in rates]
+        less = [pair.observed(pair.ratio < 1, f"{pair.first.name} {GQA} bytes", MHA) for pair in memory]
         ratios = span(pair.ratio for pair in rates)
-        finding = in_parts((f"rates with 8 KV heads are at {ratios}× those with 64, within {percent(LITTLE)} at {held(little)}", little),
-                           (f"memory is less at {held(less)}", less))
-        return decided(finding, little, less, note=gpu_note(asked),
-                       missing=missing(asked, self.gpus, kernel=KERNELS, heads=(GQA, MHA), seqlen=(32768,), direction=("fwd",)))
+        yield Part("rates", f"rates with 8 KV heads are at {ratios}× those with 64, within {percent(LITTLE)} at {held(little)}", little)
+        yield Part("memory", f"memory is less at {held(less)}", less)

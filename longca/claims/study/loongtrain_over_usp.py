@@ -1,11 +1,15 @@
 """Claim 18: LoongTrain beside USP."""
 
-from longca.claims.contract import Claim, decided, in_parts
+from longca.claims.as_study import without_compat
+from longca.claims.contract import Claim, Part, decided_in_parts
 from longca.claims.evidence import gpu_note, held, missing, pairs, points, reach, span
+from longca.claims.schedules import lacking, not_here
 
 FEWEST = 4  # ranks: on fewer neither is a hybrid
-WINDOWS = 32  # ranks: with eight in each Ulysses group, the fewest whose ring has more than one window, all that sets the two apart
+# ranks: with eight in each Ulysses group, the fewest whose ring has several windows, which tell the two apart
+WINDOWS = 32
 WORLDS = (32, 64, 96)
+FEW_RANKS = f"Below {WINDOWS} ranks the two differ in their groups of ranks, not in windows."
 MASKS = ("full", "causal", "full_document", "causal_document")  # the study's
 
 
@@ -19,19 +23,50 @@ class LoongtrainOverUsp(Claim):
     overturned_by = "On 32 GPUs or more USP is level forward, or LoongTrain is faster backward"
 
     def judge(self, table):
-        asked = points(table, ok=False, kind="cp", strategy=("loongtrain", "usp"), mask=MASKS, world=lambda ranks: ranks >= FEWEST)
-        found = pairs([point for point in asked if point.strategy == "loongtrain"],
-                      [point for point in asked if point.strategy == "usp"], "strategy")
-        most = max((pair.first.world for pair in found), default=0)
-        if most >= WINDOWS:
+        asked = points(
+            without_compat(table),
+            ok=False,
+            kind="cp",
+            strategy=("loongtrain", "usp"),
+            mask=MASKS,
+            world=lambda ranks: ranks >= FEWEST,
+        )
+        found = pairs(
+            [point for point in asked if point.strategy == "loongtrain"],
+            [point for point in asked if point.strategy == "usp"],
+            "strategy",
+        )
+        few = max((pair.first.world for pair in found), default=0) < WINDOWS
+        if not few:
             found = [pair for pair in found if pair.first.world >= WINDOWS]
         forward = [pair for pair in found if pair.first.direction == "fwd"]
         backward = [pair for pair in found if pair.first.direction == "bwd"]
         ahead = [pair.observed(pair.order == "more") for pair in forward]
         level = [pair.observed(pair.order != "more") for pair in backward]
-        finding = in_parts((f"LoongTrain is ahead forward at {held(ahead)} ({span(pair.ratio for pair in forward)}× USP)", ahead),
-                           (f"it is not ahead backward at {held(level)} ({span(pair.ratio for pair in backward)}×)", level),
-                           is_open=most < WINDOWS)
-        return decided(finding, ahead, level, is_open=most < WINDOWS, part=reach([pair.first for pair in found]) if most < WINDOWS else "",
-                       missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
-                       note=f"Below {WINDOWS} ranks the two differ in their groups of ranks, not in windows. {gpu_note(asked)}".strip())
+        parts = [
+            Part(
+                "forward",
+                f"LoongTrain is ahead forward at {held(ahead)} ({span(pair.ratio for pair in forward)}× USP)",
+                ahead,
+                few,
+            ),
+            Part(
+                "backward",
+                f"it is not ahead backward at {held(level)} ({span(pair.ratio for pair in backward)}×)",
+                level,
+                few,
+            ),
+        ]
+        measured = [
+            part if part.observations else Part(part.name, f"{part.name} is not measured") for part in parts
+        ]
+        return decided_in_parts(
+            *measured,
+            part=reach([pair.first for pair in found]) if few and found else "",
+            missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
+            note=" ".join(filter(None, (FEW_RANKS, gpu_note(asked)))),
+        )
+
+    def judge_as_study(self, table):
+        gaps = lacking([], "usp", "loongtrain", masks=MASKS, strategies=())
+        return decided_in_parts(not_here("USP", "LoongTrain"), missing=gaps)

@@ -2,12 +2,16 @@
 
 from collections import defaultdict
 
-from longca.claims.contract import Claim, Observation, decided, in_parts, status_of
-from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, span
+from longca.claims.as_study import STUDY_DENSE, of_study, stand_in
+from longca.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, missing, points, span
 from longca.store.text import number
 
+MASKS = (*REGULAR, *HETEROGENEOUS)
 SEVERAL = 2.0  # best mask over worst: the weakest reading of "several times"
 FEWEST_MASKS = 6  # the regular ones; fewer say little about masks
+LEAD = f"Masks differ by (cases of {number(SEVERAL, 1)}×)"
+COUNTED = "Sliding windows have the FLOPs that the study counted: those of one side, while both sides run."
 
 
 class MasksDecide(Claim):
@@ -20,30 +24,40 @@ class MasksDecide(Claim):
     overturned_by = "For more than a quarter of kernels and lengths all masks lie within a factor of two"
 
     def judge(self, table):
-        masks = (*REGULAR, *HETEROGENEOUS)
-        asked = points(table, ok=False, kind="kernel", kernel=DENSE, mask=masks, heads=(GQA, MHA), seqlen=LENGTHS)
+        asked = self._asked(table, DENSE)
+        return decided_in_parts(*self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=self._missing(asked, DENSE, ""))
+
+    def judge_as_study(self, table):
+        asked = self._asked(of_study(table), STUDY_DENSE)
+        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"), lead=LEAD,
+                                note=COUNTED if asked else "", missing=self._missing(asked, STUDY_DENSE, "as-study"))
+
+    def _asked(self, table, kernels):
+        return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS)
+
+    def _missing(self, asked, kernels, study):
+        return missing(asked, self.gpus, study=study, kernel=kernels, mask=MASKS, heads=[GQA], seqlen=LENGTHS,
+                       direction=("fwd", "bwd"))
+
+    def _parts(self, asked):
+        """A part for each kernel: some may differ over masks where others do not."""
         groups = defaultdict(list)
         for point in asked:
             if point.ok:
                 groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
-        ranked = [sorted(group, key=lambda one: one.rate) for group in groups.values() if len(group) >= FEWEST_MASKS]
-        observed = [self._observed(group) for group in ranked]
-        kernels: dict[str, list[tuple[float, Observation]]] = defaultdict(list)
-        for group, one in zip(ranked, observed, strict=True):
-            kernels[group[0].kernel].append((group[-1].rate / group[0].rate, one))
-        alike: dict[str, list[str]] = defaultdict(list)  # verdict → its kernels: those that differ over masks, and those that do not
-        for kernel, those in sorted(kernels.items()):
-            alike[status_of([one for _, one in those])].append(kernel)
-        return decided(in_parts(*(self._part(names, kernels) for names in alike.values())), observed, note=gpu_note(asked),
-                       missing=missing(asked, self.gpus, kernel=DENSE, mask=masks, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd")))
-
-    def _part(self, names, kernels):
-        those = [one for name in names for _, one in kernels[name]]
-        ratios = ", ".join(f"{name} {span(ratio for ratio, _ in kernels[name])}×" for name in names)
-        return f"masks differ by {number(SEVERAL, 2)}× or more at {held(those, 'case')} ({ratios})", those
+        ranked = [sorted(group, key=lambda point: point.rate) for group in groups.values()]
+        for kernel in dict.fromkeys(point.kernel for point in asked):
+            own = [group for group in ranked
+                   if group[0].kernel == kernel and len({point.mask for point in group}) >= FEWEST_MASKS]
+            observed = [self._observed(group) for group in own]
+            name = own[0][0].name if own else kernel
+            ratios = span(group[-1].rate / group[0].rate for group in own)
+            least = sum(one.holds for one in observed)
+            told = f"{name} {ratios}× ({least} of {len(own)})" if own else f"{name} with fewer than {FEWEST_MASKS} masks"
+            yield Part(name, told, observed)
 
     def _observed(self, group):
         worst, best = group[0], group[-1]
-        text = (f"{best.kernel} {best.size}: {number(best.rate)} on {best.mask}, "
+        text = (f"{best.name} {best.size}: {number(best.rate)} on {best.mask}, "
                 f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)")
         return Observation(text, best.rate >= SEVERAL * worst.rate, best.cell_ids + worst.cell_ids)
