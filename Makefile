@@ -63,7 +63,7 @@ dry-run: setup
 
 # after a change of pyproject.toml: resolve all dependencies again, with hashes, for every platform
 lock: setup
-	uv pip compile pyproject.toml --extra dev --extra tokenizers --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra lab --extra dev --extra tokenizers --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
 	python -m tools.torch_locks
 	echo 'pip-audit cyclonedx-bom' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \
