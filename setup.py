@@ -62,7 +62,7 @@ def copy_records(package):
         target = package / PART / name
         target.parent.mkdir(parents=True, exist_ok=True)
         kept = table.select([column for column in COLUMNS if column in table.column_names])
-        pq.write_table(kept, target, compression="zstd", compression_level=19, write_page_checksum=True)
+        pq.write_table(kept, target, compression="zstd", compression_level=12, write_page_checksum=True)
         lines.append(f"{sha256(target)}  {PART}/{name}\n")
     (package / VERIFIED).write_text(known + "".join(lines), encoding="utf-8")
 
