@@ -1,4 +1,4 @@
-"""What a wheel holds beside the package: `config` and the project's own records, as `longca/shipped`.
+"""What a wheel holds beside the package: `config`, the project's own records and its commit, as `longca/shipped`.
 
 All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders. Records keep
 each whole record, and of the columns that follow from it those that commands read without decoding records.
@@ -6,15 +6,18 @@ each whole record, and of the columns that follow from it those that commands re
 
 import hashlib
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PART = "shipped"  # longca.core.checkout.SHIPPED
 RECORDS_OF = ("h100", "h200")  # longca.store.load.COMMITTED_OF
+COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
 VERIFIED = "store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
@@ -38,6 +41,15 @@ class BuildWhole(build_py):
             shutil.rmtree(package / PART, ignore_errors=True)
             copy_config(package / PART / "config")
             copy_records(package)
+            write_commit(package / PART)
+
+
+class SourcesWithCommit(sdist):
+    """Writes down the commit beside the sources, which have no Git."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
 
 
 def copy_config(to):
@@ -67,8 +79,21 @@ def copy_records(package):
     (package / VERIFIED).write_text(known + "".join(lines), encoding="utf-8")
 
 
+def write_commit(folder):
+    """The commit that is built, as `longca.core.checkout.COMMIT` describes it; nothing where neither Git nor a file tells it."""
+    described = (ROOT / COMMIT).read_text(encoding="utf-8") if (ROOT / COMMIT).is_file() else ""
+    if (ROOT / ".git").exists():
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude", "*", "--dirty"]
+        try:
+            described = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            described = ""
+    if described.strip():
+        (folder / COMMIT).write_text(described, encoding="utf-8")
+
+
 def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-setup(cmdclass={"build_py": BuildWhole})
+setup(cmdclass={"build_py": BuildWhole, "sdist": SourcesWithCommit})

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
 COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
-COMMIT_FILE = "COMMIT"  # the same as a file in the root: bundles have it
+COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
 MARK = Path("config/studies")  # a folder that has it is a project
-SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config` and the project's own records, as setup.py puts them there
+SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config`, the project's own records and COMMIT, as setup.py puts them there
 
 
 @functools.cache
 def source() -> Source:
-    """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else the file `COMMIT`."""
+    """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else a file `COMMIT`."""
     from longca.core.record import Source
 
     sha, dirty = _commit(ROOT)
@@ -54,8 +54,9 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     if not told and (root / ".git").exists():
         status, sha = git(root, "status", "--porcelain", "--untracked-files=no"), git(root, "rev-parse", "HEAD")
         return (None, None) if status is None or sha is None else (sha, bool(status))
-    if not told and (root / COMMIT_FILE).is_file():
-        told = (root / COMMIT_FILE).read_text(encoding="utf-8").strip()
+    written = next((path for folder in (root, SHIPPED) if (path := folder / COMMIT_FILE).is_file()), None)
+    if not told and written is not None:
+        told = written.read_text(encoding="utf-8").strip()
     return (told.removesuffix(DIRTY), told.endswith(DIRTY)) if told else (None, None)
 
 

@@ -131,8 +131,8 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
         UserError: no image is for that model.
     """
     if not names():
-        raise UserError("There is no image for the jobs", why=ELSEWHERE, todo="Set image in config/config.yaml to a file or to "
-                        "docker://NAME@sha256:…, or `containers: off` in config/site.yaml")
+        raise UserError("There is no image for the jobs", why=ELSEWHERE, todo="Set `containers: off` in config/site.yaml, or image in "
+                        "config/config.yaml to one that has longca in it: a file, or docker://NAME@sha256:…")
     if on_cpu:
         return "cpu"
     if not gpu_model:

@@ -18,6 +18,7 @@ from longca.store.load import committed
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
+SHA = "0a" * 20
 MOST_BYTES = 10_000_000
 SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CITATION.cff", "Snakefile", "config", "workflow",
            "longca", "requirements.lock", "torch.lock", "torch-cpu.lock")
@@ -63,6 +64,7 @@ def built(folder: Path) -> Path:
         (source / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, source / path.relative_to(ROOT))
     (source / "config/site.yaml").write_text("account: somebody\n")
+    (source / "COMMIT").write_text(f"{SHA}-dirty\n")
     code = "from setuptools.build_meta import build_sdist; build_sdist('.')"
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
     [archive] = source.glob("longca-*.tar.gz")
@@ -124,9 +126,11 @@ def test_what_it_holds(wheel: Path):
 
 
 def test_it_is_the_one_that_runs(environment: Path, away: Path):
-    code = "import longca, longca.core.checkout as c; print(longca.__file__, c.ROOT, c.is_checkout(), c.origin())"
-    said = ran(environment, away, "python", "-c", code).stdout
-    assert said.startswith(str(environment.parent)) and str(ROOT) not in said and "False" in said and "shipped" in said
+    code = "import longca, longca.core.checkout as c; print(longca.__file__, c.ROOT, c.is_checkout(), c.origin(), c.described(c.source()))"
+    package, root, is_checkout, origin, commit = ran(environment, away, "python", "-c", code).stdout.split()
+    assert Path(package).is_relative_to(environment.parent) and not Path(root).is_relative_to(ROOT)
+    assert (is_checkout, origin) == ("False", f"{Path(package).parent}/shipped")
+    assert commit == f"{SHA}-dirty", "records name the code that the wheel was built from"
 
 
 @pytest.mark.parametrize(("command", "part"), READING)
