@@ -5,6 +5,7 @@
 # make test-images, test-images-all  builds the CPU image and measures in it; the Hopper image as well
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
 # make test-commands                 the commands that README and guides name, as they stand there
+# make test-wheel   the wheel in a virtual environment of its own: every command, away from this checkout
 # make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
 SEED ?= 0
@@ -15,7 +16,7 @@ ARGS ?=
 NOTED ?= python -m tools.checks $@ $(if $(strip $(filter-out --save,$(ARGS)) $(filter-out 100,$(KILLS))),part,whole) --
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report paper test test-all test-chaos test-commands test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report paper test test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
@@ -38,6 +39,10 @@ test-chaos: setup
 # the rest of what pages name is run elsewhere, or is listed as not run: tests/commands/elsewhere.yaml
 test-commands: setup
 	@python -m pytest tests/commands -m 'commands and not slow' --durations=5 $(ARGS)
+
+# the wheel, in an environment of its own away from this checkout
+test-wheel: setup
+	@python -m pytest tests/wheel -m 'wheel and not slow' $(ARGS)
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
@@ -63,7 +68,7 @@ dry-run: setup
 
 # after a change of pyproject.toml: resolve all dependencies again, with hashes, for every platform
 lock: setup
-	uv pip compile pyproject.toml --extra dev --extra tokenizers --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra lab --extra dev --extra tokenizers --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
 	python -m tools.torch_locks
 	echo 'pip-audit cyclonedx-bom' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \

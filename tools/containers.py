@@ -91,7 +91,8 @@ def _leave_out(names: set[str], lock: Path) -> None:
 def own_dependencies() -> list[str]:
     """What longca itself needs inside an image."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [needed for needed in project["dependencies"] if not needed.startswith(NOT_INSIDE)]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["lab"]]
+    return [needed for needed in wanted if not needed.startswith(NOT_INSIDE)]
 
 
 def source_file(package: str, version: str) -> tuple[str, str]:

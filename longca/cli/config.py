@@ -17,13 +17,12 @@ def group() -> None:
 @app.command()
 def show(as_json: Json = False) -> None:
     """Show each setting with the file or variable that it comes from, and the folders in use."""
-    from longca.core.checkout import in_project
+    from longca.core.checkout import studies_folder
     from longca.core.config import settings
     from longca.core.plugin import PACKAGE_ROOT, plugin_folders
-    from longca.core.study import STUDIES
 
     found = settings()
-    folders: dict[str, Any] = {"package": PACKAGE_ROOT, "studies": in_project(STUDIES).absolute(), "plug-ins": plugin_folders()}
+    folders: dict[str, Any] = {"package": PACKAGE_ROOT, "studies": studies_folder().absolute(), "plug-ins": plugin_folders()}
     results = next(setting.value for setting in found if setting.name == "results").absolute()
     if as_json:
         print_json({"settings": {name: {"value": value, "origin": origin} for name, value, origin in found},

@@ -19,12 +19,14 @@ MOST_SHOWN = 40
 def list_images(as_json: Json = False) -> None:
     """List the images that can be built, and which are here."""
     from longca.images.image import locate
-    from longca.images.recipe import load_recipe, names
+    from longca.images.recipe import ELSEWHERE, load_recipe, names
 
     rows = [{"name": recipe.name, "here": locate(recipe.name).file.exists(), "base": recipe.base.image, "python": recipe.python,
              "about": recipe.about} for recipe in map(load_recipe, names())]
     if as_json:
         print_json(rows)
+    elif not rows:
+        print(f"No image can be built here: {ELSEWHERE}.")
     else:
         print_table(f"{len(rows)} images", list(rows[0]), [["yes" if value is True else "no" if value is False else value
                                                             for value in row.values()] for row in rows])

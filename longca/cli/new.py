@@ -10,6 +10,7 @@ from longca.cli.options import Json, print_filled, print_json
 TEMPLATES = ("kernel", "mask", "strategy", "figure")
 WHAT = {"kernel": "attention in plain torch", "mask": "a causal window and the first tokens", "strategy": "a gather of the keys that each "
         "rank needs", "figure": "time against length", "function": "attention in plain torch, as a function"}
+TESTS = "python -m pytest"  # of contracts: a checkout has them
 NEXT = {  # the next commands, with what they answer
     "kernel": (("longca bench {file}", "right? how fast, beside others?"),
                ("python -m pytest tests/kernels/test_contract_kernels.py -k {name}", "all masks and layouts")),
@@ -34,6 +35,7 @@ def command(
 
     The file passes its contract tests as it is. Nothing is overwritten.
     """
+    from longca.core.checkout import is_checkout
     from longca.core.errors import UserError, unknown
 
     if kind not in TEMPLATES:
@@ -44,7 +46,8 @@ def command(
     template = "function" if function else kind
     file = _write(kind, name, to, function=function)
     plugins = None if function else to.resolve()
-    commands = [(line.format(file=file, name=name), answer) for line, answer in NEXT[template]]
+    commands = [(line.format(file=file, name=name), answer) for line, answer in NEXT[template]
+                if is_checkout() or not line.startswith(TESTS)]
     if as_json:
         print_json({"file": file, "plugins": plugins, "next": [line for line, _ in commands]})
         return

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.core.checkout import home_of_results, in_project, project_root
+from longca.core.checkout import home_of_results, project_root, studies_folder
 from longca.core.config import Config, load_config
 from longca.core.errors import escaped
 from longca.core.plugin import Registry
 from longca.core.schema import parse
 from longca.core.select import Selection
-from longca.core.study import STUDIES, Study, load_study
+from longca.core.study import Study, load_study
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def _studies() -> list[str]:
-    return sorted(path.stem for path in in_project(STUDIES).glob("*.yaml"))
+    return sorted(path.stem for path in studies_folder().glob("*.yaml"))
 
 
 def _names(kind: str) -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.cli.options import open_study
-from longca.core.checkout import in_project
-from longca.core.study import STUDIES, load_study
+from longca.core.checkout import studies_folder
+from longca.core.study import load_study
 from longca.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns
 
 if TYPE_CHECKING:
@@ -124,4 +124,4 @@ def _from_here(path: Path) -> Path:
 
 def _title(name: str) -> str:
     """The title of the study with this name; the name itself if there is no such study here."""
-    return load_study(name).title or name if (in_project(STUDIES) / f"{name}.yaml").exists() else name
+    return load_study(name).title or name if (studies_folder() / f"{name}.yaml").exists() else name

@@ -1,4 +1,7 @@
-"""The version of this code, of the package and of its Git checkout; and the project, the folder whose `config` is in force."""
+"""The version of this code, of the package and of its Git checkout; and the project, the folder whose `config` is in force.
+
+A wheel is used away from any checkout. It holds a copy of the checkout's `config` and records inside of the package.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ if TYPE_CHECKING:
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
 COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
-COMMIT_FILE = "COMMIT"  # the same as a file in the root: bundles have it
+COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
 MARK = Path("config/studies")  # a folder that has it is a project
+SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config`, the project's own records and COMMIT, as setup.py puts them there
 
 
 @functools.cache
 def source() -> Source:
-    """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else the file `COMMIT`."""
+    """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else a file `COMMIT`."""
     from longca.core.record import Source
 
     sha, dirty = _commit(ROOT)
@@ -50,13 +54,14 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     if not told and (root / ".git").exists():
         status, sha = git(root, "status", "--porcelain", "--untracked-files=no"), git(root, "rev-parse", "HEAD")
         return (None, None) if status is None or sha is None else (sha, bool(status))
-    if not told and (root / COMMIT_FILE).is_file():
-        told = (root / COMMIT_FILE).read_text(encoding="utf-8").strip()
+    written = next((path for folder in (root, SHIPPED) if (path := folder / COMMIT_FILE).is_file()), None)
+    if not told and written is not None:
+        told = written.read_text(encoding="utf-8").strip()
     return (told.removesuffix(DIRTY), told.endswith(DIRTY)) if told else (None, None)
 
 
 def project_root() -> Path:
-    """The working folder or the nearest one above it that is a project; else the checkout of the package; else the working folder.
+    """The working folder or the nearest one above it that is a project; else `origin`.
 
     It is `Path()` for the working folder, so that messages name files as the user would.
     """
@@ -66,12 +71,34 @@ def project_root() -> Path:
     above = next((folder for folder in here.parents if (folder / MARK).is_dir()), None)
     if above is not None:
         return above
-    return ROOT if (ROOT / MARK).is_dir() else Path()
+    return origin() or Path()
+
+
+def origin() -> Path | None:
+    """The folder with the `config` and the records that this longca came with: its checkout, or what its wheel holds.
+
+    None for a package that was copied out of both.
+    """
+    return next((folder for folder in (ROOT, SHIPPED) if (folder / MARK).is_dir()), None)
+
+
+def is_checkout() -> bool:
+    """True where the package lies in a checkout, a copy of one or an unpacked bundle; False for an installed wheel."""
+    return (ROOT / MARK).is_dir()
+
+
+IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; away from a checkout in the working folder
 
 
 def in_project(path: Path) -> Path:
     """The place of a file or folder of the project."""
     return project_root() / path
+
+
+def studies_folder() -> Path:
+    """The project's `config/studies`. Where it has none, since its `config` is another program's, that of `origin`."""
+    own, root = in_project(MARK), origin()
+    return own if own.is_dir() or root is None else root / MARK
 
 
 def home_of_results() -> Path:

@@ -1,6 +1,7 @@
 """Errors for the user: something that they gave cannot be used. Their text is safe to print, whatever was given."""
 
 import difflib
+import importlib.util
 import operator
 import re
 import unicodedata
@@ -11,6 +12,9 @@ MOST_OF_VALUE = 250  # characters of a value in quotes
 MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
 MOST_COMPARED = 100  # characters of a name that may be meant by another one
+
+LAB = frozenset({"jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pynvml", "rich", "snakemake", "typer"})
+"""modules of the extra `lab` in pyproject.toml, which `pip install longca` leaves out"""
 
 _QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")  # not from the end of one value to the begin of the next
 
@@ -138,3 +142,28 @@ def whole_number(what: str, value: Any, least: int = 1) -> int:
     if number < least:
         raise UserError(f"{what} is {value!r}", todo=f"Give a whole number of at least {least}")
     return number
+
+
+def missing(what: str, module: str) -> UserError:
+    """The error for something that needs a module of the extra `lab`: "longca.load needs pandas, which is not installed"."""
+    return UserError(f"{what} needs {module}, which is not installed", todo='`pip install "longca[lab]"` brings it')
+
+
+def check_installed(what: str, *modules: str) -> None:
+    """Raise the error of `missing` for the first of these modules that is not installed."""
+    for module in modules:
+        if not _is_installed(module):
+            raise missing(what, module)
+
+
+def missing_of(error: ImportError, what: str) -> UserError | None:
+    """The error of `missing` for an import that failed; None where it asked for no module of the extra `lab`."""
+    module = (error.name or "").partition(".")[0]
+    return missing(what, module) if module in LAB and not _is_installed(module) else None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a finder refuses it
+        return False

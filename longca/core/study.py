@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
-from longca.core.checkout import in_project
+from longca.core.checkout import studies_folder
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.playoff.repeats import RepeatRules
 from longca.core.playoff.rules import PlayoffRules
@@ -250,11 +250,11 @@ class Study(Frozen):
 
 
 def study_path(name_or_path: str, folder: Path | None = None) -> Path:
-    """The file of the study of that name in `config/studies`, or that path itself."""
+    """The file of the study of that name in `studies_folder`, or that path itself."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         return path
-    folder = in_project(STUDIES) if folder is None else folder
+    folder = studies_folder() if folder is None else folder
     path = folder / f"{name_or_path}.yaml"
     if not path.exists():
         raise unknown("study", name_or_path, [file.stem for file in folder.glob("*.yaml")],

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError, unknown
+from longca.core.errors import UserError, missing, unknown
 from longca.core.reading import DOCUMENT, UNPACKED
 
 JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".parquet",)
@@ -146,7 +146,7 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UserError("Parquet files need pyarrow", todo="`pip install pyarrow`") from error
+        raise missing("A Parquet file", "pyarrow") from error
     try:
         schema = pyarrow.parquet.read_schema(path)
         if column not in schema.names:

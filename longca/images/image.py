@@ -7,12 +7,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from longca.core.checkout import IMAGES
 from longca.core.errors import UserError
-from longca.core.plugin import PACKAGE_ROOT
-from longca.images.recipe import names
+from longca.images.recipe import ELSEWHERE, names
 from longca.store.files import replace_file
 
-IMAGES = PACKAGE_ROOT.parent / "images"
 SIF_MAGIC, SIF_ARCH = slice(32, 41), slice(45, 47)  # places in its header
 SIF_ARCHS = {"x86_64": b"02", "aarch64": b"04"}
 PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
@@ -68,7 +67,9 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
     """
     if not image.file.is_file():
         if image.wanted not in names() and "://" not in image.wanted:
-            raise UserError(f"There is no image '{image.wanted}'", why=f"it is neither a file nor one of {', '.join(names())}")
+            known = names()
+            why = f"it is neither a file nor one of {', '.join(known)}" if known else f"there is no such file, and {ELSEWHERE}"
+            raise UserError(f"There is no image '{image.wanted}'", why=why)
         raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
     stamped = _read(image.stamp)
     if stamped is not None and not thorough and _untouched(image):

@@ -10,6 +10,7 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
 CONTAINERS = PACKAGE_ROOT.parent / "containers"
+ELSEWHERE = "an installed longca has no recipes; they are in a checkout"
 DEFAULT = "hopper-cu130"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 
@@ -99,10 +100,18 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in CONTAINERS.glob("*/image.yaml"))
 
 
+def no_recipe(name: str) -> UserError:
+    """The error for an image that no recipe has."""
+    known = names()
+    if not known:
+        return UserError(f"Image '{name}' cannot be built here", why=ELSEWHERE, todo="Give a file, or docker://NAME@sha256:…")
+    return unknown("image", name, known, todo="Images are the folders in containers/; a file or a URL can be given, too")
+
+
 def load_recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UserError if there is none, or it is not valid."""
     if name not in names():
-        raise unknown("image", name, names(), todo="Images are the folders in containers/; a file or a URL can be given, too")
+        raise no_recipe(name)
     return parse(Recipe, {"name": name, **_merged(name)}, f"containers/{name}/image.yaml")
 
 
@@ -121,6 +130,9 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
     Raises:
         UserError: no image is for that model.
     """
+    if not names():
+        raise UserError("There is no image for the jobs", why=ELSEWHERE, todo="Set `containers: off` in config/site.yaml, or image in "
+                        "config/config.yaml to one that has longca in it: a file, or docker://NAME@sha256:…")
     if on_cpu:
         return "cpu"
     if not gpu_model:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca.core.config import load_config
-from longca.core.errors import UserError
+from longca.core.errors import UserError, check_installed
 from longca.core.study import load_study
 from longca.store.columns import COLUMNS
 from longca.store.load import FILES, committed, holds_records
@@ -39,8 +39,9 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
         repeats: also the rows of cells that were measured a second time, whose column `repeat` is true.
 
     Raises:
-        UserError: there is no such study or file, or no record in it.
+        UserError: there is no such study or file, or no record in it; or the extra `lab` is not installed.
     """
+    check_installed("longca.load", "pandas", "pyarrow")
     places = [_place(source) for source in sources] or committed()
     if not places:
         raise UserError("This longca has no records of its own", todo="Give a study, a folder of results, or files of records")

@@ -5,9 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from longca.core.checkout import in_project
+from longca.core.checkout import in_project, origin
 from longca.core.errors import UserError, unknown
-from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
 HARDWARE = Path("config/hardware.yaml")
@@ -103,12 +102,13 @@ class Hardware(Frozen):
 
 
 def hardware_files() -> list[Path]:
-    """The file that `load_hardware` reads by itself: the one in the project's `config`, else the one beside the package; or none."""
-    return [folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()][:1]
+    """The file that `load_hardware` reads by itself: the one in the project's `config`, else the one that came with longca; or none."""
+    root = origin()
+    return [path for path in (in_project(HARDWARE), *([root / HARDWARE] if root else [])) if path.exists()][:1]
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
-    """The file in the project's `config`, or else the one beside the package. Without both, no GPU is known.
+    """The file in the project's `config`, or else the one that came with longca. Without both, no GPU is known.
 
     Raises:
         UserError: the file is not valid, or lists a name twice.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.core.cell import LATER_FIELDS
+from longca.core.checkout import ROOT, origin
 from longca.core.errors import UserError
-from longca.core.plugin import PACKAGE_ROOT
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.beside.playoffs import PlayoffStore
@@ -32,7 +32,7 @@ IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "rep
 # with what tables from before them had
 LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False, "duty": float("nan")}
 
-COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
+COMMITTED = (origin() or ROOT) / "reports"  # this project's own records, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
 MOST_NAMED = 100  # rows of one file that cannot be used
 DISTURBED = "disturbed"  # a later column: of records from before it nothing is known

@@ -38,7 +38,7 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_image_that_was_entered_by_hand_is_named_by_its_stamp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(CONTAINER, raising=False)
-    monkeypatch.setattr(environment, "PACKAGE_ROOT", tmp_path / "longca")
+    monkeypatch.setattr(environment, "IMAGES", tmp_path / "images")
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/cpu.sif")
     assert software().container == "not obtained by longca: /images/cpu.sif"
     (tmp_path / "images").mkdir()

@@ -74,7 +74,7 @@ def test_slurm_is_found_by_its_bare_name():
 
 
 def test_no_profile_is_loaded_unasked():
-    assert not (ROOT / "workflow/profiles/default").exists() and not (ROOT / "profiles").exists()
+    assert not (ROOT / "workflow/profiles/default").exists() and not (ROOT / "profiles/default").exists()
 
 
 def test_lint():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.bench.measure.nvml import Gpu, open_gpu
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core.checkout import IMAGES
 from longca.core.record import Node, Software
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _container() -> str | None:
     entered = next((os.environ[name] for name in ENTERED if os.environ.get(name)), None)
     if os.environ.get(CONTAINER) or entered is None:
         return os.environ.get(CONTAINER)
-    stamp = PACKAGE_ROOT.parent / "images" / f"{Path(entered).name}.sha256"
+    stamp = IMAGES / f"{Path(entered).name}.sha256"
     return f"sha256:{stamp.read_text(encoding='utf-8')[:64]}" if stamp.is_file() else f"not obtained by longca: {entered}"
 
 
