@@ -125,7 +125,11 @@ def test_counts_the_statements_of_covered_files_only(name: str, counts: bool, mo
 def test_does_not_change_with_the_names_of_local_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of the package is read with other names for its locals."""
     before, read = method_version(small_cell(), MEASURE, "CPU"), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: renamed(read(path).decode(), 0)[0].encode() if path.suffix == ".py" else read(path))
+
+    def other_names(path: Path) -> bytes:
+        return renamed(read(path).decode(), 0)[0].encode() if path.suffix == ".py" else read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", other_names)
     monkeypatch.setattr(digest, "_parsed", functools.cache(digest._parsed.__wrapped__))
     digest._digest.cache_clear()
     digest._counting.cache_clear()

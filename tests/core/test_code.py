@@ -223,6 +223,8 @@ def test_another_variable_counts(old: str, new: str, package: Package):
     ("def f(a, b):\n    return a - b\ng = f\nprint(g(a=1, b=2), f(1, 2))\n",
      "def f(b, a):\n    return b - a\ng = f\nprint(g(a=1, b=2), f(1, 2))\n"),
     ("f = lambda a, b: a - b\nprint(f(a=1, b=2))\n", "f = lambda b, a: b - a\nprint(f(a=1, b=2))\n"),
+    ("x.f = lambda a, b: a - b\nprint(x.f(a=1, b=2))\n", "x.f = lambda b, a: b - a\nprint(x.f(a=1, b=2))\n"),
+    ("def g(f):\n    print(f(a=1, b=2))\ng(lambda a, b: a - b)\n", "def g(f):\n    print(f(a=1, b=2))\ng(lambda b, a: b - a)\n"),
     ("def run():\n    def f(a, b):\n        return a - b\n    return f(a=1, b=2)\n",
      "def run():\n    def f(b, a):\n        return b - a\n    return f(a=1, b=2)\n"),
     ("class A:\n    def f(self, a, b):\n        return a - b\nprint(A().f(1, b=2))\n",

@@ -60,10 +60,17 @@ def _digest(files: frozenset[tuple[Path, int]]) -> str:
 
 def _facts(codes: Iterable[_Code]) -> int:
     """What is true of these files together."""
-    known, waiting = 0, set()
+    known = 0
+    waiting: set[tuple[str, str]] = set()
+    calls: set[tuple[str, str]] = set()
     for code in codes:
         known |= code.facts
         waiting.update(code.names.classes)
+        calls.update(code.names.attribute_keywords)
+    is_fact = Facts(known)
+    is_any, sets = facts.stored(facts.ANYONE) in is_fact, facts.SETS in is_fact
+    known |= facts.bits_of({facts.keyword(facts.UNKNOWN, name) for attribute, name in calls
+                            if is_any or facts.stored(attribute) in is_fact or (sets and facts.whole_text(attribute) in is_fact)})
     while True:
         is_fact = Facts(known)
         derived = {(name, base) for name, base in waiting

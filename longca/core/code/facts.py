@@ -18,6 +18,8 @@ NAMES = "names of functions are read"  # names of functions in functions count
 COMPUTED = "attributes are read by computed names"  # parameters count that any keyword or text names
 ANY_READ = "an unknown function is given to a compiler of sources"  # as CODE
 
+SETS = "attributes are set whose names are values"  # some text is each such name, or has it between spaces
+
 FRAME_READERS = {"sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "inspect.currentframe", "inspect.stack",
                  "inspect.trace", "inspect.getinnerframes", "inspect.getouterframes"}
 FRAME_ATTRIBUTES = {"f_locals", "f_back", "f_code", "tb_frame", "gi_frame", "cr_frame", "ag_frame"}
@@ -82,6 +84,7 @@ class Names(NamedTuple):
     decorated: tuple[Function, ...]  # by a name of the package, which is in place of the function's: harmless if it is a function
     local_functions: frozenset[int]
     variables: tuple[str, ...]  # of the module: they may hold lambdas
+    attribute_keywords: tuple[tuple[str, str], ...]  # an attribute that is called, and a keyword of the call
     classes: tuple[tuple[str, str], ...]  # class of this file, and its base from elsewhere in the package
 
     def questions(self) -> frozenset[str]:
@@ -135,7 +138,7 @@ class Names(NamedTuple):
             yield foreign(parameter.base)
 
 
-NO_NAMES = Names((), frozenset(), (), (), (), frozenset(), (), ())
+NO_NAMES = Names((), frozenset(), (), (), (), frozenset(), (), (), ())
 
 
 def called(function: str) -> str:
@@ -156,6 +159,16 @@ def passed(name: str) -> str:
 def text(name: str) -> str:
     """A text has a name, which may become a keyword or the name of an attribute."""
     return f"'{name}"
+
+
+def whole_text(name: str) -> str:
+    """A text is a name and nothing else."""
+    return f"'{name}'"
+
+
+def stored(attribute: str) -> str:
+    """An attribute of that name is set: what it holds may be a lambda."""
+    return f".{attribute}="
 
 
 def compiled(function: str) -> str:

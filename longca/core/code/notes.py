@@ -30,11 +30,12 @@ class Notes:
         self._unpacked_into: set[str] = set()  # attributes that are called with "**", and "" for other values
         self._handed_on: list[tuple[Local, str]] = []  # options of a function, and what they are unpacked into
         self.stored: set[str] = set()  # names of attributes that the code sets
+        self.attribute_keywords: set[tuple[str, str]] = set()  # an attribute that is called, and a keyword of the call
         self.classes: list[tuple[str, str]] = []  # class of this file, and a base from the package
 
     def facts(self) -> set[str]:
         """All facts, once the text is written."""
-        found = set(self._facts)
+        found = self._facts | set(map(facts.stored, self.stored))
         if self._reads_attributes and self._composes_names:
             found.add(facts.COMPUTED)
         unpacked = self._unpacked_into | {into for options, into in self._handed_on if options.is_passed}
@@ -46,6 +47,8 @@ class Notes:
         """Notes the names in a text."""
         tokens = TOKEN.findall(value)
         self._facts.update(map(facts.text, tokens))
+        if len(tokens) == 1:
+            self._facts.add(facts.whole_text(tokens[0]))
         for token in tokens:
             if token[:1] == "_" or token[2:3] == "_":
                 self.attribute(token)
@@ -65,7 +68,10 @@ class Notes:
         """Notes what may make a name from parts, or read an attribute by such a name."""
         if isinstance(node, ast.Subscript):
             if last_name(node.value) in ("globals", "vars", "__dict__"):
-                self.computed(node.slice)
+                if isinstance(node.ctx, ast.Load):
+                    self.computed(node.slice)
+                else:
+                    self._stored_by(node.slice)
         elif not self._composes_names:
             self._composes_names = _composes_a_name(node)
 
@@ -151,11 +157,19 @@ class Notes:
             is_unknown = True
         noted = {facts.called(name) for name in called}
         for name in given:
-            noted.update(facts.keyword(function, name) for function in (*called, *([facts.UNKNOWN] if is_unknown else [])))
+            noted.update(facts.keyword(function, name) for function in called)
+            if is_unknown and isinstance(node.func, ast.Attribute):
+                self.attribute_keywords.add((node.func.attr, name))
+            elif is_unknown:
+                noted.add(facts.keyword(facts.UNKNOWN, name))
             if name != "**":
                 noted.add(facts.keyword(facts.ANYONE, name))
         if called & COMPUTED_BY and node.args:
             self.computed(node.args[-1 if "getattr" not in called else min(1, len(node.args) - 1)])
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and isinstance(node.func.value, ast.Constant):
+            noted.update(map(facts.whole_text, TOKEN.findall(str(node.func.value.value))))
+        if called == {"setattr"} and len(node.args) > 1:
+            self._stored_by(node.args[1])
         self._facts |= noted
         if is_unknown and unpacked:
             into = function.attr if isinstance(function, ast.Attribute) else ""
@@ -163,6 +177,15 @@ class Notes:
             if len(handed_on) < sum(not isinstance(value, ast.Dict) and not _is_global(value, scope) for value in unpacked):
                 self._unpacked_into.add(into)
         self._compiler(node, scope)
+
+    def _stored_by(self, name: ast.expr) -> None:
+        """Notes that an attribute is set whose name is a value."""
+        if isinstance(name, (ast.JoinedStr, ast.BinOp, ast.Call)):
+            self.stored.add(facts.ANYONE)
+        elif isinstance(name, ast.Constant):
+            self.stored.add(str(name.value))
+        else:
+            self._facts.add(facts.SETS)
 
     def computed(self, name: ast.expr) -> None:
         """Notes that an attribute is read by a name which no single text has."""

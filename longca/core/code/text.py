@@ -92,7 +92,7 @@ class Text:
         passed = (facts.Function("", numbers) for function, numbers in self._local_functions if function.is_passed)
         return Names(tuple(self._names), frozenset(counting), tuple(self._parameters), (*self._functions, *passed), tuple(self._decorated),
                      frozenset(function.number for function, _ in self._local_functions), tuple(self._scopes.top.stored),
-                     tuple(self._notes.classes))
+                     tuple(self._notes.attribute_keywords), tuple(self._notes.classes))
 
     def _body(self, body: Iterable[ast.stmt], scope: Scope, typed: bool) -> None:
         for statement in body:
