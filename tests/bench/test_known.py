@@ -59,7 +59,7 @@ def test_repeats_and_play_offs_are_no_records_of_the_cell(tmp_path: Path):
 
 
 def test_says_how_many_were_not_taken_and_why(tmp_path: Path):
-    cells = [CELL.model_copy(update={"seed": seed}) for seed in range(3)]
+    cells = [Cell(**CELL.model_dump() | {"seed": seed}) for seed in range(3)]
     records = [measured(cell, duty=duty) for cell, duty in zip(cells, (0.5, None, None), strict=True)]
     export(records, tmp_path)
     file = tmp_path / "records.parquet"
