@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from longca.bench.run.runner import Summary
     from longca.core.cell import Cell
+    from longca.core.study import Study
 
 MEASURED_BADLY = ("disturbed", "drifting", "noisy")  # what `--retry` takes beside a status
 MOST_FAILURES = 5  # named at the end; each has its line above
@@ -50,8 +51,9 @@ def command(
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
     retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed,drifting,noisy'")] = "",
-    known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this records.parquet has",
-                                                     show_default=False)] = None,
+    known: Annotated[list[Path] | None, typer.Option(
+        help="Leave out cells that this records.parquet has by the present protocol, of whatever method version",
+        show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
     playoff: Annotated[bool, typer.Option("--playoff/--no-playoff",
                                           help="After the cells, time the fastest kernels of each case again, in turn")] = True,
@@ -102,7 +104,7 @@ def command(
     for status in statuses - {*STATUSES, *MEASURED_BADLY}:
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
     if known:
-        cells = _unknown(cells, known, statuses)
+        cells = _unknown(cells, known, chosen, statuses)
     if not shard:
         cells, broken = loadable(cells)
     broken = [*chosen.left_out, *broken]
@@ -134,34 +136,15 @@ def command(
         raise typer.Exit(1)
 
 
-def _unknown(cells: list[Cell], files: Sequence[Path], retried: frozenset[str]) -> list[Cell]:
-    """The cells without a record in the files. A record of a kernel or of GPUs that were not there does not count, nor one to retry."""
+def _unknown(cells: list[Cell], files: Sequence[Path], study: Study, retried: frozenset[str]) -> list[Cell]:
+    """The cells without a record of the present protocol in the files; says how many have one."""
     import sys
 
-    from longca.core.errors import UserError
-    from longca.store.decode import Decoder, Unusable  # not `load`: a new column must not make measurements stale
-    from longca.store.parquet import RECORD_COLUMN, BadTable, read_texts
-    from longca.store.text import plural
+    from longca.bench.run.known import known_cells
 
-    found, num_damaged, decoder = set[str](), 0, Decoder()
-    for path in files:
-        if not path.is_file():
-            raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet")
-        try:
-            for text in read_texts(path, RECORD_COLUMN):
-                try:
-                    record = decoder.decode((text or "").encode())
-                except Unusable:
-                    num_damaged += 1
-                    continue
-                if record.outcome.status not in {"unavailable", *retried}:
-                    found.add(record.cell_id)
-        except BadTable as error:
-            raise UserError(f"'{path}' {error}", todo="Give a records.parquet of `longca export`") from None
-    left = [cell for cell in cells if cell.cell_id not in found]
-    damaged = f"; {plural(num_damaged, 'record')} there cannot be used" if num_damaged else ""
-    print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}{damaged}", file=sys.stderr)
-    return left
+    known = known_cells(cells, files, study.measure_of, retried)
+    print(known.sentence(len(cells), files), file=sys.stderr)
+    return [cell for cell in cells if cell.cell_id not in known.cell_ids]
 
 
 def _print_end(summary: Summary, study: str) -> None:

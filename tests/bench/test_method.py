@@ -1,5 +1,6 @@
 """A method version changes with what makes the number, and with nothing else."""
 
+import functools
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from longca.core.code.source import modules_of_package
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
+from tests.core.renamed import renamed
 
 MEASURE = Measure()
 
@@ -118,6 +120,22 @@ def test_counts_the_statements_of_covered_files_only(name: str, counts: bool, mo
     assert (version(b"\nSIZE = 4\n") != before) == counts
     assert (version(b"\nSIZE = 4\n") != version(b"\nSIZE = 5\n")) == counts
     digest._digest.cache_clear()
+
+
+def test_does_not_change_with_the_names_of_local_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of the package is read with other names for its locals."""
+    before, read = method_version(small_cell(), MEASURE, "CPU"), Path.read_bytes
+
+    def other_names(path: Path) -> bytes:
+        return renamed(read(path).decode(), 0)[0].encode() if path.suffix == ".py" else read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", other_names)
+    monkeypatch.setattr(digest, "_parsed", functools.cache(digest._parsed.__wrapped__))
+    digest._digest.cache_clear()
+    digest._counting.cache_clear()
+    assert method_version(small_cell(), MEASURE, "CPU") == before
+    digest._digest.cache_clear()
+    digest._counting.cache_clear()
 
 
 def test_changes_when_a_kernel_outside_the_package_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

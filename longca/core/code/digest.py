@@ -1,25 +1,28 @@
-"""A digest of parsed code: the same wherever the files lie and however their comments are worded.
+"""A digest of parsed code: the same wherever the files lie, however their comments are worded and their local variables are called.
 
 These do not count: paths and names of files, imports (names are followed to where they come from instead), comments, docstrings, blocks
 under `if TYPE_CHECKING`, and annotations that nothing reads. Annotations are read in the bodies of classes (fields of a dataclass) and in
-functions with a decorator (`tl.constexpr` of a Triton kernel, the schema of a Torch operator), so they count there.
+functions with a decorator (`tl.constexpr` of a Triton kernel, the schema of a Torch operator), so they count there. Nor do these:
 
-These count: every statement and constant, texts in the code, and the names of functions, classes and variables.
+- names of local variables, of functions in functions, and of variables of comprehensions;
+- names of parameters that no call in these files can give by name.
+
+These count: every statement and constant, texts in the code, and the names of functions, classes, attributes, keywords and variables of
+modules and classes. Local names count where something can read them: in a function with a decorator that is neither Python's own nor a
+function of the package (Triton compiles by names), and in one with `locals`, `eval` or `exec`; `longca.core.code.facts` has the rest.
 """
 
-import ast
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from longca.core.code.source import PACKAGE, absolute, modules_of_package
-
-DECORATORS_BLIND_TO_TYPES = {"abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "lru_cache", "override",
-                             "property", "staticmethod"}
-Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-Origin = tuple[str, str]  # module of the package, name in it: "" where the module itself is meant
+from longca.core.code import facts
+from longca.core.code.facts import Facts, Names
+from longca.core.code.scopes import Origin
+from longca.core.code.source import modules_of_package
+from longca.core.code.text import Text
 
 
 class _Code(NamedTuple):
@@ -28,6 +31,9 @@ class _Code(NamedTuple):
     digest: str  # "" where there is no code
     references: tuple[Origin, ...]  # names from other files of the package, in the order in which the code uses them
     exports: dict[str, Origin]  # names that the module only imports
+    names: Names
+    facts: int  # what the code does that lets names count, in any file
+    asks: int  # on which of these facts it depends whether this file's names count
 
 
 def code_digest(files: Iterable[Path]) -> str:
@@ -43,12 +49,43 @@ def code_digest(files: Iterable[Path]) -> str:
 @functools.cache
 def _digest(files: frozenset[tuple[Path, int]]) -> str:
     codes = {path: _parsed(path, mtime_ns) for path, mtime_ns in files}
+    known = _facts(codes.values())
     parts = set()
-    for code in codes.values():
-        used = (codes[origin].digest if (origin := _origin(reference)) in codes else "" for reference in code.references)
-        if code.digest:
-            parts.add(hashlib.sha256("\n".join([code.digest, *used]).encode()).hexdigest())
+    for file in files:
+        if (code := codes[file[0]]).digest:
+            used = (codes[origin].digest if (origin := _origin(reference, codes)) in codes else "" for reference in code.references)
+            parts.add(hashlib.sha256("\n".join([code.digest, _counting(*file, known & code.asks), *used]).encode()).hexdigest())
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+def _facts(codes: Iterable[_Code]) -> int:
+    """What is true of these files together."""
+    known = 0
+    waiting: set[tuple[str, str]] = set()
+    calls: set[tuple[str, str]] = set()
+    for code in codes:
+        known |= code.facts
+        waiting.update(code.names.classes)
+        calls.update(code.names.attribute_keywords)
+    is_fact = Facts(known)
+    is_any, sets = facts.stored(facts.ANYONE) in is_fact, facts.SETS in is_fact
+    known |= facts.bits_of({facts.keyword(facts.UNKNOWN, name) for attribute, name in calls
+                            if is_any or facts.stored(attribute) in is_fact or (sets and facts.whole_text(attribute) in is_fact)})
+    while True:
+        is_fact = Facts(known)
+        derived = {(name, base) for name, base in waiting
+                   if facts.foreign(base) in is_fact or facts.is_class(base) not in is_fact}  # of a base that is not here, nobody knows
+        if not derived:
+            return known
+        known |= facts.bits_of(facts.foreign(name) for name, _ in derived)
+        waiting -= derived
+
+
+@functools.cache
+def _counting(path: Path, mtime_ns: int, known: int) -> str:
+    """The names that count of those that the file's text has as numbers."""
+    names = _parsed(path, mtime_ns).names
+    return ",".join(f"{number}={names.names[number]}" for number in names.that_count(Facts(known)))
 
 
 def _code(path: Path) -> _Code:
@@ -59,172 +96,25 @@ def _code(path: Path) -> _Code:
 def _parsed(path: Path, _mtime_ns: int) -> _Code:
     content = path.read_bytes()
     if path.suffix != ".py":
-        return _Code(hashlib.sha256(content).hexdigest(), (), {})
-    body, words = ast.parse(content).body, _Words(path)
-    bound = words.bound(body, {})
-    text = "".join(words.of_body(body, bound, typed=False))
-    exports = {name: origins[0] for name, origins in bound.items() if isinstance(origins[0], tuple)}
-    return _Code(hashlib.sha256(text.encode()).hexdigest() if text else "", tuple(words.references), exports)
+        return _Code(hashlib.sha256(content).hexdigest(), (), {}, facts.NO_NAMES, 0, 0)
+    text = Text(content, path)
+    digest = hashlib.sha256(text.text.encode()).hexdigest() if text.text else ""
+    names = text.names
+    return _Code(digest, text.references, text.exports, names, facts.bits_of(text.facts), facts.bits_of(names.questions()))
 
 
-def _origin(reference: Origin) -> Path | None:
-    """The file that defines a name, also where a package's `__init__` or another module hands it on."""
+def _origin(reference: Origin, codes: Mapping[Path, _Code]) -> Path | None:
+    """The file that defines a name, also where a package's `__init__` or another module hands it on.
+
+    Args:
+        codes: what is parsed already.
+    """
     known = modules_of_package()
     for _ in range(10):  # a chain of modules that hand a name on is short
         module, name = reference
         path = known.get(module)
-        handed_on = _code(path).exports.get(name) if path and name else None
+        handed_on = (codes.get(path) or _code(path)).exports.get(name) if path and name else None
         if handed_on is None:
             return path
         reference = handed_on
     return None
-
-
-Bound = dict[str, list[str | Origin]]  # a name → all that it is imported as: a full name outside the package, or an origin inside
-
-
-class _Words:
-    """Turns the parsed code of one file into text."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.references: dict[Origin, int] = {}
-
-    def bound(self, body: list[ast.stmt], outer: Bound) -> Bound:
-        """The names that the statements import, besides those of the scope around them."""
-        own: Bound = {}
-        for statement in _statements(body):
-            if isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    top = alias.name.partition(".")[0]
-                    name = alias.name if alias.asname else top
-                    own.setdefault(alias.asname or name, []).append((name, "") if top == PACKAGE else name)
-            elif isinstance(statement, ast.ImportFrom):
-                module = absolute("." * statement.level + (statement.module or ""), self.path)
-                inside = module.partition(".")[0] == PACKAGE
-                for alias in statement.names:
-                    origin = _inside(module, alias.name) if inside else f"{module}.{alias.name}"
-                    own.setdefault(alias.asname or alias.name, []).append(origin)
-        return {**outer, **own}
-
-    def of_body(self, body: list[ast.stmt], bound: Bound, typed: bool) -> Iterator[str]:
-        for statement in body:
-            yield from self.of_statement(statement, bound, typed)
-
-    def of_statement(self, node: ast.stmt, bound: Bound, typed: bool) -> Iterator[str]:
-        """The words of a statement; none where it only imports, comments, or serves the type checker."""
-        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass)) or _is_text(node) or _is_overload(node):
-            return
-        if _is_typing_only(node):
-            assert isinstance(node, ast.If)
-            yield from self.of_body(node.orelse, bound, typed)
-        elif isinstance(node, Function):
-            inner = self.bound(node.body, bound)
-            reads = any(_last_name(decorator) not in DECORATORS_BLIND_TO_TYPES for decorator in node.decorator_list)
-            yield f"({type(node).__name__} {node.name}"
-            yield from self.of_value(node.decorator_list, bound, reads)
-            yield from self.of_value([node.args, *([node.returns] if reads and node.returns else [])], bound, reads)
-            yield from self.of_body(node.body, inner, reads)
-            yield ")\n"
-        elif isinstance(node, ast.ClassDef):
-            yield f"(ClassDef {node.name}"
-            yield from self.of_value([node.bases, node.keywords, node.decorator_list], bound, True)
-            yield from self.of_body(node.body, bound, True)
-            yield ")\n"
-        elif isinstance(node, ast.AnnAssign) and not typed:
-            if node.value is not None:
-                yield from self.of_statement(ast.Assign(targets=[node.target], value=node.value), bound, typed)
-        else:
-            yield from self.of_node(node, bound, typed)
-            yield "\n"
-
-    def of_node(self, node: ast.AST, bound: Bound, typed: bool) -> Iterator[str]:
-        if isinstance(node, (ast.Name, ast.Attribute)) and (origins := _origins(node, bound)):
-            yield f" {'|'.join(self.name(origin) for origin in origins)}"
-            return
-        yield f"({type(node).__name__}"
-        for field, value in ast.iter_fields(node):
-            if (value is None and not isinstance(node, ast.Constant)) or value == [] or field in ("ctx", "kind", "type_comment"):
-                continue
-            if field == "annotation" and not typed:
-                continue
-            yield f" {field}="
-            yield from self.of_value(value, bound, typed)
-        yield ")"
-
-    def of_value(self, value: Any, bound: Bound, typed: bool) -> Iterator[str]:
-        if isinstance(value, list):
-            yield "["
-            for each in value:
-                yield from self.of_value(each, bound, typed)
-            yield "]"
-        elif isinstance(value, ast.stmt):
-            yield from self.of_statement(value, bound, typed)
-        elif isinstance(value, ast.AST):
-            yield from self.of_node(value, bound, typed)
-        else:
-            yield f" {value!r}"
-
-    def name(self, origin: str | Origin) -> str:
-        """A name as it was imported: in full from elsewhere, by a number from another file of the package."""
-        if isinstance(origin, str):
-            return origin
-        number = self.references.setdefault(origin, len(self.references))
-        return f"{number}:{origin[1]}"
-
-
-def _origins(node: ast.expr, bound: Bound) -> list[str | Origin]:
-    """All that a name, or an attribute of a module, is imported as; none where it was not imported."""
-    if isinstance(node, ast.Name):
-        return bound.get(node.id, [])
-    if not isinstance(node, ast.Attribute):
-        return []
-    of_module = [_member(origin, node.attr) for origin in _origins(node.value, bound)]
-    return [origin for origin in of_module if origin is not None] if None not in of_module else []
-
-
-def _member(origin: str | Origin, name: str) -> str | Origin | None:
-    """That name in a module; None where the origin is a function, a class or a value of the package."""
-    if isinstance(origin, str):
-        return f"{origin}.{name}"
-    module = ".".join(part for part in origin if part)
-    return _inside(module, name) if module in modules_of_package() else None
-
-
-def _inside(module: str, name: str) -> Origin:
-    """A name in a module of the package, which may be a module itself."""
-    return (f"{module}.{name}", "") if f"{module}.{name}" in modules_of_package() else (module, name)
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a scope, without those of functions in it and those for the type checker."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, Function):
-            continue
-        if _is_typing_only(statement):
-            yield from _statements(getattr(statement, "orelse", []))
-            continue
-        for field in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(statement, field, []))
-        for part in (*getattr(statement, "handlers", []), *getattr(statement, "cases", [])):
-            yield from _statements(part.body)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _is_typing_only(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
-
-
-def _is_overload(node: ast.stmt) -> bool:
-    return isinstance(node, Function) and any(_last_name(decorator) == "overload" for decorator in node.decorator_list)
-
-
-def _last_name(node: ast.expr) -> str:
-    """"cache" of `@cache`, `@functools.cache` and `@functools.cache()`."""
-    if isinstance(node, ast.Call):
-        return _last_name(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
