@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.claims.contract import OPEN, Claim, Verdict
-from longca.claims.rows import STUDY_GPU, prepared
+from longca.claims.rows import ROLE, STUDY_GPU, prepared
+from longca.ranking.sentences import protocols_text
+from longca.ranking.table import has_rests
 from longca.store.text import short_device
 
 if TYPE_CHECKING:
@@ -44,8 +46,18 @@ def _judged(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:
 
 def _of_gpu(claim: Claim, rows: pd.DataFrame, gpu: str) -> Verdict:
     verdict = claim.judge(rows)
+    protocols = _protocols(rows, verdict.cell_ids)
+    if protocols:
+        verdict = replace(verdict, note=f"{verdict.note} {protocols}".strip())
     return (
         replace(verdict, gpu=gpu, finding=f"On {gpu}: {verdict.finding}")
         if verdict.cell_ids
         else replace(verdict, gpu=gpu)
     )
+
+
+def _protocols(rows: pd.DataFrame, cell_ids: Collection[str]) -> str:
+    """A sentence where some of these cells were timed with rests of the GPU and others without; else ""."""
+    timed = rows[(rows[ROLE] == "own") & (rows.status == "ok") & rows.cell_id.isin(cell_ids)]
+    text = protocols_text(int(has_rests(timed).sum()), len(timed), "cell")
+    return f"{text}; the two are never compared." if text else ""

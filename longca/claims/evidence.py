@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from longca.claims.contract import Gaps, Observation
 from longca.claims.rows import MEASURED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
-from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
+from longca.ranking import Lead, MeasuredPoint, Measurement, compare, competing, mean_lead, share_protocol
 from longca.ranking.table import COLUMNS as OF_RANKING
 from longca.ranking.table import RATE
 from longca.store.table import RANKED_BY
@@ -55,7 +55,7 @@ class _Cell:
     reason: str
     numbers: dict[str, float]
     measurement: Measurement | None
-    """None without a rate"""
+    """None without a rate, and for one that is not of its case's protocol"""
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,12 @@ class Pair:
         return compare(first, second)
 
     @property
+    def is_of_one_protocol(self) -> bool:
+        """False for two rates of which one was measured with rests of the GPU and the other one without."""
+        first, second = self.first.ranked, self.second.ranked
+        return self.column != RATE or first is None or second is None or share_protocol(first, second)
+
+    @property
     def ratio(self) -> float:
         """The first's number over the second's; NaN where one is missing."""
         if self.column == RATE:
@@ -248,6 +254,13 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
             for index, pair in _matched(own, [point for point in found if getattr(point, field) == other], (field,)):
                 beside[index].append(pair)
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
+
+
+def of_one_protocol(found: Iterable[Point]) -> list[Point]:
+    """The points with a rate by one protocol, with rests of the GPU where two or more have such: rates of the two are never compared."""
+    points_of = {str(index): point for index, point in enumerate(found)}
+    ranked = [replace(point.ranked, method=key) for key, point in points_of.items() if point.ranked]
+    return [points_of[point.method] for point in competing(ranked).points]
 
 
 def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> Gaps:
@@ -347,7 +360,7 @@ def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str
             shared = point.ok_seeds & other.ok_seeds if same_masks else set()
             both = (point.of_seeds(shared), other.of_seeds(shared)) if shared else (point, other)
             pair = Pair(*both, column, same_masks)
-            if pair.ratio == pair.ratio:
+            if pair.is_of_one_protocol and pair.ratio == pair.ratio:
                 yield index, pair
 
 

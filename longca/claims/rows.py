@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.ranking.table import ABSENT, counted, is_played, measurements, resolutions_of
+from longca.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 STUDY_GPU = "H100"
 ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
-"""what `prepared` adds: columns with "own", "played" (in a play-off) or "", and with the measurement; and an
-attribute with the resolutions"""
+"""what `prepared` adds: columns with "own", "played" (in a play-off) or "", and with the measurement, None where
+it is not of its case's protocol (`longca.ranking.protocol`); and an attribute with the resolutions"""
 
 
 def prepared(table: pd.DataFrame) -> pd.DataFrame:
@@ -26,7 +26,8 @@ def prepared(table: pd.DataFrame) -> pd.DataFrame:
     rows = table.loc[asked]
     roles = counted(rows).map({True: "own", False: ""})
     roles[is_played(rows)] = "played"
-    measured = pd.Series(measurements(rows), index=rows.index, dtype=object)
+    ranked = competes(rows) | is_played(rows)
+    measured = pd.Series(measurements(rows), index=rows.index, dtype=object).where(ranked, None)
     added = {ROLE: roles.reindex(table.index, fill_value=""), MEASURED: measured.reindex(table.index)}
     found = pd.concat([table, pd.DataFrame(added)], axis=1)
     found.attrs[RESOLUTIONS] = resolutions_of(rows)

@@ -136,7 +136,8 @@ class Comparison:
         if not self.attention:
             return f"No cell of {self.names[0]} has its like in {name}." if self.num_alone is None else "No cell has a published rate."
         if not timed:
-            return f"No cell ran on both sides; {', '.join(rest)}."
+            nothing = "No cell can be compared" if "incomparable" in counts else "No cell ran on both sides"
+            return f"{nothing}; {', '.join(rest)}."
         if counts.get("same") == timed:
             found = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
         else:

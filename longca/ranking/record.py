@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.ranking.facts import COLUMNS, facts_of
 from longca.ranking.measurement import Measurement
+from longca.store.columns import COLUMNS as TABLE
 
 if TYPE_CHECKING:
     from longca.store.view import View
+
+_VALUES = {column.name: column.value for column in TABLE if column.name in COLUMNS}
 
 
 def measurement_of(view: View, rate: float | None) -> Measurement | None:
@@ -20,20 +24,5 @@ def measurement_of(view: View, rate: float | None) -> Measurement | None:
     """
     if view.record.outcome.status != "ok" or not rate or not view.times_ms:
         return None
-    cell, record = view.cell, view.record
-    facts = {
-        "device": view.device,
-        "unit": view.unit,
-        "run": record.run_id,
-        "playoff": record.playoff or "",
-        "rounds": tuple(map(float, record.turns.rounds)) if record.turns else (),
-        "seed": cell.seed,
-        "cell_id": record.cell_id,
-        "version": record.method_version,
-        "noise": view.noise or 0.0,
-        "disturbed": bool(view.disturbance),
-        "rests": bool(view.rests),
-    }
-    timed = Measurement.timed(view.times_ms)
-    low, high = rate * timed.low / timed.rate, rate * timed.high / timed.rate
-    return Measurement(rate, low, high, times_ms=view.times_ms, **facts)
+    facts = facts_of({name: value(view) for name, value in _VALUES.items()})
+    return Measurement.at_rate(rate, view.times_ms, **facts)

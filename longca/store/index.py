@@ -66,12 +66,12 @@ class CellFacts(NamedTuple):
     longest_ms: float | None = None
     """to here"""
     unit: str = ""
-    """the device itself, as `View.unit`"""
+    """the device itself: see `View.unit`"""
     run_id: str = ""
     noise: float | None = None
     """interquartile range over median"""
-    rests: bool = False
-    """the GPU rested after each call"""
+    duty: float | None = None
+    """most of the time that calls kept the GPU busy; None where it did not rest after each"""
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -86,13 +86,13 @@ class CellFacts(NamedTuple):
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
                    digest_of(record), view.device, view.software and view.software.container,
-                   shortest, longest, view.unit, record.run_id, view.noise, bool(view.rests))
+                   shortest, longest, view.unit, record.run_id, view.noise, record.samples and record.samples.duty)
 
 
 Floats = list[float | None]
 Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
                 list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats,
-                list[bool]]
+                Floats]
 
 
 class _Index(NamedTuple):

@@ -135,6 +135,8 @@ def test_it_is_said_where_one_side_rested_and_the_other_did_not():
     rested = new.model_copy(update={"samples": new.samples.model_copy(update={"duty": 0.5})})
     numbers = [compare_records([a], [b]).num_rested_on_one_side for a, b in ((old, rested), (rested, old), (old, new), (rested, rested))]
     assert numbers == [1, 1, 0, 0]
+    (change,) = compare_records([old], [rested]).changes
+    assert (change.verdict.outcome, change.verdict.why) == ("incomparable", "calls of B alone had rests of the GPU")
     sides = (Described("A", "old"), Described("B", "new"))
     told, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
     assert "in 1 pair, calls of one side alone had rests" in told and "rests" not in silent

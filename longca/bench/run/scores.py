@@ -13,6 +13,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
+from longca.ranking.facts import facts_of
 from longca.ranking.measurement import ABSENT
 from longca.ranking.record import measurement_of
 from longca.store.hardware import Hardware
@@ -260,7 +261,5 @@ def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
     if facts.status != "ok" or not (facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms):
         return None
     work = facts.tflops * facts.time_ms
-    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, facts.device, facts.unit,
-                       facts.run_id, seed=cell.seed, cell_id=cell.cell_id, version=facts.method_version,
-                       noise=facts.noise or 0.0, disturbed=facts.num_disturbed > 0,
-                       rests=facts.rests)
+    known = facts_of({"seed": cell.seed, "cell_id": cell.cell_id, "disturbed": facts.num_disturbed > 0, **facts._asdict()})
+    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, **known)

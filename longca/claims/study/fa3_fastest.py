@@ -1,7 +1,20 @@
 """Claim 1: FlashAttention-3 on regular masks."""
 
 from longca.claims.contract import Claim, Observation, decided, in_parts
-from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, rivals, span
+from longca.claims.evidence import (
+    DENSE,
+    GQA,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    gpu_note,
+    held,
+    missing,
+    of_one_protocol,
+    points,
+    rivals,
+    span,
+)
 from longca.core.units import format_length
 
 FROM = 2048  # tokens; at 1K the study's own authors saw SDPA ahead
@@ -24,7 +37,7 @@ class Fa3IsFastest(Claim):
         found = [point for point in asked if point.ok]
         best = [pair for _, pair in rivals(found, "fa3")]
         first = [pair.observed(pair.order != "less") for pair in best]
-        full = [point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM]
+        full = of_one_protocol(point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM)
         rates = [Observation(f"fa3 {point.rate:.0f} TFLOP/s: {point.where}", point.rate >= FULL_RATE, point.cell_ids) for point in full]
         finding = in_parts((f"FA3 is first or level at {held(first)}, at {span([pair.ratio for pair in best])}× the best other", first),
                            (f"{span([point.rate for point in full])} TFLOP/s on FULL from {format_length(FULL_FROM)}", rates))

@@ -3,7 +3,20 @@
 from collections import defaultdict
 
 from longca.claims.contract import Claim, Observation, decided, in_parts, status_of
-from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, span
+from longca.claims.evidence import (
+    DENSE,
+    GQA,
+    HETEROGENEOUS,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    gpu_note,
+    held,
+    missing,
+    of_one_protocol,
+    points,
+    span,
+)
 from longca.store.text import number
 
 SEVERAL = 2.0  # best mask over worst: the weakest reading of "several times"
@@ -26,7 +39,7 @@ class MasksDecide(Claim):
         for point in asked:
             if point.ok:
                 groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
-        ranked = [sorted(group, key=lambda one: one.rate) for group in groups.values() if len(group) >= FEWEST_MASKS]
+        ranked = [sorted(group, key=lambda one: one.rate) for group in map(of_one_protocol, groups.values()) if len(group) >= FEWEST_MASKS]
         observed = [self._observed(group) for group in ranked]
         kernels: dict[str, list[tuple[float, Observation]]] = defaultdict(list)
         for group, one in zip(ranked, observed, strict=True):

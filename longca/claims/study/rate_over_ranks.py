@@ -3,7 +3,17 @@
 from collections import defaultdict
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, num_hosts, points, reach, span
+from longca.claims.evidence import (
+    STRATEGIES,
+    gpu_note,
+    held,
+    missing,
+    num_hosts,
+    of_one_protocol,
+    points,
+    reach,
+    span,
+)
 from longca.store.text import number
 
 PER_RANK = 8192  # tokens: the study's
@@ -27,7 +37,7 @@ class RateOverRanks(Claim):
         for point in asked:
             if point.ok and point.seqlen == PER_RANK * point.world:
                 groups[point.method, point.mask, point.direction, point.heads, point.device].append(point)
-        ranked = [sorted(group, key=lambda one: one.rate) for group in groups.values() if len(group) > 1]
+        ranked = [sorted(group, key=lambda one: one.rate) for group in map(of_one_protocol, groups.values()) if len(group) > 1]
         observed = [self._observed(group) for group in ranked]
         compared = [point for group in ranked for point in group]
         few = num_hosts(compared) < 2  # nothing about links between nodes

@@ -3,7 +3,19 @@
 from collections import defaultdict
 
 from longca.claims.contract import Claim, Observation, decided, in_parts
-from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, num_hosts, pairs, points, reach, rivals, span
+from longca.claims.evidence import (
+    STRATEGIES,
+    gpu_note,
+    held,
+    missing,
+    num_hosts,
+    of_one_protocol,
+    pairs,
+    points,
+    reach,
+    rivals,
+    span,
+)
 from longca.store.text import number
 
 FLUCTUATES = 1.2  # times: best over worst of all sizes; on FULL sizes differ by less
@@ -48,7 +60,8 @@ class RingOnFull(Claim):
         groups = defaultdict(list)
         for point in found:
             groups[point.strategy, point.method, point.direction, point.heads, point.device].append(point)
-        for (strategy, method, direction, *_), those in groups.items():
+        for (strategy, method, direction, *_), group in groups.items():
+            those = of_one_protocol(group)
             if strategy in ("ring_p2p", AGAIN) and len({point.world for point in those}) > 1:
                 low, high = min(those, key=lambda one: one.rate), max(those, key=lambda one: one.rate)
                 spread = high.rate / low.rate
