@@ -53,7 +53,7 @@ def content(records: Sequence[Path] = RECORDS) -> dict[str, Any]:
     head_dim, dtype = (rows[column].unique().tolist() for column in ("head_dim", "dtype"))
     assert len(head_dim) == len(dtype) == 1
     of_direction = {
-        way: _undelayed(_competing(points(rows.loc[rows.direction == way], CASE))) for way in ("fwd", "bwd")
+        way: _undelayed(competing_points(points(rows.loc[rows.direction == way], CASE))) for way in ("fwd", "bwd")
     }
     of_direction[TRAINING] = {
         key: one
@@ -123,7 +123,7 @@ def _undelayed(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
     return {key: one for key, one in found.items() if not reason_to_leave_out(one)}
 
 
-def _competing(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
+def competing_points(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
     """The points that rank in their cases: measured with rests of the GPU or without are never compared."""
     cases: dict[Key, list[MeasuredPoint]] = defaultdict(list)
     for (*case, _), point in found.items():
