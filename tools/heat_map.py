@@ -117,7 +117,8 @@ def finding(records: Path = RECORDS) -> Finding:
     asked = rows[(rows.seqlen == SEQLEN) & (rows.num_q_heads == Q_HEADS) & (rows.num_kv_heads == KV_HEADS) & is_ranked(rows)
                  & ~rows.mask_params.str.contains("paper_compat=True")]
     assert all(asked[column].nunique() == 1 for column in ("head_dim", "dtype", "seed"))
-    assert set(asked.device) - {""} == {device := asked.device[asked.status == "ok"].iloc[0]}
+    device = asked.device[asked.status == "ok"].iloc[0]
+    assert set(asked.device) - {""} == {device}
     own = counted(asked)
     found, table = standings(asked, ("mask", "direction")), asked[own & (asked.status == "ok")]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}

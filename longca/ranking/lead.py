@@ -151,7 +151,7 @@ def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     Samples that alternated are compared round by round. Of others the widths of both intervals add as
     independent errors do (MOVER).
     """
-    rounds = _rounds(first, second)
+    rounds = rounds_of_both(first, second)
     if rounds:
         middle = log(first.rate / second.rate)
         ratios = [log(other / own) for own, other in rounds]
@@ -164,7 +164,7 @@ def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     return below**0.5, above**0.5
 
 
-def _rounds(first: Measurement, second: Measurement) -> list[tuple[float, float]]:
+def rounds_of_both(first: Measurement, second: Measurement) -> list[tuple[float, float]]:
     """The times of both in each round that both played; none if they were not in one play-off."""
     if not first.playoff or first.playoff != second.playoff:
         return []

@@ -135,7 +135,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("playoff", "str", "", "The play-off: kernels of one case, timed in turn in one process. All its rows have this id; empty in "
            "the row of the cell itself", "playoff", lambda v: v.record.playoff or ""),
     Column("repeat", "bool", "", "The cell was measured a second time, to learn how much such numbers differ: it has a row of its own "
-           "as well", "repeat", lambda v: v.record.repeat),
+           "as well. In a play-off: the player's twin, the same kernel under a second name", "repeat", lambda v: v.record.repeat),
     Column("playoff_rounds", "floats", "", "Of a play-off: the round of each sample; samples of one round are a pair", "turns",
            lambda v: tuple(map(float, v.record.turns.rounds)) if v.record.turns else None),
     Column("playoff_end", "str", "", "Of a play-off, why its rounds ended: decided, rounds or time", "turns",

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from longca.core.cell import Cell
 from longca.core.code.source import files_digest, reached
 from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
@@ -72,6 +73,10 @@ class CellFacts(NamedTuple):
     """interquartile range over median"""
     duty: float | None = None
     """most of the time that calls kept the GPU busy; None where it did not rest after each"""
+
+    def columns(self, cell: Cell) -> dict[str, Any]:
+        """What is remembered under the names of the derived table's columns; `unit` stands for those of the device itself."""
+        return {**self._asdict(), "cell_id": cell.cell_id, "seed": cell.seed, "disturbed": self.num_disturbed > 0}
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:

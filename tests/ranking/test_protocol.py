@@ -95,7 +95,7 @@ def test_of_records_of_one_cell_that_with_rests_counts_first():
     ]
     table = derived(rows)
     own = table[counted(table)]
-    assert sorted(zip(own.seqlen, own.method, own.time_ms_median)) == [
+    assert sorted(zip(own.seqlen, own.method, own.time_ms_median, strict=True)) == [
         (1024, "flex", 2.0),
         (1024, "naive", 1.0),
         (1024, "sdpa", 2.0),

@@ -261,5 +261,4 @@ def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
     if facts.status != "ok" or not (facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms):
         return None
     work = facts.tflops * facts.time_ms
-    known = facts_of({"seed": cell.seed, "cell_id": cell.cell_id, "disturbed": facts.num_disturbed > 0, **facts._asdict()})
-    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, **known)
+    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, **facts_of(facts.columns(cell)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Annotated, Self
 
@@ -26,6 +26,8 @@ class RepeatRules(Frozen):
     """so many at least, if there are as many"""
     most: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 40
     """so many at most"""
+    twins: float = Field(default=0.1, ge=0, le=1)
+    """of the play-offs: in this share the first player plays under two names; in one at least where a run has GPUs, unless it is 0"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -36,6 +38,13 @@ class RepeatRules(Frozen):
     def count(self, num_cells: int) -> int:
         """The number of repeats of so many cells that have a time."""
         return min(max(math.ceil(self.share * num_cells), self.least), self.most, num_cells)
+
+
+    def count_twins(self, num_playoffs: int, *, at_least_one: bool) -> int:
+        """The number of twins of so many play-offs."""
+        if not self.twins or not num_playoffs:
+            return 0
+        return max(math.floor(self.twins * num_playoffs), int(at_least_one))
 
 
 def may_repeat(cell: Cell) -> bool:
@@ -62,5 +71,10 @@ def beginning(times_ms: Mapping[Cell, float], seed: int, rules: RepeatRules) -> 
     return drawn(times_ms, seed)[: rules.count(len(times_ms))]
 
 
-def _chance(seed: int, cell_id: str) -> str:
-    return hashlib.sha256(f"{seed} {cell_id}".encode()).hexdigest()
+def drawn_cases(cases: Iterable[str], seed: int) -> list[str]:
+    """The cases in an order that depends on the seed and each case alone."""
+    return sorted(cases, key=lambda case: _chance(seed, case))
+
+
+def _chance(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()

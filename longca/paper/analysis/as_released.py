@@ -68,7 +68,8 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
         num_cells=2, cell_ids=both.cell_id_released + " " + both.cell_id_without,
         num_samples=both.num_samples_released.fillna(0) + both.num_samples_without.fillna(0))
     return _ranked(both, attention(table, "kernel")).drop(columns=[
-        "is_released_released", "is_released_without", "measured_released", "measured_without", "rests_released", "rests_without", "other_study", "place",
+        "is_released_released", "is_released_without", "measured_released", "measured_without", "rests_released",
+        "rests_without", "other_study", "place",
         "late", "cell_id_released", "cell_id_without",
         "num_samples_released", "num_samples_without", "started_at_released", "started_at_without"])
 
