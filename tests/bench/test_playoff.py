@@ -17,9 +17,8 @@ from longca.bench.run.playoffs import (
 )
 from longca.bench.run.progress import PlainProgress
 from longca.bench.run.runner import Summary, run_cells
-from longca.bench.run.twins import cases_with_twins
 from longca.core.config import Config
-from longca.core.playoff.repeats import RepeatRules
+from longca.core.playoff.repeats import RepeatRules, cases_with_twins
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.record import Record
 from longca.core.study import Study, load_study

@@ -12,16 +12,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from statistics import median
 from typing import TYPE_CHECKING
 
 from longca.bench.measure.result import Result
 from longca.bench.run.method_version import MethodVersions
-from longca.bench.run.twins import cases_with_twins, difference_of_twins, has_twin
 from longca.bench.workers.job import JobError
 from longca.bench.workers.pool import Pool, TooFewLeft
 from longca.core.cell import Cell
 from longca.core.playoff.case import case_id, may_play, playoff_id
-from longca.core.playoff.repeats import RepeatRules
+from longca.core.playoff.repeats import RepeatRules, cases_with_twins
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import is_of_package
 from longca.core.record import Record
@@ -301,7 +301,7 @@ class PlayoffRun:
         chosen = cases_with_twins(
             [playoff.case for playoff in due],
             len(kept),
-            sum(has_twin(records) for records in kept if isinstance(records, list)),
+            sum(any(record.repeat for record in records) for records in kept if isinstance(records, list)),
             self._study.seed,
             self._repeats,
             on_gpu=self._pool.device.type == "cuda",
@@ -359,6 +359,18 @@ def _is_to_retry(record: Record, retry: AbstractSet[str]) -> bool:
         or ("disturbed" in retry and view.num_disturbed > 0)
         or ("noisy" in retry and view.is_noisy)
     )
+
+
+def difference_of_twins(records: Sequence[Record]) -> float | None:
+    """The difference of the two medians, as a share of the shorter one; None without two numbers."""
+    twin = next((record for record in records if record.repeat), None)
+    if twin is None:
+        return None
+    both = [record.samples for record in records if record.cell_id == twin.cell_id and record.samples is not None]
+    if len(both) < 2:
+        return None
+    one, other = (median(samples.time_ms[0]) for samples in both)
+    return max(one, other) / min(one, other) - 1
 
 
 def _is_timed(result: Result) -> bool:

@@ -1,4 +1,5 @@
-"""Repeats (A/A): cells that a run measures a second time, so that its own noise is known. Their rules, and the cells that are drawn."""
+"""Repeats (A/A): cells that a run measures a second time, and twins, players that play under two names, so that its own noise is known.
+Their rules, and the cells and cases that are drawn."""
 
 from __future__ import annotations
 
@@ -71,9 +72,20 @@ def beginning(times_ms: Mapping[Cell, float], seed: int, rules: RepeatRules) -> 
     return drawn(times_ms, seed)[: rules.count(len(times_ms))]
 
 
-def drawn_cases(cases: Iterable[str], seed: int) -> list[str]:
-    """The cases in an order that depends on the seed and each case alone."""
-    return sorted(cases, key=lambda case: _chance(seed, case))
+def cases_with_twins(
+    due: Iterable[str], num_kept: int, num_kept_with_twins: int, seed: int, rules: RepeatRules, *, on_gpu: bool
+) -> set[str]:
+    """The cases, of those that are played off now, in which the first player has a twin.
+
+    Args:
+        due: cases that are played off now.
+        num_kept: play-offs of before.
+        num_kept_with_twins: of these.
+        on_gpu: the run has GPUs: at least one play-off has a twin.
+    """
+    ordered = sorted(due, key=lambda case: _chance(seed, case))
+    wanted = rules.count_twins(len(ordered) + num_kept, at_least_one=on_gpu)
+    return set(ordered[: max(wanted - num_kept_with_twins, 0)])
 
 
 def _chance(seed: int, name: str) -> str:
