@@ -17,7 +17,7 @@ from longca.ranking import Standing, Tally, tallies
 from longca.ranking.sentences import finding_text, protocols_text, share_text
 from longca.ranking.table import COLUMNS as OF_RANKING
 from longca.store.table import RANKED_BY, is_ranked
-from longca.store.text import short_device
+from longca.store.text import plural, short_device
 from tools.pages import ROOT, put
 
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
@@ -97,7 +97,7 @@ class Finding:
         apart = sum(len(case.other_protocol) for case in self.standings.values())
         protocols = protocols_text(self.num_rested, self.num_cells, "cell")
         empty = "the kernel does not run that mask" + (
-            f", or was measured by another protocol than the others ({apart} squares)" if apart else "")
+            f", or was measured by another protocol than the others ({plural(apart, 'square')})" if apart else "")
         return f"Empty: {empty}.{f' {protocols}.' if protocols else ''}"
 
 
