@@ -118,7 +118,7 @@ class Scoreboard:
             known: scores from before the run.
         """
         self.scores: list[Score] = []
-        self._best: dict[Problem, Score] = {}
+        self._best: dict[tuple[Problem, bool], Score] = {}
         self._standings: dict[Case, Standing] | None = None
         for score in known:
             self.add(score)
@@ -127,18 +127,19 @@ class Scoreboard:
         self.scores.append(score)
         self._standings = None
         if score.is_ranked and score.time_ms is not None:
-            best = self._best.setdefault(score.problem, score)
+            best = self._best.setdefault(_rivalry(score), score)
             if best.time_ms is None or score.time_ms < best.time_ms:
-                self._best[score.problem] = score
+                self._best[_rivalry(score)] = score
 
     def share(self, score: Score) -> float | None:
-        """The rate as a share of the best one so far for the same problem, 1 for the best itself. None for what is not ranked."""
-        best = self._best.get(score.problem) if score.is_ranked else None
+        """The rate as a share of the best one so far for the same problem by the same protocol, 1 for the best itself. None for what is
+        not ranked."""
+        best = self._best.get(_rivalry(score)) if score.is_ranked else None
         return best.time_ms / score.time_ms if best is not None and best.time_ms is not None and score.time_ms else None
 
     def is_tied(self, score: Score) -> bool:
         """True if it is not the best so far for its problem, and not told apart from it."""
-        best = self._best.get(score.problem) if score.is_ranked else None
+        best = self._best.get(_rivalry(score)) if score.is_ranked else None
         if best is None or best.cell.method == score.cell.method or not (best.measurement and score.measurement):
             return False
         first = MeasuredPoint(best.cell.method, (best.measurement,))
@@ -232,6 +233,11 @@ class ShortNames:
                 "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head_dim": f"D={cell.head_dim}", "dtype": cell.dtype,
                 "corpus": cell.corpus or "", "seed": f"seed={cell.seed}",
                 "load": " ".join([cell.input_values] * (cell.input_values != "normal") + ["sustained"] * cell.sustained)}
+
+
+def _rivalry(score: Score) -> tuple[Problem, bool]:
+    """What scores have in common that are compared: the problem, and whether the GPU rested after each call."""
+    return score.problem, score.measurement is not None and score.measurement.rests
 
 
 def _place(lines: Sequence[str], world: int) -> str:
