@@ -67,7 +67,7 @@ def field_text(case: Standing) -> str:
     if case.other_protocol:
         parts.append(other_protocol_text(case))
     if case.is_mixed:
-        parts.append(f"{case.num_rested} of {plural(case.num_cases, 'case')} {WITH_RESTS[True]}")
+        parts.append(protocols_text(case.num_rested, case.num_cases))
     return "; ".join(parts)
 
 
