@@ -53,7 +53,8 @@ def content(records: Sequence[Path] = RECORDS) -> dict[str, Any]:
     head_dim, dtype = (rows[column].unique().tolist() for column in ("head_dim", "dtype"))
     assert len(head_dim) == len(dtype) == 1
     of_direction = {
-        way: _undelayed(competing_points(points(rows.loc[rows.direction == way], CASE))) for way in ("fwd", "bwd")
+        way: _undelayed(competing_points(points(rows.loc[rows.direction == way], CASE)))
+        for way in ("fwd", "bwd")
     }
     of_direction[TRAINING] = {
         key: one

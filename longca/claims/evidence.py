@@ -257,7 +257,8 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
 
 
 def of_one_protocol(found: Iterable[Point]) -> list[Point]:
-    """The points with a rate by one protocol, with rests of the GPU where two or more have such: rates of the two are never compared."""
+    """The points with a rate by one protocol, with rests of the GPU where two or more have such: rates of the
+    two protocols are never compared."""
     points_of = {str(index): point for index, point in enumerate(found)}
     ranked = [replace(point.ranked, method=key) for key, point in points_of.items() if point.ranked]
     return [points_of[point.method] for point in competing(ranked).points]

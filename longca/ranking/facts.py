@@ -1,5 +1,7 @@
-"""The facts of a measurement beside its rate, from columns of the derived table: of a row, a record or the index
-of a folder's cells. One list serves all three."""
+"""The facts of a measurement beside its rate, from columns of the derived table.
+
+One list serves a row, a record and the index of a folder's cells.
+"""
 
 from __future__ import annotations
 

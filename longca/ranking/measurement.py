@@ -54,4 +54,8 @@ class Measurement:
     @classmethod
     def at_rate(cls, rate: float, times_ms: Collection[float], **facts: Any) -> Measurement:
         """A measurement of that rate, in any unit, with the interval that its samples in ms give."""
-        return cls.timed(times_ms, rate * median(times_ms), **facts) if times_ms else cls(rate, rate, rate, **facts)
+        return (
+            cls.timed(times_ms, rate * median(times_ms), **facts)
+            if times_ms
+            else cls(rate, rate, rate, **facts)
+        )

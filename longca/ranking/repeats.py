@@ -85,7 +85,9 @@ def _twins(first: Measurement, second: Measurement) -> list[RepeatPair]:
     shared = rounds_of_both(first, second)
     if len(shared) < LEAST_SAMPLES:
         return []
-    one, other = (_part(side, [times[index] for times in shared]) for index, side in enumerate((first, second)))
+    one, other = (
+        _part(side, [times[index] for times in shared]) for index, side in enumerate((first, second))
+    )
     return [RepeatPair(one, other, "play-off")]
 
 
@@ -100,5 +102,11 @@ def _part(played: Measurement, times_ms: Sequence[float]) -> Measurement:
     """A measurement of some of its samples, in calls a second."""
     timed = Measurement.timed(times_ms)
     return replace(
-        played, rate=timed.rate, low=timed.low, high=timed.high, times_ms=timed.times_ms, rounds=(), version=""
+        played,
+        rate=timed.rate,
+        low=timed.low,
+        high=timed.high,
+        times_ms=timed.times_ms,
+        rounds=(),
+        version="",
     )

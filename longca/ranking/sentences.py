@@ -85,7 +85,11 @@ def not_compared_text(case: Standing) -> str:
 
 def protocols_text(num_rested: int, total: int, thing: str = "case") -> str:
     """ "7 of 24 cases by the protocol with rests"; "" if all are of one protocol."""
-    return f"{num_rested:,} of {plural(total, thing)} by the protocol with rests" if 0 < num_rested < total else ""
+    return (
+        f"{num_rested:,} of {plural(total, thing)} by the protocol with rests"
+        if 0 < num_rested < total
+        else ""
+    )
 
 
 def protocols_of(standings: Mapping[Any, Standing]) -> str:

@@ -162,7 +162,9 @@ def test_a_twin_is_a_repeat_of_the_relation_playoff_and_no_method(run, tmp_path)
     assert all(case.played_off and len(case.entries) == 3 for case in standings(table).values())
     rates = sorted(1e3 / median(record.samples.time_ms[0]) for record in (player, twin))
     whole = [
-        pair for pair in pairs_of(table) if sorted((pair.first.rate, pair.second.rate)) == pytest.approx(rates)
+        pair
+        for pair in pairs_of(table)
+        if sorted((pair.first.rate, pair.second.rate)) == pytest.approx(rates)
     ]
     assert [pair.relation for pair in whole] == ["play-off"]
     rows, _ = load_columns([tmp_path / "three"], COLUMNS)
@@ -222,7 +224,9 @@ def test_the_first_three_play_and_all_that_are_near_the_first():
     strict = PlayoffRules(within=0.0, first=2)
     near = {cell: 1 + 0.015 * place for place, cell in enumerate(times)}
     assert players(near, "NVIDIA H100 80GB HBM3", strict) == ["quick", "naive", "sdpa"]
-    assert players(near, "NVIDIA H100 80GB HBM3", strict, rests=True) == ["quick", "naive"], "a tie up to 1.8 %"
+    assert players(near, "NVIDIA H100 80GB HBM3", strict, rests=True) == ["quick", "naive"], (
+        "a tie up to 1.8 %"
+    )
 
 
 @pytest.mark.parametrize(

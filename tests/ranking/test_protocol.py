@@ -23,7 +23,11 @@ def text(rate):
 def test_two_with_rests_leave_the_others_out():
     points = [point("a", 1.0), point("b", 1.3, rests=True), point("c", 1.2, rests=True)]
     case = standing(points, {"d": "oom"}, ["e"])
-    assert [entry.method for entry in case.entries] == ["c", "b"] and case.rests and list(case.other_protocol) == ["a"]
+    assert (
+        [entry.method for entry in case.entries] == ["c", "b"]
+        and case.rests
+        and list(case.other_protocol) == ["a"]
+    )
     assert field_text(case) == (
         "first of 2; 1 could not; 1 was not asked; 1 was measured without rests, not compared"
     )
@@ -63,7 +67,9 @@ def test_a_playoff_has_a_protocol_of_its_own():
     assert case.entry("c").share == pytest.approx(0.5) and list(case.other_protocol) == ["d"]
     old = MeasuredPoint("b", (measured(1.0),), (measured(*[1.0] * 10, playoff="p"),), KNOWN)
     case = standing([played[0], old, point("c", 2.0, rests=True)])
-    assert [entry.method for entry in case.entries] == ["b", "a", "c"], "b plays, and its cell counts for nothing"
+    assert [entry.method for entry in case.entries] == ["b", "a", "c"], (
+        "b plays, and its cell counts for nothing"
+    )
     assert case.entry("c").share == pytest.approx(0.5 * 1.0 / 1.1)
 
 
@@ -109,6 +115,10 @@ def test_of_records_of_one_cell_that_with_rests_counts_first():
 
 
 def test_what_failed_with_rests_could_not():
-    rows = [rested("sdpa", 1.0), rested("flex", 2.0), timed("naive", outcome=OutOfMemory(requested_bytes=None, where="fwd"))]
+    rows = [
+        rested("sdpa", 1.0),
+        rested("flex", 2.0),
+        timed("naive", outcome=OutOfMemory(requested_bytes=None, where="fwd")),
+    ]
     (case,) = standings(derived(rows)).values()
     assert case.could_not == {"naive": "oom"} and not case.other_protocol

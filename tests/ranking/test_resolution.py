@@ -136,9 +136,7 @@ def test_the_file_is_that_of_the_committed_records():
         members = groups[known.device, known.relation, known.rests]
         assert len(members) >= 100 and sum(held_out[id(pair)] for pair in members) <= 0.05 * len(members)
     assert {pair.first.rests == pair.second.rests for pair in found} == {True}
-    model = {
-        rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)
-    }
+    model = {rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)}
     assert model[True] < model[False], "rests make measurements more repeatable"
 
 

@@ -89,10 +89,16 @@ def test_where_some_cases_were_played_off_the_sentence_says_what_came_of_it(dens
 def test_records_of_another_protocol_leave_squares_empty(tmp_path):
     """One case was measured anew, with rests, but for sdpa."""
     rested = {(kernel, CASES[0]): 0.5 for kernel in ("band", "fa3")}
-    cells = [timed(kernel, *case, ms, rested.get((kernel, case))) for case in CASES for kernel, ms in MS.items()]
+    cells = [
+        timed(kernel, *case, ms, rested.get((kernel, case))) for case in CASES for kernel, ms in MS.items()
+    ]
     found = heat_map.finding(table(tmp_path, "dense", cells))
-    assert list(found.standings[CASES[0]].other_protocol) == ["sdpa"] and found.share("sdpa", *CASES[0]) is None
+    assert (
+        list(found.standings[CASES[0]].other_protocol) == ["sdpa"] and found.share("sdpa", *CASES[0]) is None
+    )
     assert found.share("sdpa", *CASES[1]) == pytest.approx(1 / 3)
     assert "1 of 4 cases by the protocol with rests" in found.sentence()
     assert "or was measured by another protocol than the others (1 square)" in found.caption()
-    assert "n = 12 cells" in found.caption() and "2 of 12 cells by the protocol with rests." in found.caption()
+    assert (
+        "n = 12 cells" in found.caption() and "2 of 12 cells by the protocol with rests." in found.caption()
+    )

@@ -66,8 +66,16 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
             if shorter
             else ""
         )
-        apart = sum(len(standings[case].other_protocol) for cases in found[device, world, direction].values() for case in cases)
-        not_compared = f"{plural(apart, 'number')} left out, of another protocol (with rests of the GPU, or without)" if apart else ""
+        apart = sum(
+            len(standings[case].other_protocol)
+            for cases in found[device, world, direction].values()
+            for case in cases
+        )
+        not_compared = (
+            f"{plural(apart, 'number')} left out, of another protocol (with rests of the GPU, or without)"
+            if apart
+            else ""
+        )
         where = f", {short_device(device)}" if several_devices else ""
         tables += _tables(
             f"{unit}, {DIRECTIONS[direction]}{ranks}{where}",

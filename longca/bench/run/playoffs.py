@@ -366,7 +366,9 @@ def difference_of_twins(records: Sequence[Record]) -> float | None:
     twin = next((record for record in records if record.repeat), None)
     if twin is None:
         return None
-    both = [record.samples for record in records if record.cell_id == twin.cell_id and record.samples is not None]
+    both = [
+        record.samples for record in records if record.cell_id == twin.cell_id and record.samples is not None
+    ]
     if len(both) < 2:
         return None
     one, other = (median(samples.time_ms[0]) for samples in both)

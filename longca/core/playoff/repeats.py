@@ -1,5 +1,7 @@
-"""Repeats (A/A): cells that a run measures a second time, and twins, players that play under two names, so that its own noise is known.
-Their rules, and the cells and cases that are drawn."""
+"""Repeats (A/A): cells that a run measures a second time, and twins, players that play under two names.
+
+They tell a run's own noise. Here are their rules, and the cells and cases that are drawn.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class RepeatRules(Frozen):
     most: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 40
     """so many at most"""
     twins: float = Field(default=0.1, ge=0, le=1)
-    """of the play-offs: in this share the first player plays under two names; in one at least where a run has GPUs, unless it is 0"""
+    """of the play-offs: in this share the first player plays under two names; in one at least where a run has
+    GPUs, unless it is 0"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
