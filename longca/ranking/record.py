@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.ranking.facts import COLUMNS, facts_of
+from longca.ranking.facts import facts_of_view
 from longca.ranking.measurement import Measurement
-from longca.store.columns import COLUMNS as TABLE
 
 if TYPE_CHECKING:
     from longca.store.view import View
-
-_VALUES = {column.name: column.value for column in TABLE if column.name in COLUMNS}
 
 
 def measurement_of(view: View, rate: float | None) -> Measurement | None:
@@ -24,5 +21,4 @@ def measurement_of(view: View, rate: float | None) -> Measurement | None:
     """
     if view.record.outcome.status != "ok" or not rate or not view.times_ms:
         return None
-    facts = facts_of({name: value(view) for name, value in _VALUES.items()})
-    return Measurement.at_rate(rate, view.times_ms, **facts)
+    return Measurement.at_rate(rate, view.times_ms, **facts_of_view(view))
