@@ -53,9 +53,10 @@ class Measurement:
 
     @classmethod
     def at_rate(cls, rate: float, times_ms: Collection[float], **facts: Any) -> Measurement:
-        """A measurement of that rate, in any unit, with the interval that its samples in ms give."""
-        return (
-            cls.timed(times_ms, rate * median(times_ms), **facts)
-            if times_ms
-            else cls(rate, rate, rate, **facts)
-        )
+        """A measurement of that rate, in any unit, with the interval that its samples in ms give; without
+        samples there is none."""
+        if not times_ms:
+            return cls(rate, rate, rate, **facts)
+        timed = cls.timed(times_ms)
+        scale = rate / timed.rate
+        return cls(rate, scale * timed.low, scale * timed.high, times_ms=timed.times_ms, **facts)

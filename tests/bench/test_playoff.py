@@ -8,11 +8,11 @@ from statistics import median
 import pytest
 
 from longca.bench.playoff.rounds import ratio_interval
+from longca.bench.run.method_version import method_versions
 from longca.bench.run.playoffs import (
     cells_of_cases,
     choose_players,
     due_playoffs,
-    playoff_versions,
     playoffs_of,
 )
 from longca.bench.run.progress import PlainProgress
@@ -119,13 +119,17 @@ def test_what_is_due_follows_from_players_and_method(run, tmp_path):
     device = own[0].environment.nodes[0].cpu
     playoffs, outside = playoffs_of(study.cells(), facts, study.playoff, device)
     assert len(playoffs) == 2 and not outside
-    versions = playoff_versions(study, study.cells())(device)
+
+    def versions_of(asked: Study) -> dict[str, str]:
+        return method_versions(study.cells(), asked, asked.playoff)(device)
+
+    versions = versions_of(study)
     assert due_playoffs(playoffs, store, versions) == []
     assert due_playoffs(playoffs, store, versions | {playoffs[0].players[0].cell_id: "other"}) == playoffs[:1]
     stricter = study.model_copy(update={"playoff": study.playoff.model_copy(update={"precision": 0.001})})
-    assert due_playoffs(playoffs, store, playoff_versions(stricter, study.cells())(device)) == playoffs
+    assert due_playoffs(playoffs, store, versions_of(stricter)) == playoffs
     wider = study.model_copy(update={"playoff": study.playoff.model_copy(update={"first": 5})})
-    assert playoff_versions(wider, study.cells())(device) == versions, "who plays has no part in a number"
+    assert versions_of(wider) == versions, "who plays has no part in a number"
     assert playoffs_of(study.cells(), facts, study.playoff, "another CPU") == ([], [])
     slower = {name: each._replace(time_ms=1e3) if each.time_ms else each for name, each in facts.items()}
     assert (

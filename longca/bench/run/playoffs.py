@@ -7,7 +7,7 @@ defines a player's number.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -203,12 +203,6 @@ def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffS
         for playoff in playoffs_of(measured, facts, study.playoff, device)[0]
     ]
     return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
-
-
-def playoff_versions(study: Study, cells: Collection[Cell]) -> Callable[[str], dict[str, str]]:
-    """A function from the device's model to the method version of each cell's part in a play-off."""
-    assert study.playoff is not None
-    return MethodVersions(study).of(cells, study.playoff)
 
 
 class PlayoffRun:

@@ -237,7 +237,9 @@ class ShortNames:
 
 def _rivalry(score: Score) -> tuple[Problem, bool]:
     """What scores have in common that are compared: the problem, and whether the GPU rested after each call."""
-    return score.problem, score.measurement is not None and score.measurement.rests
+    if score.facts is not None:
+        return score.problem, bool(score.facts.duty)
+    return score.problem, score.measured is not None and score.measured.rests
 
 
 def _place(lines: Sequence[str], world: int) -> str:

@@ -43,7 +43,6 @@ class RepeatRules(Frozen):
         """The number of repeats of so many cells that have a time."""
         return min(max(math.ceil(self.share * num_cells), self.least), self.most, num_cells)
 
-
     def count_twins(self, num_playoffs: int, *, at_least_one: bool) -> int:
         """The number of twins of so many play-offs."""
         if not self.twins or not num_playoffs:
