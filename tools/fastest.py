@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ from longca.core.plugin import Registry
 from longca.dispatch.choice import FILE, OWN, TRAINING, head_kind, mask_kind
 from longca.masks import build_mask
 from longca.masks.traits import Traits
-from longca.ranking import MeasuredPoint, Measurement, compare, mean_lead
+from longca.ranking import MeasuredPoint, Measurement, compare, competing, mean_lead
 from longca.ranking.table import COLUMNS as OF_RANKING
 from longca.ranking.table import points
 from longca.ranking.tally import reason_to_leave_out
-from longca.store.load import load_columns
 from longca.store.table import RANKED_BY, is_ranked
+from tools.committed import with_playoffs
 from tools.pages import ROOT
 
 if TYPE_CHECKING:
@@ -44,14 +45,17 @@ MOST_COMPILE_MS = 100  # for each new mask, the median: loops with a mask each s
 MOST_TOKENS = 4096  # of the masks that are built for their traits
 
 
-def content() -> dict[str, Any]:
-    """The whole table."""
-    rows = _rows()
-    capability, device = _device()
+def content(records: Sequence[Path] = RECORDS) -> dict[str, Any]:
+    """The whole table, of these files of records and the play-offs of their cells that lie beside them."""
+    rows = _rows(records)
+    capability, device = _device(records)
     assert rows.device.unique().tolist() == [device]
     head_dim, dtype = (rows[column].unique().tolist() for column in ("head_dim", "dtype"))
     assert len(head_dim) == len(dtype) == 1
-    of_direction = {way: _undelayed(points(rows.loc[rows.direction == way], CASE)) for way in ("fwd", "bwd")}
+    of_direction = {
+        way: _undelayed(competing_points(points(rows.loc[rows.direction == way], CASE)))
+        for way in ("fwd", "bwd")
+    }
     of_direction[TRAINING] = {
         key: one
         for key, forward in of_direction["fwd"].items()
@@ -62,7 +66,7 @@ def content() -> dict[str, Any]:
         "compute_capability": capability,
         "head_dim": head_dim[0],
         "dtype": dtype[0],
-        "records": [path.stem for path in RECORDS],
+        "records": [path.stem for path in records],
         **{way: of_points(of_direction[way]) for way in ("fwd", TRAINING)},
     }
 
@@ -81,9 +85,9 @@ def text() -> str:
     return lines(content(), 1) + "\n"
 
 
-def _rows() -> pd.DataFrame:
-    """The cells that may be ranked, of kernels that may be chosen."""
-    table, _ = load_columns(RECORDS, COLUMNS)
+def _rows(records: Sequence[Path]) -> pd.DataFrame:
+    """The cells that may be ranked and their play-offs, of kernels that may be chosen."""
+    table = with_playoffs(records, COLUMNS)
     table = table.loc[is_ranked(table) & (table.status == "ok")]
     table = table.loc[~table.mask_params.str.contains("paper_compat=True")]
     compiling = table.groupby("method").compile_ms.median()
@@ -91,11 +95,11 @@ def _rows() -> pd.DataFrame:
     return table.loc[~table.method.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]
 
 
-def _device() -> tuple[str, str]:
+def _device(records: Sequence[Path]) -> tuple[str, str]:
     """(compute capability, model) of the device that measured."""
     import pyarrow.parquet as pq
 
-    first = next(pq.ParquetFile(RECORDS[0]).iter_batches(1, columns=["record"]))["record"][0].as_py()
+    first = next(pq.ParquetFile(records[0]).iter_batches(1, columns=["record"]))["record"][0].as_py()
     gpu = json.loads(first)["environment"]["nodes"][0]["gpu"]
     return gpu["compute_capability"], gpu["name"]
 
@@ -118,6 +122,14 @@ def _traits(name: str, params: str, seqlen: int) -> Traits:
 def _undelayed(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
     """The points that tell of their kernel: one slow record would else decide for a whole kind of masks."""
     return {key: one for key, one in found.items() if not reason_to_leave_out(one)}
+
+
+def competing_points(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
+    """The points that rank in their cases: measured with rests of the GPU or without are never compared."""
+    cases: dict[Key, list[MeasuredPoint]] = defaultdict(list)
+    for (*case, _), point in found.items():
+        cases[tuple(case)].append(point)
+    return {(*case, point.method): point for case, of in cases.items() for point in competing(of).points}
 
 
 def of_points(found: Mapping[Key, MeasuredPoint]) -> dict[str, Any]:
@@ -202,6 +214,7 @@ def _sum(forward: Measurement, backward: Measurement) -> Measurement:
         run=run,
         playoff=playoff,
         rounds=tuple(shared),
+        rests=forward.rests and backward.rests,
         times_ms=tuple(of_rounds[0][number] + of_rounds[1][number] for number in shared),
     )
 

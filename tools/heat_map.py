@@ -14,10 +14,13 @@ from pathlib import Path
 
 from longca.core.units import format_length
 from longca.ranking import Standing, Tally, tallies
-from longca.ranking.sentences import finding_text, share_text
-from longca.store.text import short_device
+from longca.ranking.sentences import finding_text, protocols_text, share_text
+from longca.ranking.table import COLUMNS as OF_RANKING
+from longca.store.table import RANKED_BY, is_ranked
+from longca.store.text import plural, short_device
 from tools.pages import ROOT, put
 
+COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
 RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
 PAGE = ROOT / "README.md"
 FOLDER = ROOT / "docs/pictures"
@@ -60,6 +63,8 @@ class Finding:
     """(mask, direction) → standing"""
     num_cells: int
     num_samples: int
+    num_rested: int = 0
+    """of the cells: those that were measured with rests of the GPU"""
 
     def share(self, kernel: str, mask: str, direction: str) -> float | None:
         """The rate as a share of the fastest kernel's, from 0 to 1; None where the kernel has none."""
@@ -84,7 +89,16 @@ class Finding:
         return ("Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart from it. "
                 f"{self.device}, {format_length(SEQLEN)} tokens, "
                 f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} cells, "
-                f"{self.num_samples:,} samples. Empty: the kernel does not run that mask.")
+                f"{self.num_samples:,} samples. {self._empty}")
+
+    @property
+    def _empty(self) -> str:
+        """The meaning of empty squares, and the protocols where the cells have both."""
+        apart = sum(len(case.other_protocol) for case in self.standings.values())
+        protocols = protocols_text(self.num_rested, self.num_cells, "cell")
+        empty = "the kernel does not run that mask" + (
+            f", or was measured by another protocol than the others ({plural(apart, 'square')})" if apart else "")
+        return f"Empty: {empty}.{f' {protocols}.' if protocols else ''}"
 
 
 def _marked(text: str, of_kernels: list[Tally]) -> str:
@@ -96,20 +110,22 @@ def _marked(text: str, of_kernels: list[Tally]) -> str:
 def finding(records: Path = RECORDS) -> Finding:
     """The standings of all kernels that ran with these heads at this length."""
     from longca.core.plugin import Registry
-    from longca.ranking.table import standings
-    from longca.store.load import load
-    from longca.store.table import derived, in_order
+    from longca.ranking.table import counted, has_rests, standings
+    from tools.committed import with_playoffs
 
-    chosen = [record for record in load(records).records if (record.cell.seqlen, record.cell.num_q_heads, record.cell.num_kv_heads)
-              == (SEQLEN, Q_HEADS, KV_HEADS) and record.work is None and not record.cell.mask_params.get("paper_compat")]
-    asked = derived(in_order(chosen))
-    assert all(asked[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
-    found, table = standings(asked, ("mask", "direction")), asked[asked.status == "ok"]
+    rows = with_playoffs([records], COLUMNS)
+    asked = rows[(rows.seqlen == SEQLEN) & (rows.num_q_heads == Q_HEADS) & (rows.num_kv_heads == KV_HEADS) & is_ranked(rows)
+                 & ~rows.mask_params.str.contains("paper_compat=True")]
+    assert all(asked[column].nunique() == 1 for column in ("head_dim", "dtype", "seed"))
+    device = asked.device[asked.status == "ok"].iloc[0]
+    assert set(asked.device) - {""} == {device}
+    own = counted(asked)
+    found, table = standings(asked, ("mask", "direction")), asked[own & (asked.status == "ok")]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
     kernels = [one.method for one in tallies(found)]
-    return Finding(asked.device[0], int(asked.head_dim[0]), str(asked["dtype"].iloc[0]), masks, kernels, found, len(table),
-                   int(table.num_samples.sum()))
+    return Finding(device, int(table.head_dim.iloc[0]), str(table["dtype"].iloc[0]), masks, kernels, found, len(table),
+                   int(table.num_samples.sum()), int(has_rests(table).sum()))
 
 
 def picture(found: Finding, theme: Theme) -> str:

@@ -66,12 +66,12 @@ def _rows() -> Any:
 
 def change_by_rests() -> str:
     """Sentences about the cells with records of both protocols: by how much these differ."""
-    from longca.ranking.table import is_played, measurements
+    from longca.ranking.table import measurements
 
     rows = _rows()
     rates: dict[tuple[str, str], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in measurements(rows[~is_played(rows)]):
-        if record:
+    for record in measurements(rows):
+        if record and not record.playoff:
             rates[record.device, record.cell_id][record.rests].append(record.rate)
     changes: dict[str, list[float]] = defaultdict(list)
     for (device, _), of_cell in rates.items():

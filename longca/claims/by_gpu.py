@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.claims.as_study import without_compat
 from longca.claims.contract import OPEN, Claim, Verdict, Verdicts
-from longca.claims.rows import STUDY_GPU, prepared
+from longca.claims.rows import ROLE, STUDY_GPU, prepared
+from longca.ranking.sentences import protocols_text
+from longca.ranking.table import has_rests
 from longca.store.text import short_device
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def _verdicts(claim: Claim, whole: pd.DataFrame, tables: Mapping[str, pd.DataFra
     is_of_study = type(claim).judge_as_study is not Claim.judge_as_study
     shown = {gpu: without_compat(rows) if is_of_study else rows for gpu, rows in tables.items()}
     repaired = _repaired(claim, shown) if tables else claim.judge(whole)
-    return Verdicts(claim.judge_as_study(whole) if is_of_study else repaired, repaired)
+    return Verdicts(_noted(claim.judge_as_study(whole), whole) if is_of_study else repaired, repaired)
 
 
 def _repaired(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:
@@ -54,9 +56,22 @@ def _repaired(claim: Claim, tables: Mapping[str, pd.DataFrame]) -> Verdict:
 
 
 def _of_gpu(claim: Claim, rows: pd.DataFrame, gpu: str) -> Verdict:
-    verdict = claim.judge(rows)
+    verdict = _noted(claim.judge(rows), rows)
     return (
         replace(verdict, gpu=gpu, finding=f"On {gpu}: {verdict.finding}")
         if verdict.cell_ids
         else replace(verdict, gpu=gpu)
     )
+
+
+def _noted(verdict: Verdict, rows: pd.DataFrame) -> Verdict:
+    """The verdict with a note on the protocols of its cells."""
+    protocols = _protocols(rows, verdict.cell_ids)
+    return replace(verdict, note=f"{verdict.note} {protocols}".strip()) if protocols else verdict
+
+
+def _protocols(rows: pd.DataFrame, cell_ids: Collection[str]) -> str:
+    """A sentence where some of these cells were timed with rests of the GPU and others without; else ""."""
+    timed = rows[(rows[ROLE] == "own") & (rows.status == "ok") & rows.cell_id.isin(cell_ids)]
+    text = protocols_text(int(has_rests(timed).sum()), len(timed), "cell")
+    return f"{text}; the two are never compared." if text else ""

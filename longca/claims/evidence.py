@@ -27,7 +27,7 @@ from longca.claims.grid import STUDY_BYTES as STUDY_BYTES
 from longca.claims.grid import STUDY_PEAK
 from longca.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
-from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
+from longca.ranking import Lead, MeasuredPoint, Measurement, compare, competing, mean_lead, share_protocol
 from longca.ranking.table import COLUMNS as OF_RANKING
 from longca.ranking.table import RATE
 from longca.store.table import RANKED_BY
@@ -55,7 +55,7 @@ class _Cell:
     reason: str
     numbers: dict[str, float]
     measurement: Measurement | None
-    """None without a rate"""
+    """None without a rate, and for one that is not of its case's protocol"""
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,12 @@ class Pair:
         return compare(first, second)
 
     @property
+    def is_of_one_protocol(self) -> bool:
+        """False for two rates of which one was measured with rests of the GPU and the other one without."""
+        first, second = self.first.ranked, self.second.ranked
+        return self.column != RATE or first is None or second is None or share_protocol(first, second)
+
+    @property
     def ratio(self) -> float:
         """The first's number over the second's; NaN where one is missing."""
         if self.column == RATE:
@@ -267,6 +273,14 @@ def notes(rows: pd.DataFrame, point: Point) -> str:
     return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
 
 
+def of_one_protocol(found: Iterable[Point]) -> list[Point]:
+    """The points with a rate by one protocol, with rests of the GPU where two or more have such: rates of the
+    two protocols are never compared."""
+    points_of = {str(index): point for index, point in enumerate(found)}
+    ranked = [replace(point.ranked, method=key) for key, point in points_of.items() if point.ranked]
+    return [points_of[point.method] for point in competing(ranked).points]
+
+
 def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
     """A sentence where GPUs are not the study's.
 
@@ -343,7 +357,7 @@ def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str
             shared = point.ok_seeds & other.ok_seeds if same_masks else set()
             both = (point.of_seeds(shared), other.of_seeds(shared)) if shared else (point, other)
             pair = Pair(*both, column, same_masks)
-            if pair.ratio == pair.ratio:
+            if pair.is_of_one_protocol and pair.ratio == pair.ratio:
                 yield index, pair
 
 

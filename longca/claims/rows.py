@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.cell import AS_RELEASED
-from longca.ranking.table import ABSENT, counted, is_played, measurements, resolutions_of
+from longca.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 STUDY_GPU, STUDY_DEVICE = "H100", "NVIDIA H100 80GB HBM3"
 """the study's GPU: its model, and the exact one"""
 ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
-"""what `prepared` adds: columns with the role of a row and with its measurement; and an attribute with the
-resolutions"""
+"""what `prepared` adds: columns with the role of a row and with its measurement, None where it is
+not of its case's protocol (`longca.ranking.protocol`); and an attribute with the resolutions"""
 OWN, PLAYED, RELEASED, NO_ROLE = "own", "played", "released", ""
 """the roles: the row of a cell, of a play-off, of a kernel as released (never ranked), and of nothing asked"""
 
@@ -34,7 +34,8 @@ def prepared(table: pd.DataFrame) -> pd.DataFrame:
     all_roles = pd.Series(NO_ROLE, index=table.index).mask(table.index.isin(rows.index), roles)
     all_roles[released.index] = counted(released).map({True: RELEASED, False: NO_ROLE})
     asked = table.loc[all_roles != NO_ROLE]
-    measured = pd.Series(measurements(asked), index=asked.index, dtype=object)
+    ranked = competes(asked) | is_played(asked)
+    measured = pd.Series(measurements(asked), index=asked.index, dtype=object).where(ranked, None)
     added = pd.DataFrame({ROLE: all_roles, MEASURED: measured.reindex(table.index)})
     found = pd.concat([table, added], axis=1)
     found.attrs[RESOLUTIONS] = resolutions_of(rows)

@@ -68,7 +68,8 @@ def command(
 
 
 def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRanking, list[str]]]:
-    """For each GPU and setting, the ranking of the study that measured the most methods, and the other studies that measured some.
+    """For each GPU and setting, the ranking of the study that measured the most methods with rests, or without where none has two with
+    rests, and the other studies that measured some.
 
     Records of several studies are never put together here: they differ in their runs, in what they ask, and in who was measured twice.
     """
@@ -81,7 +82,7 @@ def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRan
             found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
     chosen = []
     for alike in found.values():
-        first, *others = sorted(alike, key=lambda ranking: -len(ranking.methods))
+        first, *others = sorted(alike, key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)))
         chosen.append((first, [study for ranking in others for study in ranking.studies]))
     return chosen
 

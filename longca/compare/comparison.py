@@ -16,6 +16,7 @@ from longca.core.record import Record
 from longca.published.load import PublishedRate
 from longca.ranking import Lead, mean_lead
 from longca.ranking.relation import WORDS as WORDS_OF_RELATION
+from longca.ranking.sentences import protocols_text
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number, plural
 
@@ -136,7 +137,8 @@ class Comparison:
         if not self.attention:
             return f"No cell of {self.names[0]} has its like in {name}." if self.num_alone is None else "No cell has a published rate."
         if not timed:
-            return f"No cell ran on both sides; {', '.join(rest)}."
+            nothing = "No cell can be compared" if "incomparable" in counts else "No cell ran on both sides"
+            return f"{nothing}; {', '.join(rest)}."
         if counts.get("same") == timed:
             found = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
         else:
@@ -173,6 +175,12 @@ class Comparison:
         """Pairs of which one GPU rested after each call and the other one did not: the clock of long calls differs by that alone."""
         sides = ((change.pair.a, change.pair.b) for change in self.attention)
         return sum({a.rests, b.rests} == {True, False} for a, b in sides if a is not None and b is not None)
+
+    @property
+    def protocols(self) -> str:
+        """How many of the timed pairs had rests on both sides; "" if all or none had."""
+        timed = [change.pair for change in self.attention if change.verdict.lead]
+        return protocols_text(sum(bool(pair.a and pair.a.rests) for pair in timed), len(timed), "pair")
 
     @property
     def resolutions(self) -> list[str]:

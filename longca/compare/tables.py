@@ -40,6 +40,8 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
         found.append(f"controls, B over A: {means}: so much do the machines themselves differ")
+    if comparison.protocols:
+        found.append(f"{comparison.protocols}, on both sides; means are over both kinds")
     if comparison.num_rested_on_one_side:
         found.append(f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: without, a GPU's power "
                      "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the same measurement")

@@ -70,7 +70,8 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
 
     slower, faster, ambiguous, same: both sides have a number; see `Rule`.
     broke, fixed: only A, only B has a number. new, gone: only B, only A was asked.
-    incomparable: both have a number, or one has, but for another request, mask or GPU.
+    incomparable: both have a number, or one has, but for another request, mask or GPU, or calls of one side
+    alone had rests.
     untimed: neither side has a number.
     """
     a, b = pair.a, pair.b
@@ -78,7 +79,7 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
         return PairVerdict("new")
     if b is None:
         return PairVerdict("gone")
-    different = _different(a, b)
+    different = _different(a, b) or _rested_alone(a, b)
     if different:
         return PairVerdict("incomparable", different)
     if a.status != "ok" or b.status != "ok":
@@ -112,6 +113,13 @@ def _different(a: Side, b: Side) -> str:
     if a.digest and b.digest and a.digest != b.digest:
         return "another mask was drawn"
     return ""
+
+
+def _rested_alone(a: Side, b: Side) -> str:
+    """The side whose calls alone had rests of the GPU; "" if both had, neither had, or it is not known."""
+    if {a.rests, b.rests} != {True, False}:
+        return ""
+    return f"calls of {'A' if a.rests else 'B'} alone had rests of the GPU"
 
 
 def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:

@@ -336,7 +336,8 @@ class Record(Frozen):
     turns: Turns | None = Field(None, exclude_if=_is_empty)
     """of a play-off: the order of the samples among those of the other players"""
     repeat: bool = Field(False, exclude_if=_is_empty)
-    """the cell was measured a second time, beside its own record, to learn how much such numbers differ; left out of texts where false"""
+    """the cell was measured a second time, beside its own record, to learn how much such numbers differ; in a play-off, a twin: the same
+    player under a second name. Left out of texts where false"""
     measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
     """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; empty in records of schema 2 and older"""
     outcome: Outcome
@@ -373,8 +374,6 @@ class Record(Frozen):
         if status != "ok" and self.samples is not None:
             raise ValueError(f"a record that is {status} has no samples")
         self._check_turns()
-        if self.repeat and self.playoff is not None:
-            raise ValueError("a record is of a play-off or a repeat, not both")
         return self
 
     def _check_turns(self) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from longca.ranking.measurement import Measurement
     from longca.ranking.order import RankedMethod, Standing, mean_standing, standing
     from longca.ranking.point import MeasuredPoint
+    from longca.ranking.protocol import competing, share_protocol
     from longca.ranking.relation import RELATIONS, Relation, RepeatPair, relation_of
     from longca.ranking.repeats import is_told_apart, repeat_pairs
     from longca.ranking.resolution import Resolution, Resolutions
@@ -21,6 +22,7 @@ _MODULES = {
     "measurement": ("Measurement",),
     "order": ("RankedMethod", "Standing", "mean_standing", "standing"),
     "point": ("MeasuredPoint",),
+    "protocol": ("competing", "share_protocol"),
     "relation": ("RELATIONS", "Relation", "RepeatPair", "relation_of"),
     "repeats": ("is_told_apart", "repeat_pairs"),
     "resolution": ("Resolution", "Resolutions"),
@@ -40,11 +42,13 @@ __all__ = [
     "Tally",
     "WorstShare",
     "compare",
+    "competing",
     "is_told_apart",
     "mean_lead",
     "mean_standing",
     "relation_of",
     "repeat_pairs",
+    "share_protocol",
     "standing",
     "tallies",
 ]

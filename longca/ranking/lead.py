@@ -11,6 +11,7 @@ from typing import Literal
 from longca.core.samples import median_bounds
 from longca.ranking.measurement import Measurement
 from longca.ranking.point import MeasuredPoint
+from longca.ranking.protocol import common_protocol
 from longca.ranking.relation import Relation, relation_of, widest
 from longca.ranking.resolution import Resolution, Resolutions
 
@@ -68,9 +69,10 @@ def compare(
 ) -> Lead:
     """The lead of the first point over the second; below 1 if it is behind.
 
-    If both were in the same play-offs, these alone count. Of several seeds, those count that both have, if
-    they share any. Where only one of two was measured with rests, the resolution is the wider one, of calls
-    without.
+    If both were in the same play-offs, these alone count. Else measurements with rests count if both have
+    such, or those without. Of several seeds, those count that both have, if they share any. Nobody ranks
+    points of two protocols (`longca.ranking.protocol`); if they are compared all the same, as a record with
+    a published rate is, the resolution is the wider one, of calls without rests.
 
     Args:
         resolutions: those of the points if not given, and without them those of the package.
@@ -128,12 +130,16 @@ def mean_lead(leads: Sequence[Lead]) -> Lead:
 
 
 def _matched(first: MeasuredPoint, second: MeasuredPoint) -> list[tuple[Measurement, Measurement]]:
-    """The measurements that are compared: of shared play-offs, else of shared seeds, else each with each."""
+    """The measurements that are compared: of shared play-offs, else of one protocol and shared seeds, else
+    each with each."""
     played = {record.playoff: record for record in first.playoffs}
     alternated = [(played[other.playoff], other) for other in second.playoffs if other.playoff in played]
     if alternated:
         return alternated
     own, others = first.measurements or first.playoffs, second.measurements or second.playoffs
+    rests = common_protocol(own, others)
+    if rests is not None:
+        own, others = (tuple(record for record in of if record.rests == rests) for of in (own, others))
     seeds = {record.seed: record for record in own}
     shared = [(seeds[other.seed], other) for other in others if other.seed in seeds]
     return shared or [(record, other) for record in own for other in others]
@@ -145,7 +151,7 @@ def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     Samples that alternated are compared round by round. Of others the widths of both intervals add as
     independent errors do (MOVER).
     """
-    rounds = _rounds(first, second)
+    rounds = rounds_of_both(first, second)
     if rounds:
         middle = log(first.rate / second.rate)
         ratios = [log(other / own) for own, other in rounds]
@@ -158,7 +164,7 @@ def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     return below**0.5, above**0.5
 
 
-def _rounds(first: Measurement, second: Measurement) -> list[tuple[float, float]]:
+def rounds_of_both(first: Measurement, second: Measurement) -> list[tuple[float, float]]:
     """The times of both in each round that both played; none if they were not in one play-off."""
     if not first.playoff or first.playoff != second.playoff:
         return []

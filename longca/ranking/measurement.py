@@ -50,3 +50,13 @@ class Measurement:
         times = tuple(times_ms)
         shortest, longest = median_bounds(times)
         return cls(work / median(times), work / longest, work / shortest, times_ms=times, **facts)
+
+    @classmethod
+    def at_rate(cls, rate: float, times_ms: Collection[float], **facts: Any) -> Measurement:
+        """A measurement of that rate, in any unit, with the interval that its samples in ms give; without
+        samples there is none."""
+        if not times_ms:
+            return cls(rate, rate, rate, **facts)
+        timed = cls.timed(times_ms)
+        scale = rate / timed.rate
+        return cls(rate, scale * timed.low, scale * timed.high, times_ms=timed.times_ms, **facts)

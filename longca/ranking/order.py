@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 
 from longca.ranking.lead import Lead, compare, mean_lead
 from longca.ranking.measurement import Measurement
 from longca.ranking.point import MeasuredPoint
+from longca.ranking.protocol import competing
 from longca.ranking.relation import Relation
 from longca.ranking.resolution import Resolutions
 
@@ -52,6 +53,11 @@ class Standing:
     """methods of the study without a record there, or that are not installed"""
     num_cases: int = 1
     """over which it is a mean"""
+    other_protocol: Mapping[str, MeasuredPoint] = field(default_factory=dict)
+    """method → its point, of those that are not compared: they were measured without rests of the GPU and the
+    others with them, or the other way round"""
+    num_rested: int = 0
+    """of its cases: those whose methods compete by measurements with rests"""
 
     @property
     def first(self) -> RankedMethod:
@@ -107,6 +113,16 @@ class Standing:
         """Number of devices that measured the first two; 0 if none is known."""
         return len({unit for entry in self.entries[:2] for unit in entry.point.units if unit})
 
+    @property
+    def rests(self) -> bool:
+        """All methods compete by measurements with rests of the GPU."""
+        return self.num_rested == self.num_cases
+
+    @property
+    def is_mixed(self) -> bool:
+        """It is a mean over cases with rests and cases without."""
+        return 0 < self.num_rested < self.num_cases
+
     def entry(self, method: str) -> RankedMethod | None:
         return next((entry for entry in self.entries if entry.method == method), None)
 
@@ -121,7 +137,7 @@ def standing(
 
     If two methods or more were in a play-off, the first is found among them by their play-off alone; other
     methods come after them, by their own measurements beside the first's. Equal rates stand in the order of
-    their names.
+    their names. Measurements with rests and without never meet: see `longca.ranking.protocol`.
 
     Args:
         points: one a method, at least one.
@@ -134,16 +150,25 @@ def standing(
     """
     if len({point.device for point in points}) != 1:
         raise ValueError("a standing needs points, all of one model of device")
-    players = _players(points)
+    competition = competing(points)
+    players = _players(competition.points)
     names = {point.method for point in players}
-    others = [point.by_itself() for point in points if point.method not in names]
+    others = [point.by_itself() for point in competition.points if point.method not in names]
     ordered = _ordered(players) + _ordered(others)
     first = ordered[0]
+    beside = _beside_others(ordered, names, competition.rests)
+    left_out = {point.method: point for point in competition.left_out}
+    if beside is None:
+        left_out |= {point.method: point for point in others}
+        ordered = _ordered(players)
     entries: list[RankedMethod] = []
     for place, point in enumerate(ordered, 1):
         playing = point.method in names
-        lead = compare(first if playing else first.by_itself(), point, resolutions) if place > 1 else None
+        rival = first if playing or beside is None else beside.by_itself()
+        lead = compare(rival, point, resolutions) if place > 1 else None
         share = min(1 / lead.ratio, 1.0) if lead else 1.0
+        if not playing and beside is not None and beside is not first:  # the first has no such cells
+            share *= next(entry.share for entry in entries if entry.method == beside.method)
         if not playing and entries:  # those that did not play are behind those that did
             share = min(share, entries[-1].share)
         low, high = _range(point.best_known)
@@ -151,7 +176,13 @@ def standing(
         entries.append(
             RankedMethod(point.method, place, point.rate, low, high, share, lead, point, is_tied, playing)
         )
-    return Standing(tuple(entries), could_not or {}, tuple(not_asked))
+    return Standing(
+        tuple(entries),
+        {method: status for method, status in (could_not or {}).items() if method not in left_out},
+        tuple(method for method in not_asked if method not in left_out),
+        other_protocol=dict(sorted(left_out.items())),
+        num_rested=int(competition.rests),
+    )
 
 
 def mean_standing(standings: Sequence[Standing]) -> Standing | None:
@@ -159,7 +190,8 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
     if none has, or no case.
 
     Cases of one model of device. A method that could not run one of them stands in `could_not`, with the
-    first such status; one that was not asked there, in `not_asked`.
+    first such status; one that was measured by another protocol there in `other_protocol`; one that was not
+    asked there, in `not_asked`.
     """
     methods = dict.fromkeys(entry.method for case in standings for entry in case.entries)
     complete = {method: [entry for case in standings if (entry := case.entry(method))] for method in methods}
@@ -203,9 +235,38 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
         for method in case.could_not
         if method not in ranked
     }
+    lacking = set(could_not) | set(ranked)
+    other_protocol = {
+        method: point
+        for case in reversed(standings)
+        for method, point in case.other_protocol.items()
+        if method not in lacking
+    }
     not_asked = {method for case in standings for method in case.not_asked} | set(methods)
     return Standing(
-        tuple(entries), could_not, tuple(sorted(not_asked - set(could_not) - set(ranked))), len(standings)
+        tuple(entries),
+        could_not,
+        tuple(sorted(not_asked - lacking - set(other_protocol))),
+        len(standings),
+        other_protocol,
+        sum(case.num_rested for case in standings),
+    )
+
+
+def _beside_others(
+    ordered: Sequence[MeasuredPoint], players: Collection[str], rests: bool
+) -> MeasuredPoint | None:
+    """The point beside which those that did not play are compared: the first with measurements of their
+    protocol. None if only play-offs of the other protocol are known of all that come before them."""
+    if not players:
+        return ordered[0]
+    return next(
+        (
+            point
+            for point in ordered
+            if point.method in players and any(one.rests == rests for one in point.by_itself().best_known)
+        ),
+        None,
     )
 
 

@@ -17,9 +17,9 @@ class MeasuredPoint:
 
     method: str
     measurements: tuple[Measurement, ...]
-    """one for each seed"""
+    """one for each seed; of the present protocol and the earlier one together, where seeds differ in it"""
     playoffs: tuple[Measurement, ...] = ()
-    """those of its play-offs, at most one for each seed"""
+    """those of its play-offs, at most one for each seed and protocol"""
     resolutions: Resolutions | None = None
     """by which it is told apart, with what the repeats of its own study say; those of the package if None"""
 

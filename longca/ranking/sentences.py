@@ -15,6 +15,8 @@ from longca.store.text import number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
 ONE_WITH_RESTS = "only one of them with rests"
+NOT_COMPARED = "measured {}, not compared"
+WITH_RESTS = {True: "with rests", False: "without rests"}
 MOST_NAMES = 4  # of methods in a sentence; of more their number is told
 MOST_TIED = 7  # of methods that tie in a case
 RateText = Callable[[float], str]
@@ -62,7 +64,38 @@ def field_text(case: Standing) -> str:
         parts.append(f"{len(case.could_not)} could not")
     if case.not_asked:
         parts.append(f"{len(case.not_asked)} {was(len(case.not_asked))} not asked")
+    if case.other_protocol:
+        parts.append(other_protocol_text(case))
+    if case.is_mixed:
+        parts.append(protocols_text(case.num_rested, case.num_cases))
     return "; ".join(parts)
+
+
+def other_protocol_text(case: Standing) -> str:
+    """ "2 were measured without rests, not compared"; "" if no method was."""
+    count = len(case.other_protocol)
+    return f"{count} {was(count)} {not_compared_text(case)}" if count else ""
+
+
+def not_compared_text(case: Standing) -> str:
+    """The reason why methods of the other protocol have no place: "measured without rests, not compared"."""
+    # of a mean over both protocols a method may be left out by either
+    return NOT_COMPARED.format("by another protocol in some" if case.is_mixed else WITH_RESTS[not case.rests])
+
+
+def protocols_text(num_rested: int, total: int, thing: str = "case") -> str:
+    """ "7 of 24 cases by the protocol with rests"; "" if all are of one protocol."""
+    return (
+        f"{num_rested:,} of {plural(total, thing)} by the protocol with rests"
+        if 0 < num_rested < total
+        else ""
+    )
+
+
+def protocols_of(standings: Mapping[Any, Standing]) -> str:
+    """`protocols_text` of many cases."""
+    cases = standings.values()
+    return protocols_text(sum(case.num_rested for case in cases), sum(case.num_cases for case in cases))
 
 
 def relation_text(case: Standing) -> str:
@@ -86,6 +119,12 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     first, rate = case.first, rate_text(case.first.rate)
     if not case.is_compared:
         rest = f" {len(case.not_asked)} others were not asked." if len(case.not_asked) > 1 else ""
+        apart = other_protocol_text(case)
+        if apart:
+            return (
+                f"Only {first.method} was measured {WITH_RESTS[case.rests]}: {rate}. There is nothing to "
+                f"compare it with: {apart}.{rest}"
+            )
         return f"Only {first.method} ran: {rate}. There is nothing to compare it with.{rest}"
     assert case.second and case.lead
     basis = f"{relation_text(case).capitalize()}, {NOT_PLAYED_OFF}."
@@ -146,7 +185,8 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
     if not compared:
         return f"Only {' and '.join(ran)} ran" if len(ran) < 3 else "No two methods ran the same cells"
     total, open_ones = len(compared), num_open(compared)
-    played, verb = num_played_off(compared), "leads"
+    played, verb, protocols = num_played_off(compared), "leads", protocols_of(compared)
+    protocols = f"; {protocols}" if protocols else ""
     if played == total:
         verb = "is fastest"
     clear = Counter(case.first.method for case in compared.values() if case.is_clear)
@@ -156,7 +196,7 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
     against = rivals_text(compared)
     if not first[0]:
         every = f"any of {total} {things}" if total > 1 else f"the one {thing}"
-        return f"No method leads alone on {every}, {against}"
+        return f"No method leads alone on {every}, {against}{protocols}"
     where = (
         f"all {total} {things}"
         if first[1] == total > 1
@@ -170,7 +210,7 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
     if open_ones:
         sentence += f"; on {open_ones} no method leads alone"
     best = max(case.lead.ratio for case in compared.values() if case.is_clear and case.lead)
-    return f"{sentence}, {against}, by up to {number(best, 2)}×"
+    return f"{sentence}, {against}, by up to {number(best, 2)}×{protocols}"
 
 
 def rivals_text(compared: Mapping[Any, Standing]) -> str:
@@ -198,7 +238,8 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
     verb, none = ("is the fastest", "is") if played == total else ("leads alone", "leads alone")
     counts = Counter(case.first.method for case in compared.values() if case.is_clear)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    cases = f"{plural(total, 'case')}{f' ({covered})' if covered else ''}"
+    by = " by a play-off" if played == total else ""
+    cases = f"{plural(total, 'case')}{by}{f' ({covered})' if covered else ''}"
     if not ordered:
         opening = f"no {thing} {verb} in {f'any of {cases}' if total > 1 else f'the {cases}'}"
     else:
@@ -213,10 +254,26 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
         )
         opening += f"; in {num_ties} no {thing} {none}" if num_ties else ""
     if played != total:
-        opening += f". {'No case was' if not played else f'{played} of them {was(played)}'} played off"
+        opening += f". {f'{played} of them {was(played)}' if played else 'No case was'} played off"
+        opening += _won_text(compared) if played else ""
+    protocols = protocols_of(compared)
+    opening += f". {protocols}" if protocols else ""
     if ordered and ordered[0][1] == len(standings):
         return f"{opening}."
     return f"{opening}. {everywhere_text(tallies(standings), len(standings), thing)}"
+
+
+def _won_text(standings: Mapping[Any, Standing]) -> str:
+    """The outcomes of the cases that were played off: ": band won 3, fa3 won 1, 3 ended in a tie"."""
+    played = [case for case in standings.values() if case.played_off]
+    won = Counter(case.winner for case in played if case.winner)
+    ties = len(played) - won.total()
+    ordered = sorted(won.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{method} won {count}" for method, count in ordered[:MOST_NAMES]]
+    rest = sum(count for _, count in ordered[MOST_NAMES:])
+    parts += [f"others won {rest}"] if rest else []
+    parts += [f"{ties} ended in a tie"] if ties else []
+    return f": {', '.join(parts)}"
 
 
 def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
@@ -227,11 +284,14 @@ def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
         key=lambda tally: (-_share(tally), tally.method),
     )
     missing = Counter(
-        "could not" if tally.num_could_not else "not asked" for tally in found if 0 < tally.num_cases < total
+        "could not" if tally.num_could_not else "not asked" if tally.num_not_asked else "not compared"
+        for tally in found
+        if tally.num_cases < total and (tally.num_cases or tally.num_other_protocol)
     )
-    not_asked = missing["not asked"]
+    not_asked, apart = missing["not asked"], missing["not compared"]
     parts = [f"{missing['could not']} could not run some"] if missing["could not"] else []
     parts += [f"{not_asked} {was(not_asked)} not asked for some"] if not_asked else []
+    parts += [f"{apart} {was(apart)} measured by another protocol in some"] if apart else []
     rest = "; ".join(parts)
     if not everywhere:
         return f"No {thing} has a number in all of them{f' ({rest})' if rest else ''}."

@@ -7,9 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from longca.ranking.facts import COLUMNS as OF_FACTS
+from longca.ranking.facts import facts_of, number_of
 from longca.ranking.measurement import ABSENT, Measurement
 from longca.ranking.order import Standing, standing
 from longca.ranking.point import MeasuredPoint
+from longca.ranking.protocol import is_by_rests
 from longca.ranking.relation import RepeatPair
 from longca.ranking.repeats import repeat_pairs
 from longca.ranking.resolution import Resolutions
@@ -36,32 +39,7 @@ CASE = (
     "sustained",
 )
 """what cells have in common that are ranked together; seeds of a mask are one case"""
-_FACTS = (
-    "device",
-    "hostname",
-    "gpus",
-    "run_id",
-    "playoff",
-    "playoff_rounds",
-    "seed",
-    "cell_id",
-    "method_version",
-    "noise",
-    "disturbed",
-    "duty",
-)
-_READ = {
-    *CASE,
-    *_FACTS,
-    "study",
-    "method",
-    "status",
-    "device_type",
-    "repeat",
-    "started_at",
-    "samples_ms",
-    RATE,
-}
+_READ = {*CASE, *OF_FACTS, "study", "method", "status", "repeat", "started_at", "samples_ms", RATE}
 COLUMNS = tuple(column.name for column in TABLE if column.name in _READ)
 """the columns of the derived table that ranking reads, beside those of `longca.store.table.is_ranked`; what a
 table lacks is not known"""
@@ -71,13 +49,14 @@ def counted(table: pd.DataFrame) -> pd.Series:
     """True for the rows that stand for their cells: neither beside them, nor repeats of a cell that has
     another row.
 
-    Of several studies with records of one method in one case, that counts which measured most methods
-    there; of several records of a cell the newest, if possible one that nothing disturbed.
+    Of several studies with records of one method in one case, that counts which measured it by the case's
+    protocol (`by_rests`), then that which measured most methods there so; of several records of a cell the
+    one of that protocol, then the newest, if possible one that nothing disturbed.
     """
     keep = ~is_beside(table)
     names = [
         name
-        for name in (*CASE, "study", "method", "cell_id", "status", "started_at", "disturbed")
+        for name in (*CASE, "study", "method", "cell_id", "status", "started_at", "disturbed", "duty")
         if name in table
     ]
     rows = table.loc[keep, names]
@@ -85,24 +64,61 @@ def counted(table: pd.DataFrame) -> pd.Series:
         return keep
     case = [name for name in CASE if name in names]
     rows["case"] = rows.groupby(case, sort=False, dropna=False).ngroup()
-    rows["ran"] = rows.method.where(rows.status == "ok")
+    rows["fits"] = competes(rows)
+    rows["ran"] = rows.method.where((rows.status == "ok") & rows.fits)
     rows["methods"] = rows.groupby(["case", "study"], dropna=False).ran.transform("nunique")
+    rows["of_protocol"] = rows.groupby(["case", "study", "method"], dropna=False).fits.transform("any")
     rows["disturbed"] = rows.disturbed.fillna(False).astype(bool) if "disturbed" in names else False
-    order = [name for name in ("methods", "study", "started_at") if name in rows]
+    order = [name for name in ("of_protocol", "methods", "study", "started_at") if name in rows]
     rows = rows.sort_values(order, ascending=[name == "study" for name in order], kind="stable")
     rows = rows[rows.study == rows.groupby(["case", "method"]).study.transform("first")]
-    chosen = rows.sort_values("disturbed", kind="stable").drop_duplicates(["case", "method", "cell_id"])
+    rows = rows.sort_values("disturbed", kind="stable").sort_values("fits", ascending=False, kind="stable")
+    chosen = rows.drop_duplicates(["case", "method", "cell_id"])
     return keep & keep.index.isin(chosen.index)
 
 
+def has_rests(table: pd.DataFrame) -> pd.Series:
+    """True for rows of calls with a rest of the GPU after each."""
+    import pandas as pd
+
+    if "duty" not in table:
+        return pd.Series(False, index=table.index)
+    return table.duty.astype("Float64").gt(0).fillna(False).astype(bool)
+
+
+def by_rests(table: pd.DataFrame) -> pd.Series:
+    """True for the rows of cases that are ranked by measurements with rests: see `longca.ranking.protocol`.
+    Rows of play-offs and repeats do not decide that."""
+    import pandas as pd
+
+    rests = has_rests(table)
+    if not rests.any():
+        return rests
+    names = [name for name in CASE if name in table]
+    case = table.groupby(names, sort=False, dropna=False).ngroup()
+    methods: dict[int, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    told = (table.status == "ok") & ~is_beside(table)
+    for number, method, rested in zip(case[told], table.method[told], rests[told], strict=True):
+        methods[number][rested].add(method)
+    chosen = {number for number, (unrested, rested) in methods.items() if is_by_rests(rested, unrested)}
+    return pd.Series(case.isin(chosen).to_numpy(bool), index=table.index)
+
+
+def competes(table: pd.DataFrame) -> pd.Series:
+    """True for the rows of cells that have no number, or one by the protocol of their case. The others are
+    never ranked against these. Of rows of play-offs, which have a protocol of their own, it says nothing."""
+    return (table.status != "ok") | (has_rests(table) == by_rests(table))
+
+
 def is_played(table: pd.DataFrame) -> pd.Series:
-    """True for the rows of play-offs, which rank, and stand for no cell."""
-    return _has(table, "playoff")
+    """True for the rows of play-offs, which rank, and stand for no cell. A twin, the second name of one kernel
+    in a play-off, is a repeat."""
+    return _has(table, "playoff") & ~_has(table, "repeat")
 
 
 def is_beside(table: pd.DataFrame) -> pd.Series:
     """True for the rows of play-offs and for second measurements: their cells have rows of their own."""
-    return is_played(table) | _has(table, "repeat")
+    return _has(table, "playoff") | _has(table, "repeat")
 
 
 def _has(table: pd.DataFrame, name: str) -> pd.Series:
@@ -110,12 +126,12 @@ def _has(table: pd.DataFrame, name: str) -> pd.Series:
 
     if name not in table:
         return pd.Series(False, index=table.index)
-    return table[name].fillna(False).map(bool).astype(bool)
+    return table[name].map(bool, na_action="ignore").eq(True).fillna(False).astype(bool)
 
 
 def measurements(table: pd.DataFrame, rate: str = RATE) -> list[Measurement | None]:
     """Each row as a measurement; None for rows without a rate above 0."""
-    names = [name for name in (*_FACTS, "status", "samples_ms", "device_type", rate) if name in table]
+    names = [name for name in (*OF_FACTS, "status", "samples_ms", rate) if name in table]
     rows = zip(*(table[name].tolist() for name in names), strict=True)
     return [_measurement(dict(zip(names, values, strict=True)), rate) for values in rows]
 
@@ -128,7 +144,7 @@ def resolutions_of(table: pd.DataFrame) -> Resolutions:
 
 def pairs_of(table: pd.DataFrame, *, any_version: bool = False) -> list[RepeatPair]:
     """The repeats among the rows of attention: see `repeat_pairs`."""
-    cells = table.cell_id.duplicated(keep=False) | is_played(table)
+    cells = table.cell_id.duplicated(keep=False) | _has(table, "playoff")
     if "is_control" in table:
         cells &= ~table.is_control.astype(bool)
     chosen = table[cells & (table.status == "ok")]
@@ -146,15 +162,15 @@ def points(
         resolutions: `resolutions_of` the table if not given.
     """
     known = resolutions_of(table) if resolutions is None else resolutions
-    own = counted(table).tolist()
+    own, played = counted(table).tolist(), is_played(table).tolist()
     groups: dict[tuple[Any, ...], tuple[list[Measurement], list[Measurement]]] = defaultdict(lambda: ([], []))
     keys = zip(*(table[name].tolist() for name in (*by, "method")), strict=True)
-    for key, record, is_own in zip(keys, measurements(table), own, strict=True):
-        if record is not None and (is_own or record.playoff):
-            groups[key][bool(record.playoff)].append(record)
+    for key, record, is_own, is_player in zip(keys, measurements(table), own, played, strict=True):
+        if record is not None and (is_own or is_player):
+            groups[key][is_player].append(record)
     return {
-        key: MeasuredPoint(str(key[-1]), tuple(cells), tuple(_newest(played)), known)
-        for key, (cells, played) in groups.items()
+        key: MeasuredPoint(str(key[-1]), tuple(cells), tuple(_newest(players)), known)
+        for key, (cells, players) in groups.items()
     }
 
 
@@ -205,39 +221,13 @@ def standings(
 
 
 def _measurement(row: dict[str, Any], rate: str) -> Measurement | None:
-    value = _number(row[rate])
+    value = number_of(row[rate])
     if row.get("status", "ok") != "ok" or not value > 0:
         return None
-    seed, noise, rounds = _number(row.get("seed")), _number(row.get("noise")), row.get("playoff_rounds")
-    facts: dict[str, Any] = {
-        "device": row.get("device") or "",
-        "unit": row.get("gpus") or (row.get("hostname") if row.get("device_type") == "cpu" else "") or "",
-        "run": row.get("run_id") or "",
-        "playoff": row.get("playoff") or "",
-        "rounds": tuple(rounds) if hasattr(rounds, "__len__") else (),
-        "seed": int(seed) if seed == seed else 0,
-        "cell_id": row.get("cell_id") or "",
-        "version": row.get("method_version") or "",
-        "noise": noise if noise == noise else 0.0,
-        "disturbed": row.get("disturbed") is True,
-        "rests": _number(row.get("duty")) > 0,
-    }
     times = tuple(row["samples_ms"]) if hasattr(row.get("samples_ms"), "__len__") else ()
-    if not times:
-        return Measurement(value, value, value, **facts)
-    timed = Measurement.timed(times)
-    scale = value / timed.rate
-    return Measurement(value, scale * timed.low, scale * timed.high, times_ms=times, **facts)
-
-
-def _number(value: Any) -> float:
-    """NaN for what is not known."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
+    return Measurement.at_rate(value, times, **facts_of(row))
 
 
 def _newest(played: Iterable[Measurement]) -> list[Measurement]:
-    """One for each seed; rows come in the order of their start."""
-    return list({record.seed: record for record in played}.values())
+    """One for each seed and protocol; rows come in the order of their start."""
+    return list({(record.seed, record.rests): record for record in played}.values())

@@ -44,6 +44,8 @@ class Tally:
     """where a play-off tells it apart from all others"""
     num_could_not: int
     num_not_asked: int
+    num_other_protocol: int
+    """where it has a number that is not compared: see `Standing.other_protocol`"""
     mean: float
     """geometric mean of its shares; 0 if it was never compared"""
     worst: WorstShare | None
@@ -70,6 +72,7 @@ def tallies(
     aside = also or {}
     methods = sorted(
         {entry.method for case in (*standings.values(), *aside.values()) for entry in case.entries}
+        | {method for case in standings.values() for method in case.other_protocol}
     )
     found = [_tally(method, standings, aside, reason) for method in methods]
     return sorted(found, key=lambda tally: (-tally.num_cases, -tally.mean, tally.method))
@@ -107,7 +110,11 @@ def _tally(
         len(leading) - clear,
         sum(case.winner == method for case in leading),
         sum(method in case.could_not for case in standings.values()),
-        sum(method not in case.could_not and not case.entry(method) for case in standings.values()),
+        sum(
+            method not in case.could_not and method not in case.other_protocol and not case.entry(method)
+            for case in standings.values()
+        ),
+        sum(method in case.other_protocol for case in standings.values()),
         mean,
         _worst(compared, {reason: others}),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.record import STATUSES
 from longca.ranking import Standing, tallies
-from longca.ranking.sentences import rivals_text
+from longca.ranking.sentences import protocols_of, rivals_text
 from longca.ranking.tally import num_open, num_played_off
 from longca.report.decide.cases import CaseKey, Cases, cases
 from longca.report.findings import at_largest
@@ -84,6 +84,8 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
     nobody = f"; no method alone on {ties}" if ties else ""
     doubt = f"; {played or 'none'} played off" if played < len(compared) else ""
+    protocols = protocols_of(compared)
+    doubt += f"; {protocols}" if protocols else ""
     return [Tile(label, first.method, f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
                  f"{rivals_text(compared)}{doubt}", link)]
 

@@ -72,6 +72,8 @@ class CallRanking:
     """methods with records of this project's kernels before the present ones"""
     devices: tuple[str, ...]
     studies: tuple[str, ...]
+    rests: bool = False
+    """its methods compete by measurements with rests of the GPU"""
 
     @property
     def num_cells(self) -> int:
@@ -125,9 +127,9 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
                    _setting({axis: getattr(question, axis) for axis in AXES}))
     earlier = set(ran.method[is_earlier(ran)])
     case = view.cases[mask]
-    others = f" {field_text(case).partition('; ')[2]}." if case.could_not or case.not_asked else ""
+    others = f" {field_text(case).partition('; ')[2]}." if case.could_not or case.not_asked or case.other_protocol else ""
     return CallRanking(f"{view.verdicts[mask]}{others}", setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
-                       tuple(sorted(set(ran.study))))
+                       tuple(sorted(set(ran.study))), case.rests)
 
 
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Environment, Node, Record, Software
 from longca.core.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
+from longca.ranking.sentences import protocols_text
 from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import format_bytes, plural
 
@@ -225,7 +226,8 @@ def _of_rests(timed: pd.DataFrame) -> str:
                 "their times are not comparable with those of calls that rest.")
     shares = "/".join(f"{100 * share:g}" for share in sorted(set(rested.duty.astype(float))))
     mixed = len(on_gpu) - len(rested)
-    rest = f" {plural(mixed, 'result')} had no rests, and {'is' if mixed == 1 else 'are'} not comparable with these." if mixed else ""
+    protocols = protocols_text(len(rested), len(on_gpu), "cell")
+    rest = f" {protocols}: {'the other one is' if mixed == 1 else 'the others are'} never ranked against them." if mixed else ""
     return f"GPUs rested after each call, busy for at most {shares} % of the time.{rest}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
 from longca.ranking import Standing, mean_standing
-from longca.ranking.sentences import field_text, lead_text, names, relation_text
+from longca.ranking.sentences import field_text, lead_text, names, other_protocol_text, relation_text
 from longca.report.decide.cases import cases
 from longca.report.findings import at_largest
 from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, mask_order, rate_unit
@@ -133,6 +133,7 @@ def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
     first = case.first
     if not case.is_compared:
         rest = f"; {plural(len(case.not_asked), 'other')} not asked" if case.not_asked and not case.could_not else ""
+        rest += f"; {other_protocol_text(case)}" if case.other_protocol else ""
         return f"only {first.method} ran: {tells.unit.text(first.rate)} at {format_length(seqlen)}{rest}"
     cell_id, length = first.point.best_known[0].cell_id, f", {format_length(seqlen)}" if tells.length else ""
     num_samples = sum(len(cell.times_ms) for cell in first.point.best_known)

@@ -135,7 +135,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("playoff", "str", "", "The play-off: kernels of one case, timed in turn in one process. All its rows have this id; empty in "
            "the row of the cell itself", "playoff", lambda v: v.record.playoff or ""),
     Column("repeat", "bool", "", "The cell was measured a second time, to learn how much such numbers differ: it has a row of its own "
-           "as well", "repeat", lambda v: v.record.repeat),
+           "as well. In a play-off: the player's twin, the same kernel under a second name", "repeat", lambda v: v.record.repeat),
     Column("playoff_rounds", "floats", "", "Of a play-off: the round of each sample; samples of one round are a pair", "turns",
            lambda v: tuple(map(float, v.record.turns.rounds)) if v.record.turns else None),
     Column("playoff_end", "str", "", "Of a play-off, why its rounds ended: decided, rounds or time", "turns",
@@ -255,9 +255,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("device", "str", "", "Model of the GPU, or of the CPU that did the work", "environment.nodes", lambda v: v.device),
     Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),
     Column("device_uuid", "str", "", "Tells the device from others of its model: the UUID of rank 0's GPU, the machine of a CPU",
-           "environment.nodes", lambda v: v.device_uuid),
+           "environment.nodes", lambda v: next(iter(v.units), "")),
     Column("gpus", "str", "", "UUIDs of the GPUs that took part, in the order of ranks; empty on a CPU", "environment.nodes.gpu",
-           lambda v: v.gpus),
+           lambda v: v.unit if v.device_type == "cuda" else ""),
     Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
     Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
            lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),

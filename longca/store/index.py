@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from longca.core.cell import Cell
 from longca.core.code.source import files_digest, reached
 from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
@@ -66,12 +67,16 @@ class CellFacts(NamedTuple):
     longest_ms: float | None = None
     """to here"""
     unit: str = ""
-    """the device itself, as `View.unit`"""
+    """the device itself: see `View.unit`"""
     run_id: str = ""
     noise: float | None = None
     """interquartile range over median"""
-    rests: bool = False
-    """the GPU rested after each call"""
+    duty: float | None = None
+    """most of the time that calls kept the GPU busy; None where it did not rest after each"""
+
+    def columns(self, cell: Cell) -> dict[str, Any]:
+        """What is remembered under the names of the derived table's columns; `unit` stands for those of the device itself."""
+        return {**self._asdict(), "cell_id": cell.cell_id, "seed": cell.seed, "disturbed": self.num_disturbed > 0}
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -86,13 +91,13 @@ class CellFacts(NamedTuple):
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
                    digest_of(record), view.device, view.software and view.software.container,
-                   shortest, longest, view.unit, record.run_id, view.noise, bool(view.rests))
+                   shortest, longest, view.unit, record.run_id, view.noise, record.samples and record.samples.duty)
 
 
 Floats = list[float | None]
 Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
                 list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats,
-                list[bool]]
+                Floats]
 
 
 class _Index(NamedTuple):

@@ -50,7 +50,7 @@ class Loaded:
     playoffs: list[Record] = field(default_factory=list)
     """of the same cells, measured in turn with others: see `longca.core.playoff`"""
     repeats: list[Record] = field(default_factory=list)
-    """of the same cells, measured a second time: see `longca.core.playoff.repeats`"""
+    """of the same cells, measured a second time, twins of play-offs among them: see `longca.core.playoff.repeats`"""
     environments: Environments = field(default_factory=Environments)
     """listings of the software that measured, as far as the sources hold them"""
 
@@ -104,7 +104,8 @@ def load(*sources: Path | str) -> Loaded:
 def _divided(records: Iterable[Record], problems: list[UnusableFile], environments: Environments) -> Loaded:
     content = list(records)
     return Loaded([record for record in content if is_own(record)], problems,
-                  [record for record in content if record.playoff is not None], [record for record in content if record.repeat],
+                  [record for record in content if record.playoff is not None and not record.repeat],
+                  [record for record in content if record.repeat],
                   environments)
 
 

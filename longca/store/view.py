@@ -289,24 +289,20 @@ class View:
             return ""
         return str(self.node.gpu.get("name", "unknown GPU")) if self.device_type == "cuda" else self.node.cpu
 
-    @property
-    def device_uuid(self) -> str:
-        """UUID of rank 0's GPU; of a CPU the name of its machine."""
-        if self.node is None:
-            return ""
-        return str(self.node.gpu.get("uuid") or "") if self.device_type == "cuda" else self.node.hostname
-
-    @property
-    def gpus(self) -> str:
-        """UUIDs of the GPUs that took part, in the order of ranks, with blanks between them; "" on a CPU, and where one is not known."""
-        nodes = self.record.environment.nodes if self.record.environment and self.device_type == "cuda" else ()
-        uuids = list(dict.fromkeys(str(node.gpu.get("uuid", "")) for node in nodes))
-        return "" if "" in uuids else " ".join(uuids)
+    @cached_property
+    def units(self) -> tuple[str, ...]:
+        """The devices that took part, in the order of ranks, each once: UUIDs of GPUs, or the host of a CPU; "" for one that is not
+        known."""
+        if self.node is None or self.record.environment is None:
+            return ()
+        if self.device_type != "cuda":
+            return (self.node.hostname,)
+        return tuple(dict.fromkeys(str(node.gpu.get("uuid") or "") for node in self.record.environment.nodes))
 
     @property
     def unit(self) -> str:
-        """The device itself: `gpus`, or the host where a CPU did the work; "" where it is not known."""
-        return self.gpus or (self.node.hostname if self.node is not None and self.device_type == "cpu" else "")
+        """All of `units`, with blanks between them; "" where one is not known."""
+        return "" if "" in self.units else " ".join(self.units)
 
     def package(self, name: str) -> str:
         return self.software.packages.get(name, "") if self.software else ""
@@ -392,7 +388,7 @@ def _percent(rate: float | None, limit: float | None) -> float | None:
 
 
 def _one_device(view: View) -> str:
-    return f"{view.device} {view.device_uuid}"
+    return f"{view.device} {next(iter(view.units), '')}"
 
 
 def _raise(highest: dict[Place, float], place: Place, rate: float | None) -> None:

@@ -138,7 +138,7 @@ class Runs:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times_ms, self.others_cores, self.said, self._folder = [1.0, 1.0, 1.0, 1.0], 0.0, io.StringIO(), folder
         monkeypatch.setattr(runner, "Pool", self._pool)
-        monkeypatch.setattr(runner, "method_versions", lambda cells, _: lambda _: dict.fromkeys((cell.cell_id for cell in cells), "1"))
+        monkeypatch.setattr(runner.MethodVersions, "of", lambda self, cells: lambda _: dict.fromkeys((cell.cell_id for cell in cells), "1"))
 
     def _pool(self, *_: object, **__: object) -> AbstractContextManager[Any]:
         return nullcontext(SimpleNamespace(device=Device(type="cpu", name="fake", num_devices=1), measure=self._measure))

@@ -8,22 +8,27 @@ from statistics import median
 import pytest
 
 from longca.bench.playoff.rounds import ratio_interval
+from longca.bench.run.method_version import method_versions
 from longca.bench.run.playoffs import (
     cells_of_cases,
     choose_players,
     due_playoffs,
-    playoff_versions,
     playoffs_of,
 )
 from longca.bench.run.progress import PlainProgress
 from longca.bench.run.runner import Summary, run_cells
 from longca.core.config import Config
+from longca.core.playoff.repeats import RepeatRules, cases_with_twins
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.record import Record
 from longca.core.study import Study, load_study
+from longca.ranking import Measurement
+from longca.ranking.table import COLUMNS, counted, is_played, pairs_of, standings
 from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import CellStore
 from longca.store.index import CellFacts
+from longca.store.load import load, load_columns
+from longca.store.table import derived
 from tests.bench.misbehaving import MEASURE, kernel_cell
 
 RULES = PlayoffRules(max_rounds=12, max_seconds=5.0, own_files=True)
@@ -114,13 +119,17 @@ def test_what_is_due_follows_from_players_and_method(run, tmp_path):
     device = own[0].environment.nodes[0].cpu
     playoffs, outside = playoffs_of(study.cells(), facts, study.playoff, device)
     assert len(playoffs) == 2 and not outside
-    versions = playoff_versions(study, study.cells())(device)
+
+    def versions_of(asked: Study) -> dict[str, str]:
+        return method_versions(study.cells(), asked, asked.playoff)(device)
+
+    versions = versions_of(study)
     assert due_playoffs(playoffs, store, versions) == []
     assert due_playoffs(playoffs, store, versions | {playoffs[0].players[0].cell_id: "other"}) == playoffs[:1]
     stricter = study.model_copy(update={"playoff": study.playoff.model_copy(update={"precision": 0.001})})
-    assert due_playoffs(playoffs, store, playoff_versions(stricter, study.cells())(device)) == playoffs
+    assert due_playoffs(playoffs, store, versions_of(stricter)) == playoffs
     wider = study.model_copy(update={"playoff": study.playoff.model_copy(update={"first": 5})})
-    assert playoff_versions(wider, study.cells())(device) == versions, "who plays has no part in a number"
+    assert versions_of(wider) == versions, "who plays has no part in a number"
     assert playoffs_of(study.cells(), facts, study.playoff, "another CPU") == ([], [])
     slower = {name: each._replace(time_ms=1e3) if each.time_ms else each for name, each in facts.items()}
     assert (
@@ -135,6 +144,51 @@ def test_what_is_due_follows_from_players_and_method(run, tmp_path):
         study.cells(), facts, study.playoff.model_copy(update={"own_files": False}), device
     )
     assert len(outside) == 2, "a kernel outside of the package keeps its case from being played off"
+
+
+def test_a_twin_is_a_repeat_of_the_relation_playoff_and_no_method(run, tmp_path):
+    study = load_study(str(tmp_path / "three.yaml"))
+    study = study.model_copy(update={"repeats": RepeatRules(share=0, least=0, twins=0.5)})
+    first = run(study, repeats=True)
+    assert (first.playoffs.num_played, len(first.playoffs.differences)) == (2, 1)
+    loaded = load(tmp_path / "three")
+    (twin,) = loaded.repeats
+    assert len(loaded.playoffs) == 6 and twin.playoff in {record.playoff for record in loaded.playoffs}
+    (player,) = (
+        record
+        for record in loaded.playoffs
+        if (record.playoff, record.cell_id) == (twin.playoff, twin.cell_id)
+    )
+    assert player.turns.rounds == twin.turns.rounds and player.turns.numbers != twin.turns.numbers
+
+    table = derived(loaded.all_records)
+    assert is_played(table).sum() == 6 and counted(table).sum() == 6
+    assert all(case.played_off and len(case.entries) == 3 for case in standings(table).values())
+    rates = sorted(1e3 / median(record.samples.time_ms[0]) for record in (player, twin))
+    whole = [
+        pair
+        for pair in pairs_of(table)
+        if sorted((pair.first.rate, pair.second.rate)) == pytest.approx(rates)
+    ]
+    assert [pair.relation for pair in whole] == ["play-off"]
+    rows, _ = load_columns([tmp_path / "three"], COLUMNS)
+    assert is_played(rows).sum() == 6 and len(rows) == 13
+
+    again = run(study, repeats=True)
+    assert (again.playoffs.num_played, again.playoffs.num_kept) == (0, 2)
+    assert not run(study, repeats=False, force=True).playoffs.differences, "no repeats, no twins"
+
+
+def test_twins_are_drawn_by_the_seed_one_at_least_where_there_are_gpus():
+    cases = [f"{number:016x}" for number in range(40)]
+    rules = RepeatRules()
+    chosen = cases_with_twins(cases, 0, 0, 1, rules, on_gpu=False)
+    assert len(chosen) == 4 and chosen == cases_with_twins(cases[::-1], 0, 0, 1, rules, on_gpu=True)
+    assert chosen != cases_with_twins(cases, 0, 0, 2, rules, on_gpu=False)
+    few = cases[:3]
+    assert [len(cases_with_twins(few, 0, 0, 1, rules, on_gpu=gpu)) for gpu in (True, False)] == [1, 0]
+    assert cases_with_twins(few, 30, 3, 1, rules, on_gpu=True) == set(), "those of before have theirs"
+    assert not cases_with_twins(few, 0, 0, 1, RepeatRules(twins=0), on_gpu=True)
 
 
 def test_a_part_of_a_case_brings_its_other_methods_along_unless_it_is_a_job(tmp_path, plugins):
@@ -162,13 +216,21 @@ def test_the_first_three_play_and_all_that_are_near_the_first():
         }.items()
     }
 
-    def players(times, device) -> list[str]:
-        return [cell.kernel for cell in choose_players(times, PlayoffRules(), device)]
+    def players(times, device, rules=None, rests=False) -> list[str]:
+        rates = {cell: 1 / ms for cell, ms in times.items()}
+        known = {cell: Measurement(rate, rate, rate, device, rests=rests) for cell, rate in rates.items()}
+        return [cell.kernel for cell in choose_players(known, rules or PlayoffRules())]
 
     assert players(times, "NVIDIA H100 80GB HBM3") == ["quick", "naive", "sdpa", "flex"]
     tied = ["quick", "naive", "sdpa", "flex", "raiser"]
     assert players(times, "NVIDIA H200") == tied, "two H200s differ by more than 6 %: one process must tell"
     assert players({cell: ms**50 for cell, ms in times.items()}, "NVIDIA H200") == tied[:3]
+    strict = PlayoffRules(within=0.0, first=2)
+    near = {cell: 1 + 0.015 * place for place, cell in enumerate(times)}
+    assert players(near, "NVIDIA H100 80GB HBM3", strict) == ["quick", "naive", "sdpa"]
+    assert players(near, "NVIDIA H100 80GB HBM3", strict, rests=True) == ["quick", "naive"], (
+        "a tie up to 1.8 %"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from longca.bench.run.method_version import MethodVersions
 from longca.bench.run.repeats import RepeatRun
 from longca.bench.run.runner import run_cells
 from longca.core.config import Config
@@ -104,12 +105,12 @@ def test_shard_repeats_cells_that_another_device_measured(results: Path, tmp_pat
         made.append(record.model_copy(update={"environment": environment.model_copy(update={"nodes": (node,)})}))  # type: ignore[union-attr]
         return made[-1]
 
-    run = RepeatRun(STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure)  # type: ignore[arg-type]
+    run = RepeatRun(STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure, MethodVersions(STUDY))  # type: ignore[arg-type]
     stop = type("Stop", (), {"soon": lambda self: False})()
     run.measure(facts, Silent(), stop)  # type: ignore[arg-type]
     assert run.counts.num_measured == 3  # two of its own, one of the other's
     assert sum(record.cell not in own for record in made) == 1
-    again = RepeatRun(STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure)  # type: ignore[arg-type]
+    again = RepeatRun(STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure, MethodVersions(STUDY))  # type: ignore[arg-type]
     again.measure(facts, Silent(), stop)  # type: ignore[arg-type]
     assert (again.counts.num_measured, again.counts.num_kept) == (0, 3)
     assert len(RepeatStore(tmp_path).read_all()[0]) == 3

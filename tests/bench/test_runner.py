@@ -79,7 +79,7 @@ def _signals_as_in_a_terminal():
 def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
     """run(...) → the summary of a run over CELLS in a pool that answers at once."""
     monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: {
+    monkeypatch.setattr(runner.MethodVersions, "of", lambda self, cells: lambda device: {
         cell.cell_id: f"1 {device}" for cell in cells})
     FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
 
@@ -124,7 +124,7 @@ def test_some_statuses_are_measured_again_if_asked(run):
 
 def test_another_method_is_measured_again(run, monkeypatch):
     run()
-    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: {
+    monkeypatch.setattr(runner.MethodVersions, "of", lambda self, cells: lambda device: {
         cell.cell_id: "2" if cell.seqlen == 16 else f"1 {device}" for cell in cells})
     assert run().num_measured == 2 and {cell.seqlen for cell in FakePool.measured} == {16}
 
@@ -293,7 +293,7 @@ def run_on(tmp_path, monkeypatch, plugins) -> Callable[..., list[str]]:
     assert {cell.cell_id for cell in study.cells()} == {cell.cell_id for cell in cells.values()}
     version = "1"
     monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: dict.fromkeys((x.cell_id for x in cells), version))
+    monkeypatch.setattr(runner.MethodVersions, "of", lambda self, cells: lambda device: dict.fromkeys((x.cell_id for x in cells), version))
     FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
 
     def start(uuid: str, *kernels: str, method: str = "1", **options: object) -> list[str]:

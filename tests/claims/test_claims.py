@@ -20,7 +20,7 @@ from longca.claims.contract import (
     in_parts,
     summary,
 )
-from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
+from longca.claims.evidence import Pair, gpu_note, missing, of_one_protocol, pairs, points, rivals
 from longca.store.columns import COLUMNS
 from longca.store.load import committed as committed_files
 from longca.store.load import load, load_columns
@@ -236,6 +236,32 @@ def test_of_several_studies_one_counts():
     records = table(few, grid(500, kernel=["fa3", "fa2"], study="dense", started_at="2026-11-23T00:00:00Z"))
     (fa3,) = points(records, kernel="fa3")
     assert fa3.rate == 500 and len(fa3.cells) == 1
+
+
+def test_rates_with_rests_and_without_make_no_pair():
+    """Two kernels were measured anew under 64:8 heads, one of them under 64:64."""
+    heads = ["64:8", "64:64"]
+    found = points(table(
+        grid(600, kernel="fa3", method="fa3", heads=heads, duty=0.5),
+        grid(500, kernel="fa2", method="fa2", heads="64:8", duty=0.5), grid(500, kernel="fa2", method="fa2", heads="64:64"),
+        grid(700, kernel="sdpa", method="sdpa", heads=heads),
+    ), kernel=("fa3", "fa2", "sdpa"))
+    by_name = {(point.kernel, point.heads): point for point in found}
+    left_out = {name for name, point in by_name.items() if point.ranked is None}
+    assert left_out == {("sdpa", "64:8"), ("fa3", "64:64")} and all(point.ok for point in found)
+    assert [(pair.second.kernel, pair.ratio) for _, pair in rivals(found, "fa3")] == [("fa2", pytest.approx(1.2))]
+    fa2 = [by_name["fa2", name] for name in heads]
+    assert pairs(fa2[:1], fa2[1:], "heads") == [], "their cases are of two protocols"
+    assert of_one_protocol([*fa2, by_name["sdpa", "64:64"]]) == [fa2[1], by_name["sdpa", "64:64"]]
+
+
+def test_a_verdict_over_both_protocols_says_so():
+    rows = [row for length, duty in ((8192, 0.5), (16384, None)) for kernel, rate in (("flashmask", 600), ("flex", 500))
+            for row in grid(rate, kernel=kernel, method=kernel, mask="causal_blockwise", seqlen=length, duty=duty)]
+    claim = next(claim for claim in all_claims() if claim.name == "flashmask_over_flex")
+    (verdicts,) = judged([claim], table(rows))
+    verdict = verdicts.repaired
+    assert len(verdict.cell_ids) == 4 and "2 of 4 cells by the protocol with rests; the two are never compared." in verdict.note
 
 
 def test_several_masks_are_compared_by_all_seeds():

@@ -135,7 +135,15 @@ def test_it_is_said_where_one_side_rested_and_the_other_did_not():
     rested = new.model_copy(update={"samples": new.samples.model_copy(update={"duty": 0.5})})
     numbers = [compare_records([a], [b]).num_rested_on_one_side for a, b in ((old, rested), (rested, old), (old, new), (rested, rested))]
     assert numbers == [1, 1, 0, 0]
+    (change,) = compare_records([old], [rested]).changes
+    assert (change.verdict.outcome, change.verdict.why) == ("incomparable", "calls of B alone had rests of the GPU")
     sides = (Described("A", "old"), Described("B", "new"))
+    both = compare_records([old, timed(1.0, asked=cell(mask="full"))], [new, timed(1.0, asked=cell(mask="full"))])
+    assert both.protocols == ""
+    other = [record.model_copy(update={"samples": record.samples.model_copy(update={"duty": 0.5})})
+             for record in (timed(1.0, asked=cell(mask="full")), timed(2.0, asked=cell(mask="full")))]
+    mixed = "\n".join(lines(compare_records([old, other[0]], [new, other[1]]), sides))
+    assert "1 of 2 pairs by the protocol with rests, on both sides" in mixed
     told, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
     assert "in 1 pair, calls of one side alone had rests" in told and "rests" not in silent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -88,6 +88,17 @@ def shared_cases(gpu: str, count: int) -> list[SharedCase]:
     return found
 
 
+def partly_rested(case: SharedCase, count: int) -> SharedCase:
+    """The case as if so many of its methods, in the order of their names, had been measured with rests."""
+    rested = sorted({record.cell.kernel for record in case.records})[:count]
+    return replace(case, records=tuple(with_rests(r) if r.cell.kernel in rested else r for r in case.records))
+
+
+def with_rests(record: Record) -> Record:
+    assert record.samples is not None
+    return record.model_copy(update={"samples": record.samples.model_copy(update={"duty": 0.5})})
+
+
 class Places:
     """The places, over the records of all questions together, as a page or a command has them."""
 
@@ -144,7 +155,8 @@ class Places:
 
     def claims(self, case: SharedCase) -> PlaceAnswer:
         """Pairs of points, as claims compare them."""
-        found = sorted((self._claims[ids] for ids in self._cell_ids(case)), key=lambda point: -point.rate)
+        asked = [self._claims[ids] for ids in self._cell_ids(case)]
+        found = sorted((point for point in asked if point.ranked), key=lambda point: -point.rate)
         pairs = [Pair(found[0], other) for other in found[1:]]
         return PlaceAnswer(
             found[0].method,
@@ -153,10 +165,16 @@ class Places:
         )
 
     def compare(self, case: SharedCase) -> PlaceAnswer | None:
-        """The verdicts on files of one method each beside that of the first; only of cases of one seed."""
+        """The verdicts on files of one method each beside that of the first of their protocol; only of cases of
+        one seed."""
         if not case.is_of_one_seed:
             return None
-        sides = [of_record(record, self._hardware) for record in case.records]
+        every = [of_record(record, self._hardware) for record in case.records]
+        rested = [side for side in every if side.rests]
+        sides = rested if len(rested) > 1 else [side for side in every if not side.rests]
+        for side in every:
+            if side not in sides:
+                assert judge(RecordPair(side, sides[0]), Rule()).outcome == "incomparable"
         first, *others = sorted(sides, key=lambda side: side.time_ms.middle if side.time_ms else 0.0)
         verdicts = [
             (side.cell.method if side.cell else "", judge(RecordPair(side, first), Rule())) for side in others
@@ -193,7 +211,7 @@ class Places:
 
     def table_of_attention(self, case: SharedCase) -> dict[str, float] | None:
         """Kernel → lead over `band` in the table of `longca.attention`; None of cases without `band`."""
-        of_case = points(self._rows(case), ("mask",))
+        of_case = fastest.competing_points(points(self._rows(case), ("mask",)))
         by_kernel = {kernel: {(mask,): point} for (mask, kernel), point in of_case.items()}
         return fastest.leads(by_kernel) if METHOD_OF_TABLE in by_kernel else None
 

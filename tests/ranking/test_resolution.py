@@ -88,6 +88,20 @@ def test_the_halves_of_a_playoff_are_its_repeats():
     assert own.is_own and 0.0005 < own.log_ratio < 0.004 and few.widened(pairs[: LEAST_PLAYED - 1]) == few
 
 
+def test_twins_are_repeats_of_playoffs_and_stand_alone_where_they_are_enough():
+    def player(number, name, scale=1.0, rounds=range(20)):
+        times = [scale * (1 + 0.1 * (round % 2)) for round in rounds]
+        return measured(*times, playoff=f"p{number}", cell_id=name, rounds=tuple(map(float, rounds)))
+
+    few = repeat_pairs([player(0, "a"), player(0, "a", 1.01), player(0, "b")])
+    assert len(few) == 4 and {pair.relation for pair in few} == {"play-off"}
+    assert few[0].log_ratio == pytest.approx(log(1.01)) and few[1].log_ratio == pytest.approx(log(1.1))
+    many = repeat_pairs([player(number, "a", scale) for number in range(20) for scale in (1.0, 1.01)])
+    assert len(many) == 20 and all(pair.log_ratio == pytest.approx(log(1.01)) for pair in many)
+    apart = repeat_pairs([player(0, "a"), player(0, "a", 1.01, range(15, 35))])
+    assert len(apart) == 2, "five rounds in common are too few for a pair of both"
+
+
 def test_repeats_are_of_one_cell_and_one_version_on_one_model():
     one = measured(1.0, cell_id="c", version="v")
     assert len(repeat_pairs([one, measured(1.1, cell_id="c", version="v", run="r2")])) == 1
@@ -122,9 +136,7 @@ def test_the_file_is_that_of_the_committed_records():
         members = groups[known.device, known.relation, known.rests]
         assert len(members) >= 100 and sum(held_out[id(pair)] for pair in members) <= 0.05 * len(members)
     assert {pair.first.rests == pair.second.rests for pair in found} == {True}
-    model = {
-        rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)
-    }
+    model = {rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)}
     assert model[True] < model[False], "rests make measurements more repeatable"
 
 

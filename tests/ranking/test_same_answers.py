@@ -1,5 +1,6 @@
 """Pages, `choose`, claims, `compare`, a run, the heat map and the dispatch table give the same answers."""
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -8,15 +9,14 @@ from longca.ranking import compare
 from longca.ranking.table import standings
 from longca.store.load import COMMITTED
 from longca.store.table import derived
-from tests.ranking.places import METHOD_OF_TABLE, WHOLE, Places, shared_cases
+from tests.ranking.places import METHOD_OF_TABLE, WHOLE, Places, SharedCase, partly_rested, shared_cases
 from tools import fastest, heat_map
 
 GPUS = ("H100", "H200")
 FEW, ALL = 16, 150  # questions of each GPU
 
 
-def _agree(gpu: str, count: int) -> None:
-    cases = shared_cases(gpu, count)
+def _agree(gpu: str, cases: list[SharedCase]) -> None:
     places, answered = Places(cases), Counter[str]()
     for case in cases:
         expected = places.ranking(case)
@@ -52,13 +52,26 @@ def _agrees_with_table(places: Places, case) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_all_places_give_the_same_answer(gpu):
-    _agree(gpu, FEW)
+    _agree(gpu, shared_cases(gpu, FEW))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", GPUS)
 def test_all_places_give_the_same_300_answers(gpu):
-    _agree(gpu, ALL)
+    _agree(gpu, shared_cases(gpu, ALL))
+
+
+def test_all_places_keep_records_with_rests_and_without_apart():
+    """Of each case some methods are measured anew, with rests: in every other case one alone."""
+    cases = [case for case in shared_cases("H100", 2 * FEW) if len({r.cell.kernel for r in case.records}) > 4]
+    mixed = [partly_rested(case, 1 if index % 2 else 3) for index, case in enumerate(cases)]
+    _agree("H100", mixed)
+    for case, count in zip(mixed, itertools.cycle((3, 1)), strict=False):
+        (found,) = standings(derived(case.records)).values()
+        methods = {record.cell.kernel for record in case.records}
+        assert len(found.entries) == (3 if count == 3 else len(methods) - 1) and found.rests == (count == 3)
+        assert methods - found.other_protocol.keys() == {entry.method for entry in found.entries}
+        assert not found.not_asked and not found.could_not
 
 
 @pytest.mark.parametrize("gpu", GPUS)

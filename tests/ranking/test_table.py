@@ -1,13 +1,19 @@
 """The derived table's rows as measurements and standings."""
 
+from dataclasses import replace
+
 import pytest
 
 from longca.bench.run.scores import Score
 from longca.core.cell import Cell
+from longca.core.playoff.turns import Turns
 from longca.core.record import OutOfMemory, Samples, Unavailable
+from longca.ranking.record import measurement_of
 from longca.ranking.table import counted, measurements, points, standings
+from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.table import derived
+from longca.store.view import View
 from tests.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -63,6 +69,23 @@ def test_a_row_and_its_record_know_whether_the_gpu_rested():
         [Score.known(made.cell, CellFacts.of(made)).measurement for made in records],
     ):
         assert [one.rests for one in found] == [True, False]
+
+
+def test_a_record_its_row_and_what_is_remembered_of_it_are_one_measurement():
+    first = timed("sdpa", 1.0, 1.1, 1.5, seed=3, corpus="pile", mask="causal_document")
+    turns = Turns(num_players=2, numbers=(0, 3, 4), ending="decided")
+    played = first.model_copy(update={"playoff": f"{7:016x}", "turns": turns})
+    rested = first.model_copy(update={"samples": first.samples.model_copy(update={"duty": 0.5})})
+    table = derived([first, played, rested])
+    for made, row in zip((first, played, rested), measurements(table), strict=True):
+        assert measurement_of(View(made, Hardware()), row.rate) == row
+    for made in (first, rested):
+        known = Score.known(made.cell, CellFacts.of(made)).measurement
+        (row,) = measurements(derived([made]), "tflops_per_device")
+        assert replace(known, times_ms=()) == replace(
+            row, times_ms=(), low=known.low, high=known.high, rate=known.rate
+        )
+        assert (known.rate, known.low, known.high) == pytest.approx((row.rate, row.low, row.high))
 
 
 def test_cases_are_of_one_model_and_say_who_could_not_and_who_was_not_asked():

@@ -252,6 +252,28 @@ def test_a_playoff_decides_its_case_and_is_no_cell_of_the_page(small):
     assert tile.detail.endswith("; 1 played off")
 
 
+def test_methods_of_another_protocol_are_not_compared_and_the_page_says_so(tmp_path):
+    """fa3 and cudnn were measured anew, with rests of the GPU; flex under one mask alone, where it is left out."""
+    def on_gpu(kernel, mask, ms, duty):
+        samples = Samples(time_ms=((ms,) * 10,), warmup=1, timer="cuda_event", duty=duty)
+        return record(cell(kernel, mask), samples=samples, gpu="NVIDIA H100 80GB HBM3")
+
+    records = [*(on_gpu(kernel, "causal", ms, duty) for kernel, ms, duty in (("fa3", 2.0, 0.5), ("cudnn", 3.0, 0.5), ("flex", 1.0, None))),
+               *(on_gpu(kernel, "full", ms, duty) for kernel, ms, duty in (("fa3", 2.0, None), ("cudnn", 3.0, None), ("flex", 1.0, 0.5)))]
+    found = decision(derived(records))
+    assert found and [method for method, _ in found.default.ranking("causal")] == ["fa3", "cudnn"]
+    statuses = {key: status for key, (status, _) in found.default.missing.items()}
+    assert statuses == {("causal", "flex"): "measured without rests, not compared", ("full", "flex"): "measured with rests, not compared"}
+    assert "1 of 2 cases by the protocol with rests" in found.finding
+    foot = {column.method: column for column in found.default.columns}["flex"]
+    assert foot.share is None and "(2 measured by another protocol, not compared)" in foot.tip
+    winner, = (row.winners["fwd"] for row in rankings(derived(records))[0].rows if row.title == "causal")
+    assert isinstance(winner, Winner) and winner.rest.count("1 was measured without rests, not compared") == 1
+    assert any("1 of 2 cases by the protocol with rests" in tile.detail for tile in tiles(labelled(derived(records))))
+    page = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
+    assert re.search(r">(no )?rests</td>", page) and "3 of 6 cells by the protocol with rests" in page
+
+
 def test_a_second_measurement_is_noise_and_no_cell(small):
     again = small.assign(repeat=True, run_id="another", tflops_per_device=small.tflops_per_device * 1.5)
     table = labelled(pd.concat([small.assign(repeat=False), again], ignore_index=True))

@@ -25,8 +25,8 @@ from itertools import chain
 from pathlib import Path
 
 from longca.bench.measure.environment import CONTAINER, cpu_name
-from longca.bench.run.method_version import method_versions
-from longca.bench.run.playoffs import due_playoffs, playoff_versions, playoffs_of
+from longca.bench.run.method_version import MethodVersions
+from longca.bench.run.playoffs import due_playoffs, playoffs_of
 from longca.bench.run.shards import Shard
 from longca.core.cell import Cell
 from longca.core.errors import UserError
@@ -97,8 +97,9 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
         beside = PlayoffStore(store.folder).digest() + RepeatStore(store.folder).digest()
         state = _state(study, facts, asked, code, device, container) + beside
         is_checked = _read(stamps / CHECKED) == state
-        due = set[str]() if is_checked else due_cells(asked, study, facts, device, container)
-        players = set[str]() if is_checked else due_players(asked, study, facts, store.folder, device, container)
+        versions = MethodVersions(study)
+        due = set[str]() if is_checked else due_cells(asked, study, facts, device, container, versions)
+        players = set[str]() if is_checked else due_players(asked, study, facts, store.folder, device, container, versions)
         for path in done:
             of_job = players.intersection(ids[path]) if has_playoffs(study, parts[path]) else set[str]()
             if due.isdisjoint(ids[path]) and not of_job:
@@ -119,7 +120,7 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
 
 
 def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], device: str | None = None,
-              container: str | None = None) -> set[str]:
+              container: str | None = None, versions_of: MethodVersions | None = None) -> set[str]:
     """Ids of the cells without a record of today's method. A disturbed record counts: on a machine that is never quiet a study must end.
 
     Args:
@@ -131,7 +132,7 @@ def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts
         return due | {cell.cell_id for cell in cells if cell.cell_id not in due
                       and facts[cell.cell_id].device and facts[cell.cell_id].container != container}
     try:
-        versions_on = method_versions(cells, study)
+        versions_on = (versions_of or MethodVersions(study)).of(cells)
     except UserError:  # a plug-in is broken: the run names it
         return {cell.cell_id for cell in cells}
     devices = {device} if device is not None else {each.device for each in facts.values() if each.device}
@@ -141,7 +142,7 @@ def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts
 
 
 def due_players(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], folder: Path, device: str | None = None,
-                container: str | None = None) -> set[str]:
+                container: str | None = None, versions_of: MethodVersions | None = None) -> set[str]:
     """Ids of the players of play-offs that `longca run` would play.
 
     Args:
@@ -152,13 +153,13 @@ def due_players(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFac
     measured = [cell for cell in cells if cell.cell_id in facts]
     if study.playoff is None or not measured:
         return set()
-    due = set[str]()
+    due, known = set[str](), versions_of or MethodVersions(study)
     for name in sorted({device} if device is not None else {each.device for each in facts.values() if each.device}):
         try:
-            versions = method_versions(measured, study)(name) if container is None else None
+            versions = known.of(measured)(name) if container is None else None
             playoffs, _ = playoffs_of(measured, facts, study.playoff, name, versions)
             players = {cell for playoff in playoffs for cell in playoff.players}
-            of_playing = playoff_versions(study, players)(name) if container is None else None
+            of_playing = known.of(players, study.playoff)(name) if container is None else None
         except UserError:  # a plug-in is broken: the run names it
             return {cell.cell_id for cell in measured}
         due |= {cell.cell_id for playoff in due_playoffs(playoffs, PlayoffStore(folder), of_playing) for cell in playoff.players}

@@ -51,20 +51,31 @@ def method_versions(cells: Iterable[Cell], study: Study, rules: PlayoffRules | N
     Args:
         rules: of play-offs: the versions are then those of the cells' parts in play-offs by these rules.
     """
-    contents: dict[tuple[object, ...], dict[str, Any]] = {}
-    keys: dict[str, tuple[object, ...]] = {}
-    sources = _Sources()
-    for cell in cells:
-        measure = study.measure_of(cell)
-        key = keys[cell.cell_id] = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure)
-        if key not in contents:
-            contents[key] = _content(cell, measure, sources, rules)
+    return MethodVersions(study).of(cells, rules)
 
-    def on(device_name: str) -> dict[str, str]:
-        versions = {key: _version(content, device_name) for key, content in contents.items()}
-        return {cell_id: versions[key] for cell_id, key in keys.items()}
 
-    return on
+class MethodVersions:
+    """The method versions of the cells of a study. What several cells share, and what was asked for before, is worked out once."""
+
+    def __init__(self, study: Study) -> None:
+        self._study, self._sources = study, _Sources()
+        self._contents: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def of(self, cells: Iterable[Cell], rules: PlayoffRules | None = None) -> Callable[[str], dict[str, str]]:
+        """A function from the device's model to the method version of each cell: see `method_versions`."""
+        timing = None if rules is None else json.dumps(rules.of_timing)
+        keys: dict[str, tuple[object, ...]] = {}
+        for cell in cells:
+            measure = self._study.measure_of(cell)
+            key = keys[cell.cell_id] = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure), timing
+            if key not in self._contents:
+                self._contents[key] = _content(cell, measure, self._sources, rules)
+
+        def on(device_name: str) -> dict[str, str]:
+            versions = {key: _version(self._contents[key], device_name) for key in dict.fromkeys(keys.values())}
+            return {cell_id: versions[key] for cell_id, key in keys.items()}
+
+        return on
 
 
 def _version(content: dict[str, Any], device_name: str) -> str:

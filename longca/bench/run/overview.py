@@ -14,7 +14,7 @@ from longca.core.record import STATUSES
 from longca.core.units import format_length
 from longca.ranking import Standing, mean_standing
 from longca.ranking.sentences import counts_text
-from longca.store.text import number, rate_scale, short_device
+from longca.store.text import number, plural, rate_scale, short_device
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -66,12 +66,22 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
             if shorter
             else ""
         )
+        apart = sum(
+            len(standings[case].other_protocol)
+            for cases in found[device, world, direction].values()
+            for case in cases
+        )
+        not_compared = (
+            f"{plural(apart, 'number')} left out, of another protocol (with rests of the GPU, or without)"
+            if apart
+            else ""
+        )
         where = f", {short_device(device)}" if several_devices else ""
         tables += _tables(
             f"{unit}, {DIRECTIONS[direction]}{ranks}{where}",
             rows,
             factor,
-            (names.common, left_out),
+            (names.common, left_out, not_compared),
             marked,
             width,
         )

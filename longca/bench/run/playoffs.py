@@ -7,29 +7,32 @@ defines a player's number.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from statistics import median
 from typing import TYPE_CHECKING
 
 from longca.bench.measure.result import Result
-from longca.bench.run.method_version import method_versions
+from longca.bench.run.method_version import MethodVersions
 from longca.bench.workers.job import JobError
 from longca.bench.workers.pool import Pool, TooFewLeft
 from longca.core.cell import Cell
 from longca.core.playoff.case import case_id, may_play, playoff_id
+from longca.core.playoff.repeats import RepeatRules, cases_with_twins
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import is_of_package
 from longca.core.record import Record
 from longca.core.study import Study
 from longca.ranking import MeasuredPoint, Measurement, standing
+from longca.ranking.facts import facts_of
 from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import UnusableFile
 from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
-from longca.store.text import plural
+from longca.store.text import percent, plural
 from longca.store.view import View
 
 if TYPE_CHECKING:
@@ -45,6 +48,13 @@ class Playoff:
 
     case: str
     players: tuple[Cell, ...]
+    has_twin: bool = False
+    """the first player plays under a second name as well"""
+
+    @property
+    def seats(self) -> tuple[Cell, ...]:
+        """The players, and the twin last."""
+        return (*self.players, *self.players[: self.has_twin])
 
     @property
     def title(self) -> str:
@@ -63,6 +73,8 @@ class PlayoffCounts:
     """of those played now: a player failed that ran alone"""
     left_out: list[str] = field(default_factory=list)
     """cases that are not played off: a player is in a file outside of the package"""
+    differences: list[float] = field(default_factory=list)
+    """of the two medians of players with a twin, as shares of the shorter one"""
 
     def __str__(self) -> str:
         failed = f", in {self.num_with_failures} of them a player failed" if self.num_with_failures else ""
@@ -75,7 +87,13 @@ class PlayoffCounts:
             else ""
         )
         total = plural(self.num_played + self.num_kept, "play-off")
-        return f"{total}: {self.num_played} now{failed}, {self.num_kept} before{outside}"
+        twins = (
+            f"; {plural(len(self.differences), 'kernel')} played twice: medians differ by "
+            f"{percent(max(self.differences))} at most"
+            if self.differences
+            else ""
+        )
+        return f"{total}: {self.num_played} now{failed}, {self.num_kept} before{twins}{outside}"
 
 
 def playoffs_of(
@@ -95,7 +113,7 @@ def playoffs_of(
         device: model of the device: records of others do not count.
         versions: method version of each cell: records of others do not count; any counts if not given.
     """
-    times: dict[str, dict[Cell, float]] = {}
+    times: dict[str, dict[Cell, Measurement]] = {}
     for cell in cells:
         known = facts.get(cell.cell_id)
         if known is None or known.time_ms is None or known.is_control or known.device != device:
@@ -103,11 +121,11 @@ def playoffs_of(
         if not rules.has_case(cell):
             continue
         if versions is None or known.method_version == versions[cell.cell_id]:
-            times.setdefault(case_id(cell, device), {})[cell] = known.time_ms
+            times.setdefault(case_id(cell, device), {})[cell] = by_time(cell, known)
     playoffs = [
         Playoff(case, players)
         for case, of_case in times.items()
-        if len(players := choose_players(of_case, rules, device)) > 1
+        if len(players := choose_players(of_case, rules)) > 1
     ]
     outside = [
         playoff
@@ -117,21 +135,24 @@ def playoffs_of(
     return [playoff for playoff in playoffs if playoff not in outside], outside
 
 
-def choose_players(times_ms: Mapping[Cell, float], rules: PlayoffRules, device: str) -> tuple[Cell, ...]:
+def by_time(cell: Cell, facts: CellFacts) -> Measurement:
+    """A cell as players are chosen: in calls a second at its median time. Scattered samples make no player, a
+    play-off's own are better; so the interval of the median is left out."""
+    assert facts.time_ms is not None
+    rate = 1e3 / facts.time_ms
+    return Measurement(rate, rate, rate, **facts_of(facts.columns(cell)))
+
+
+def choose_players(measured: Mapping[Cell, Measurement], rules: PlayoffRules) -> tuple[Cell, ...]:
     """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell
-    from the first.
+    from the first. Where some were measured with rests and others without, those compete that
+    `longca.ranking.protocol` says.
 
     Args:
-        times_ms: of one case, on one model of device.
-        device: that model.
+        measured: of one case, on one model of device.
     """
-    cells = {cell.kernel: cell for cell in times_ms}
-    case = standing(
-        [
-            MeasuredPoint(cell.kernel, (Measurement(1 / ms, 1 / ms, 1 / ms, device),))
-            for cell, ms in times_ms.items()
-        ]
-    )
+    cells = {cell.kernel: cell for cell in measured}
+    case = standing([MeasuredPoint(cell.kernel, (one,)) for cell, one in measured.items()])
     return tuple(
         cells[entry.method]
         for entry in case.entries
@@ -158,7 +179,7 @@ def due_playoffs(
         if isinstance(records, UnusableFile):
             note(f"Played off again: {records}")
             records = []
-        known = {record.cell_id: record for record in records}
+        known = {record.cell_id: record for record in records if not record.repeat}
         players = [known.get(cell.cell_id) for cell in playoff.players]
         if any(
             record is None
@@ -184,12 +205,6 @@ def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffS
     return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
 
 
-def playoff_versions(study: Study, cells: Collection[Cell]) -> Callable[[str], dict[str, str]]:
-    """A function from the device's model to the method version of each cell's part in a play-off."""
-    assert study.playoff is not None
-    return method_versions(cells, study, study.playoff)
-
-
 class PlayoffRun:
     """The play-offs that a run has to do after its cells.
 
@@ -199,6 +214,7 @@ class PlayoffRun:
         whole: only cases of which all methods of the study were asked for: a job of the workflow has a part
             of them.
         make_record: makes a record of a cell, its result and how it was played.
+        repeats: rules of the twins; without them there are none.
     """
 
     def __init__(
@@ -210,11 +226,14 @@ class PlayoffRun:
         pool: Pool,
         run_id: str,
         make_record: MakeRecord,
+        versions: MethodVersions,
         *,
         whole: bool = False,
+        repeats: RepeatRules | None = None,
     ) -> None:
         self._study, self._rules, self._store, self._pool, self._run_id = study, rules, store, pool, run_id
-        self._make_record, self.counts = make_record, PlayoffCounts()
+        self._make_record, self._versions, self._repeats = make_record, versions, repeats
+        self.counts = PlayoffCounts()
         self._cells = cells_of_cases(study, cells, whole=whole)
 
     def play(
@@ -238,13 +257,14 @@ class PlayoffRun:
         if not measured:
             return
         playoffs, outside = playoffs_of(
-            measured, facts, self._rules, device, method_versions(measured, self._study)(device)
+            measured, facts, self._rules, device, self._versions.of(measured)(device)
         )
         self.counts.left_out = [playoff.title for playoff in outside]
         players = {cell for playoff in playoffs for cell in playoff.players}
-        versions = playoff_versions(self._study, players)(device) if players else {}
+        versions = self._versions.of(players, self._rules)(device) if players else {}
         due = playoffs if force else due_playoffs(playoffs, self._store, versions, retry, show.note)
         self.counts.num_kept = len(playoffs) - len(due)
+        due = self._with_twins(due, playoffs)
         show.start_playoffs(len(due), self.counts.num_kept)
         for number, playoff in enumerate(due):
             if stop.soon():
@@ -260,12 +280,31 @@ class PlayoffRun:
                 ) from None
             self._store.write(playoff.case, records)
             self.counts.num_played += 1
-            self.counts.num_with_failures += any(record.samples is None for record in records)
-            show.end_playoff(playoff.title, records)
+            of_players = [record for record in records if not record.repeat]
+            self.counts.num_with_failures += any(record.samples is None for record in of_players)
+            difference = difference_of_twins(records)
+            self.counts.differences += [] if difference is None else [difference]
+            show.end_playoff(playoff.title, of_players)
+
+    def _with_twins(self, due: Sequence[Playoff], playoffs: Sequence[Playoff]) -> list[Playoff]:
+        """The play-offs that are due, some of them with a twin."""
+        if self._repeats is None:
+            return list(due)
+        again = {playoff.case for playoff in due}
+        kept = [self._store.read(playoff.case) for playoff in playoffs if playoff.case not in again]
+        chosen = cases_with_twins(
+            [playoff.case for playoff in due],
+            len(kept),
+            sum(any(record.repeat for record in records) for records in kept if isinstance(records, list)),
+            self._study.seed,
+            self._repeats,
+            on_gpu=self._pool.device.type == "cuda",
+        )
+        return [replace(playoff, has_twin=playoff.case in chosen) for playoff in due]
 
     def _played(self, playoff: Playoff, versions: Mapping[str, str]) -> list[Record]:
         begun, started = time.monotonic(), datetime.now(UTC)
-        players = self._pool.play(playoff.players, self._study.measure_of(playoff.players[0]), self._rules)
+        players = self._pool.play(playoff.seats, self._study.measure_of(playoff.players[0]), self._rules)
         seconds = (time.monotonic() - begun) / len(players)
         identity = playoff_id(playoff.case, self._run_id)
         return [
@@ -277,8 +316,9 @@ class PlayoffRun:
                 method_version=versions[cell.cell_id],
                 playoff=identity,
                 turns=player.turns if _is_timed(player.result) else None,
+                repeat=number >= len(playoff.players),
             )
-            for cell, player in zip(playoff.players, players, strict=True)
+            for number, (cell, player) in enumerate(zip(playoff.seats, players, strict=True))
         ]
 
 
@@ -313,6 +353,20 @@ def _is_to_retry(record: Record, retry: AbstractSet[str]) -> bool:
         or ("disturbed" in retry and view.num_disturbed > 0)
         or ("noisy" in retry and view.is_noisy)
     )
+
+
+def difference_of_twins(records: Sequence[Record]) -> float | None:
+    """The difference of the two medians, as a share of the shorter one; None without two numbers."""
+    twin = next((record for record in records if record.repeat), None)
+    if twin is None:
+        return None
+    both = [
+        record.samples for record in records if record.cell_id == twin.cell_id and record.samples is not None
+    ]
+    if len(both) < 2:
+        return None
+    one, other = (median(samples.time_ms[0]) for samples in both)
+    return max(one, other) / min(one, other) - 1
 
 
 def _is_timed(result: Result) -> bool:

@@ -11,7 +11,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
-from longca.bench.run.method_version import method_versions
+from longca.bench.run.method_version import MethodVersions
 from longca.core.cell import Cell
 from longca.core.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
 from longca.core.record import Record
@@ -55,11 +55,13 @@ class RepeatRun:
     Args:
         cells: of the run.
         measure: makes the record of a cell, with further fields.
+        versions: of the study's cells.
     """
 
     def __init__(self, study: Study, rules: RepeatRules, cells: Sequence[Cell], store: CellStore, pool: Pool,
-                 measure: Callable[..., Record]) -> None:
+                 measure: Callable[..., Record], versions: MethodVersions) -> None:
         self._study, self._rules, self._cells, self._pool, self._measure = study, rules, cells, pool, measure
+        self._versions = versions
         self._repeats, self.counts = RepeatStore(store.folder), RepeatCounts()
 
     def measure(self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, force: bool = False) -> None:
@@ -71,7 +73,7 @@ class RepeatRun:
             return
         elsewhere = self._elsewhere({cell.cell_id for cell in self._cells}, facts, facts[chosen[0].cell_id].unit, len(chosen) // 2)
         chosen += [*elsewhere]
-        versions = method_versions(chosen, self._study)(self._pool.device.name)
+        versions = self._versions.of(chosen)(self._pool.device.name)
         due = []
         for cell in chosen:
             before = self._known(cell, versions[cell.cell_id], unit=elsewhere.get(cell))

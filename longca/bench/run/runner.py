@@ -18,7 +18,7 @@ from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
 from longca.bench.run.controls import DeviceControls, device_key
 from longca.bench.run.ending import Stop, by_workflow, stopped_by_signals
-from longca.bench.run.method_version import method_versions
+from longca.bench.run.method_version import MethodVersions
 from longca.bench.run.playoffs import PlayoffCounts, PlayoffRun
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.repeats import RepeatCounts, RepeatRun
@@ -109,7 +109,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     first_world = min((cell.world for cell in cells), default=1)
     known = functools.cache(lambda: cell_facts(store))
     controls = DeviceControls(study)
-    versions_on = functools.cache(lambda: method_versions([*cells, *controls.cells], study))
+    versions_of = MethodVersions(study)
+    versions_on = functools.cache(lambda: versions_of.of([*cells, *controls.cells]))
     with (stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
           _launcher(task, store.folder, stop.now) as launcher,
           store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
@@ -121,7 +122,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         own = [] if playoffs == "only" else [cell for cell in cells if cell.cell_id not in kept]
         beside = controls.due(own, store, pool.device.uuid, versions, retry)
         todo = shuffled([*own, *beside], study.seed, pool.device.type)
-        run = _Run(study, run_id, store, pool, versions, read_digests(store.folder / "masks.json"), source(), in_a_row)
+        run = _Run(study, run_id, store, pool, versions, versions_of, read_digests(store.folder / "masks.json"), source(), in_a_row)
         show.start(cells, list(kept.values()), logs)
         if beside:
             show.note(f"Measured beside: {plural(len(beside), 'control')} of the study, not known for this device")
@@ -153,7 +154,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
             raise
         latest = functools.cache(lambda: cell_facts(store)[0] if todo else known()[0])
         repeated = run.repeat(cells, show, stop, latest, force=force) if repeats else None
-        playing = (run.play_off(cells, show, stop, latest, whole=part is not None, retry=retry, force=force)
+        playing = (run.play_off(cells, show, stop, latest, whole=part is not None, retry=retry, force=force, twins=repeats)
                    if playoffs != "none" else None)
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
@@ -223,6 +224,7 @@ class _Run:
     store: CellStore
     pool: Pool
     versions: dict[str, str]  # cell_id → method version
+    versions_of: MethodVersions  # of further cells, and of parts in play-offs
     digests: dict[str, str]  # mask → digest
     source: Source
     in_a_row: dict[str, int]  # cell measured again → its records in a row that drifted or were disturbed
@@ -258,17 +260,18 @@ class _Run:
         """Measure some of these cells a second time; None where the study has no repeats."""
         if self.study.repeats is None:
             return None
-        repeating = RepeatRun(self.study, self.study.repeats, cells, self.store, self.pool, self.measure)
+        repeating = RepeatRun(self.study, self.study.repeats, cells, self.store, self.pool, self.measure,
+                              self.versions_of)
         repeating.measure(facts(), show, stop, force=force)
         return repeating.counts
 
     def play_off(self, cells: Sequence[Cell], show: Progress, stop: Stop, facts: Callable[[], dict[str, CellFacts]], *, whole: bool,
-                 retry: AbstractSet[str], force: bool) -> PlayoffCounts | None:
-        """Play off the cases of these cells; None where the study has no play-offs."""
+                 retry: AbstractSet[str], force: bool, twins: bool) -> PlayoffCounts | None:
+        """Play off the cases of these cells, in some of them a player twice; None where the study has no play-offs."""
         if self.study.playoff is None:
             return None
         playing = PlayoffRun(self.study, self.study.playoff, cells, PlayoffStore(self.store.folder), self.pool, self.run_id, self.record,
-                             whole=whole)
+                             self.versions_of, whole=whole, repeats=self.study.repeats if twins else None)
         playing.play(facts(), show, stop, retry=retry, force=force)
         return playing.counts
 

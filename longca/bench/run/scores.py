@@ -13,6 +13,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
+from longca.ranking.facts import facts_of
 from longca.ranking.measurement import ABSENT
 from longca.ranking.record import measurement_of
 from longca.store.hardware import Hardware
@@ -117,7 +118,7 @@ class Scoreboard:
             known: scores from before the run.
         """
         self.scores: list[Score] = []
-        self._best: dict[Problem, Score] = {}
+        self._best: dict[tuple[Problem, bool], Score] = {}
         self._standings: dict[Case, Standing] | None = None
         for score in known:
             self.add(score)
@@ -126,18 +127,19 @@ class Scoreboard:
         self.scores.append(score)
         self._standings = None
         if score.is_ranked and score.time_ms is not None:
-            best = self._best.setdefault(score.problem, score)
+            best = self._best.setdefault(_rivalry(score), score)
             if best.time_ms is None or score.time_ms < best.time_ms:
-                self._best[score.problem] = score
+                self._best[_rivalry(score)] = score
 
     def share(self, score: Score) -> float | None:
-        """The rate as a share of the best one so far for the same problem, 1 for the best itself. None for what is not ranked."""
-        best = self._best.get(score.problem) if score.is_ranked else None
+        """The rate as a share of the best one so far for the same problem by the same protocol, 1 for the best itself. None for what is
+        not ranked."""
+        best = self._best.get(_rivalry(score)) if score.is_ranked else None
         return best.time_ms / score.time_ms if best is not None and best.time_ms is not None and score.time_ms else None
 
     def is_tied(self, score: Score) -> bool:
         """True if it is not the best so far for its problem, and not told apart from it."""
-        best = self._best.get(score.problem) if score.is_ranked else None
+        best = self._best.get(_rivalry(score)) if score.is_ranked else None
         if best is None or best.cell.method == score.cell.method or not (best.measurement and score.measurement):
             return False
         first = MeasuredPoint(best.cell.method, (best.measurement,))
@@ -233,6 +235,13 @@ class ShortNames:
                 "load": " ".join([cell.input_values] * (cell.input_values != "normal") + ["sustained"] * cell.sustained)}
 
 
+def _rivalry(score: Score) -> tuple[Problem, bool]:
+    """What scores have in common that are compared: the problem, and whether the GPU rested after each call."""
+    if score.facts is not None:
+        return score.problem, bool(score.facts.duty)
+    return score.problem, score.measured is not None and score.measured.rests
+
+
 def _place(lines: Sequence[str], world: int) -> str:
     """The place in the code that these lines name, as `Score.raised_at`."""
     raised = next((line.removeprefix(RAISED_AT) for line in lines if line.startswith(RAISED_AT)), "")
@@ -260,7 +269,4 @@ def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
     if facts.status != "ok" or not (facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms):
         return None
     work = facts.tflops * facts.time_ms
-    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, facts.device, facts.unit,
-                       facts.run_id, seed=cell.seed, cell_id=cell.cell_id, version=facts.method_version,
-                       noise=facts.noise or 0.0, disturbed=facts.num_disturbed > 0,
-                       rests=facts.rests)
+    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, **facts_of(facts.columns(cell)))

@@ -11,6 +11,7 @@ from longca.claims.evidence import (
     gpu_note,
     held,
     missing,
+    of_one_protocol,
     points,
     rivals,
     span,
@@ -50,7 +51,7 @@ class Fa3IsFastest(Claim):
         found = [point for point in asked if point.ok]
         best = [pair for _, pair in rivals(found, "fa3")]
         first = [pair.observed(pair.order != "less") for pair in best]
-        full = [point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM]
+        full = of_one_protocol(point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM)
         rates = [Observation(f"fa3 {point.rate:.0f} TFLOP/s: {point.where}", point.rate >= FULL_RATE, point.cell_ids) for point in full]
         ratios = span([pair.ratio for pair in best])
         yield Part("FA3 first", f"FA3 is first or level at {held(first)}, at {ratios}× the best other", first)

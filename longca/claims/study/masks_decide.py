@@ -4,7 +4,19 @@ from collections import defaultdict
 
 from longca.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, missing, points, span
+from longca.claims.evidence import (
+    DENSE,
+    GQA,
+    HETEROGENEOUS,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    gpu_note,
+    missing,
+    of_one_protocol,
+    points,
+    span,
+)
 from longca.store.text import number
 
 MASKS = (*REGULAR, *HETEROGENEOUS)
@@ -45,7 +57,7 @@ class MasksDecide(Claim):
         for point in asked:
             if point.ok:
                 groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
-        ranked = [sorted(group, key=lambda point: point.rate) for group in groups.values()]
+        ranked = [sorted(group, key=lambda point: point.rate) for group in map(of_one_protocol, groups.values())]
         for kernel in dict.fromkeys(point.kernel for point in asked):
             own = [group for group in ranked
                    if group[0].kernel == kernel and len({point.mask for point in group}) >= FEWEST_MASKS]

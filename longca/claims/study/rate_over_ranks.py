@@ -4,7 +4,17 @@ from collections import defaultdict
 
 from longca.claims.as_study import of_study
 from longca.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, num_hosts, points, reach, span
+from longca.claims.evidence import (
+    STRATEGIES,
+    gpu_note,
+    held,
+    missing,
+    num_hosts,
+    of_one_protocol,
+    points,
+    reach,
+    span,
+)
 from longca.claims.schedules import GATHER, KERNEL, RING, WORLDS, lacking, not_here
 from longca.store.text import number
 
@@ -77,7 +87,7 @@ class RateOverRanks(Claim):
         for point in asked:
             if point.ok and point.seqlen == PER_RANK * point.world:
                 groups[point.method, point.mask, point.direction, point.heads, point.device].append(point)
-        return [sorted(group, key=lambda point: point.rate) for group in groups.values() if len(group) > 1]
+        return [sorted(group, key=lambda point: point.rate) for group in map(of_one_protocol, groups.values()) if len(group) > 1]
 
     def _observed(self, group):
         low, high = group[0], group[-1]

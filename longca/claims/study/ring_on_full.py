@@ -10,6 +10,7 @@ from longca.claims.evidence import (
     held,
     missing,
     num_hosts,
+    of_one_protocol,
     pairs,
     points,
     reach,
@@ -99,7 +100,8 @@ class RingOnFull(Claim):
         for point in found:
             if point.mask == "full_document":
                 groups[point.method, point.direction, point.heads, point.device].append(point)
-        for (method, direction, *_), those in groups.items():
+        for (method, direction, *_), group in groups.items():
+            those = of_one_protocol(group)
             if len({point.world for point in those}) > 1:
                 low, high = min(those, key=lambda point: point.rate), max(those, key=lambda point: point.rate)
                 spread = high.rate / low.rate

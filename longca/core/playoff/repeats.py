@@ -1,11 +1,14 @@
-"""Repeats (A/A): cells that a run measures a second time, so that its own noise is known. Their rules, and the cells that are drawn."""
+"""Repeats (A/A): cells that a run measures a second time, and twins, players that play under two names.
+
+They tell a run's own noise. Here are their rules, and the cells and cases that are drawn.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Annotated, Self
 
@@ -26,6 +29,9 @@ class RepeatRules(Frozen):
     """so many at least, if there are as many"""
     most: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 40
     """so many at most"""
+    twins: float = Field(default=0.1, ge=0, le=1)
+    """of the play-offs: in this share the first player plays under two names; in one at least where a run has
+    GPUs, unless it is 0"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -36,6 +42,12 @@ class RepeatRules(Frozen):
     def count(self, num_cells: int) -> int:
         """The number of repeats of so many cells that have a time."""
         return min(max(math.ceil(self.share * num_cells), self.least), self.most, num_cells)
+
+    def count_twins(self, num_playoffs: int, *, at_least_one: bool) -> int:
+        """The number of twins of so many play-offs."""
+        if not self.twins or not num_playoffs:
+            return 0
+        return max(math.floor(self.twins * num_playoffs), int(at_least_one))
 
 
 def may_repeat(cell: Cell) -> bool:
@@ -62,5 +74,21 @@ def beginning(times_ms: Mapping[Cell, float], seed: int, rules: RepeatRules) -> 
     return drawn(times_ms, seed)[: rules.count(len(times_ms))]
 
 
-def _chance(seed: int, cell_id: str) -> str:
-    return hashlib.sha256(f"{seed} {cell_id}".encode()).hexdigest()
+def cases_with_twins(
+    due: Iterable[str], num_kept: int, num_kept_with_twins: int, seed: int, rules: RepeatRules, *, on_gpu: bool
+) -> set[str]:
+    """The cases, of those that are played off now, in which the first player has a twin.
+
+    Args:
+        due: cases that are played off now.
+        num_kept: play-offs of before.
+        num_kept_with_twins: of these.
+        on_gpu: the run has GPUs: at least one play-off has a twin.
+    """
+    ordered = sorted(due, key=lambda case: _chance(seed, case))
+    wanted = rules.count_twins(len(ordered) + num_kept, at_least_one=on_gpu)
+    return set(ordered[: max(wanted - num_kept_with_twins, 0)])
+
+
+def _chance(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare
-from longca.ranking.table import measurements
+from longca.ranking.table import has_rests, measurements
 from longca.report.series import DIRECTIONS, FAILURES, attention, labelled, mask_order
 from longca.store.text import number, percent, plural
 
@@ -27,7 +27,8 @@ TAKEN = {"time_ms_median": "time_ms", "time_ms_q1": "time_ms_low", "time_ms_q3":
 def pairs(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each call that was tried both ways: `*_released` has the defect, `*_without` has not.
 
-    A row without the defect is of the same study where that has one, and else of another study on the same device.
+    A row without the defect is of the same protocol (with rests of the GPU after each call, or without), of the same study where that
+    has one, and else of another study on the same device.
 
     Adds:
         ratio, ratio_low, ratio_high: time as released over time without, and its interval (`longca.ranking.Lead`); NA if either failed.
@@ -48,14 +49,16 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
     named = labelled(plain.merge(calls, on=["kernel", *CALL]))  # labels tell these rows apart, and no others
     order = mask_order(named) if len(named) else []
     keys = ["kernel", *CALL, "mask_label", "heads", "is_released"]
-    taken = named.loc[:, [*keys, *TAKEN]].rename(columns=TAKEN).assign(measured=measurements(named))
+    taken = named.loc[:, [*keys, *TAKEN]].rename(columns=TAKEN).assign(measured=measurements(named), rests=has_rests(named))
     both = taken[taken.is_released].merge(taken[~taken.is_released], on=["kernel", *CALL, "mask_label", "heads"],
                                           suffixes=("_released", "_without"))
     both = both.assign(other_study=both.study_released != both.study_without,
                        place=both.mask_label.map({m: i for i, m in enumerate(order)}),
                        late=both.direction != "fwd")
     both = both.sort_values(["started_at_released", "started_at_without"], ascending=False, kind="stable")
-    both = both.sort_values("other_study", kind="stable").drop_duplicates(["kernel", *CALL])
+    both = both.sort_values("other_study", kind="stable")
+    mixed = (both.rests_released != both.rests_without) & (both.status_released == "ok") & (both.status_without == "ok")
+    both = both[~mixed].drop_duplicates(["kernel", *CALL])
     both = both.sort_values(["kernel", "place", "seqlen", "late", *CALL], kind="stable", ignore_index=True)
     leads = [_lead(*pair) for pair in zip(both.measured_without, both.measured_released, strict=True)]
     both = both.assign(
@@ -65,7 +68,8 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
         num_cells=2, cell_ids=both.cell_id_released + " " + both.cell_id_without,
         num_samples=both.num_samples_released.fillna(0) + both.num_samples_without.fillna(0))
     return _ranked(both, attention(table, "kernel")).drop(columns=[
-        "is_released_released", "is_released_without", "measured_released", "measured_without", "other_study", "place",
+        "is_released_released", "is_released_without", "measured_released", "measured_without", "rests_released",
+        "rests_without", "other_study", "place",
         "late", "cell_id_released", "cell_id_without",
         "num_samples_released", "num_samples_without", "started_at_released", "started_at_without"])
 
@@ -74,11 +78,14 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
     """The pairs with the places of both rows among the kernels that ran the same call."""
     import pandas as pd
 
-    rates = rivals[rivals.status == "ok"].groupby([*CALL, "kernel"]).tflops_per_device.median()
-    of_calls = {call: of_call.droplevel(CALL) for call, of_call in rates.groupby(CALL)}
+    call_and_protocol = [*CALL, "rests"]
+    rates = rivals[rivals.status == "ok"].assign(rests=has_rests(rivals)).groupby([*call_and_protocol, "kernel"])
+    of_calls = {call: of_call.droplevel(call_and_protocol)
+                for call, of_call in rates.tflops_per_device.median().groupby(call_and_protocol)}
     found: list[dict[str, Any]] = []
     for row in both.to_dict("records"):
-        others = of_calls[key].drop(row["kernel"], errors="ignore") if (key := tuple(row[name] for name in CALL)) in of_calls else []
+        key = (*(row[name] for name in CALL), row["rests_without"] or row["rests_released"])
+        others = of_calls[key].drop(row["kernel"], errors="ignore") if key in of_calls else []
         places = [1 + int((others > row[f"tflops_{word}"]).sum()) if len(others) and row[f"status_{word}"] == "ok" else None
                   for word in ("released", "without")]
         apart = row["status_released"] != "ok" or row["apart"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from longca.paper.analysis.select import devices_apart, kernels, main_heads, rates
 from longca.paper.contract import PaperFigure
 from longca.ranking import tallies
-from longca.ranking.sentences import worst_text
+from longca.ranking.sentences import protocols_of, worst_text
 from longca.ranking.tally import num_open
 from longca.report.findings import standings_of
 from longca.report.panels import MASK, in_panel_order
@@ -62,6 +62,8 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     points = f"{plural(total, 'point')} of mask and length"
     sentence = f"{first.method} leads alone at {first.num_clear} of {points}" if first.num_clear else f"no kernel leads alone at {points}"
     sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
+    protocols = protocols_of(compared)
+    sentence += f"; {protocols}" if protocols else ""
     complete = [tally for tally in found if tally.num_cases >= NEARLY_ALL * total and tally.worst]
     if complete:
         best = max(complete, key=lambda tally: tally.worst.share if tally.worst else 0.0)

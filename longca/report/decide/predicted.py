@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.ranking import MeasuredPoint, compare
+from longca.ranking import MeasuredPoint, compare, competing
 from longca.ranking.table import measurements
 from longca.report.series import RESOLUTIONS
 
@@ -70,10 +70,13 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
     chosen = named[named.strategy_params == ""]
     known = named.attrs.get(RESOLUTIONS)
     chosen = chosen.assign(measured=measurements(chosen))
+    chosen = chosen[chosen.measured.notna()]
     for key, cells in chosen.groupby(SETTING, sort=False):
         ran = cells.drop_duplicates("strategy").set_index("strategy")
-        if len(ran) < FEWEST:
+        ranked = competing([MeasuredPoint(str(name), (measured,)) for name, measured in ran.measured.items()]).points
+        if len(ranked) < FEWEST:
             continue
+        ran = ran.loc[[point.method for point in ranked]]
         times = ran.time_ms_median.astype(float)
         best = str(times.idxmin())
         rules = {"predicted": str(ran.predicted_ms.astype(float).idxmin()),

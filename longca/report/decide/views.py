@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
 from longca.ranking import RankedMethod, Standing, Tally, tallies
-from longca.ranking.sentences import finding_text, left_out_text, margin, share_text, verdict, worst_text
+from longca.ranking.sentences import (
+    NOT_COMPARED,
+    WITH_RESTS,
+    finding_text,
+    left_out_text,
+    margin,
+    not_compared_text,
+    share_text,
+    verdict,
+    worst_text,
+)
 from longca.report.decide.cases import CaseKey, Cases, cases
 from longca.report.rows import UNSAFE
 from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
@@ -27,6 +37,8 @@ ENOUGH = 0.75  # of the most points: the default is the largest setting with so 
 ALONE = "alone"  # in place of a number of ranks: kernels on one device
 ASIDE = "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
 PALEST = 0.4  # this share and less has the palest colour
+SHORT = {NOT_COMPARED.format(WITH_RESTS[False]): "no rests", NOT_COMPARED.format(WITH_RESTS[True]): "rests"}
+"""what squares say of methods that are not compared, by their status"""
 STRONG = 68  # percent of the strongest colour from which text has the colour of the ground
 
 
@@ -88,7 +100,7 @@ class HeatMap:
     entries: dict[tuple[str, str], Placed]
     """(mask, method) → its result"""
     missing: dict[tuple[str, str], tuple[str, str]]
-    """(mask, method) → (status, cell id) of what has no number"""
+    """(mask, method) → (status, cell id) of what has no number; of what has one by the other protocol, that in place of the status"""
     num_counted: int
     """of the masks: repeats do not count (`longca.report.series.is_repeat`)"""
 
@@ -163,6 +175,8 @@ def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str
     of_masks = {name.mask_label: case for name, case in found.standings.items()}
     entries = {(mask, entry.method): _placed(case, entry) for mask, case in of_masks.items() for entry in case.entries}
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
+    lost |= {(mask, method): (not_compared_text(case), point.best_known[0].cell_id)
+             for mask, case in of_masks.items() for method, point in case.other_protocol.items()}
     counting = {name.mask_label: case for name, case in found.counting.items()}
     aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
     columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
@@ -182,7 +196,8 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
     least = f"Worst: {worst_text(worst)} of the best, under {worst.where}" if worst else "It was compared with no other method."
-    lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"))
+    lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"),
+               (tally.num_other_protocol, "measured by another protocol, not compared"))
     rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
     tip = f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks" \

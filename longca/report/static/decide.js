@@ -53,7 +53,7 @@ if ($("#views")) {
           row.append(element("td", { class: `case${entry.alone ? " lone" : entry.place === 1 ? " best" : ""}${entry.tied ? " tied" : ""}${colour > strong && !entry.alone ? " strong" : ""}`,
             style: `--s: ${colour}%`, "data-tip": told(entry), "data-mask": mask }, shown(entry)));
         } else if (lost) {
-          row.append(element("td", { class: "lost", "data-tip": `${methods[name]}, ${masks[mask]}\n${lost[0]}: ${lost[1].reason}` }, facts.short[lost[0]]));
+          row.append(element("td", { class: "lost", "data-tip": `${methods[name]}, ${masks[mask]}\n${lost[0]}${lost[1].reason ? `: ${lost[1].reason}` : ""}` }, facts.short[lost[0]]));
         } else row.append(element("td", { class: "lost" }));
       }
       return row;
@@ -84,7 +84,7 @@ if ($("#views")) {
         element("td", {}, entry.margin), element("td", { class: "num" }, String(entry.samples)));
     }));
     const lost = view.missing.filter(([mask]) => mask === state.mask).map(([, name, status]) => `${methods[name]} (${status})`);
-    $("#choose-missing").textContent = lost.length ? `Without a number here: ${lost.join(", ")}.` : "";
+    $("#choose-missing").textContent = lost.length ? `Not ranked here: ${lost.join(", ")}.` : "";
     const select = $("#choose-mask");
     select.disabled = false;
     select.replaceChildren(...view.masks.map((mask) => element("option", { value: mask }, masks[mask])));

@@ -1,0 +1,104 @@
+"""The README's map and the table of `longca.attention` take play-offs of committed records, and keep protocols apart."""
+
+from pathlib import Path
+
+import pytest
+
+from longca.core.cell import Cell
+from longca.core.playoff.turns import Turns
+from longca.core.record import Samples
+from longca.store.export import export
+from tests.records import record
+from tools import fastest, heat_map
+
+MS = {"band": 1.00, "fa3": 1.01, "sdpa": 3.0}
+PLAYED_MS = {"band": 1.10, "fa3": 1.00}
+
+
+def timed(kernel, mask, direction, ms, duty=None, **fields):
+    cell = Cell(
+        kind="kernel",
+        kernel=kernel,
+        mask=mask,
+        seqlen=heat_map.SEQLEN,
+        num_q_heads=heat_map.Q_HEADS,
+        num_kv_heads=heat_map.KV_HEADS,
+        head_dim=128,
+        dtype="bf16",
+        direction=direction,
+    )
+    samples = Samples(time_ms=((ms,) * 10,), warmup=1, timer="cuda_event", duty=duty)
+    made = record(cell, gpu="NVIDIA H100 80GB HBM3", samples=samples, **fields)
+    (node,) = made.environment.nodes
+    node = node.model_copy(update={"gpu": {**node.gpu, "compute_capability": "9.0"}})
+    return made.model_copy(update={"environment": made.environment.model_copy(update={"nodes": (node,)})})
+
+
+def table(folder: Path, name: str, records) -> Path:
+    export(records, folder / name)
+    return (folder / name / "records.parquet").rename(folder / f"{name}.parquet")
+
+
+CASES = [(mask, direction) for mask in ("causal", "full") for direction in ("fwd", "bwd")]
+
+
+@pytest.fixture
+def dense(tmp_path) -> Path:
+    cells = [timed(kernel, *case, ms, study="dense") for case in CASES for kernel, ms in MS.items()]
+    return table(tmp_path, "dense", cells)
+
+
+def playoffs(cases):
+    return [
+        timed(
+            kernel,
+            *case,
+            ms,
+            study="played",
+            playoff=f"{number:016x}",
+            turns=Turns(num_players=2, numbers=tuple(range(place, 20, 2)), ending="decided"),
+        )
+        for number, case in enumerate(cases)
+        for place, (kernel, ms) in enumerate(PLAYED_MS.items())
+    ]
+
+
+def quicker(dense: Path, way: str) -> list[dict[str, float]]:
+    """The kernels ahead of `band` in the table of `longca.attention`, for each kind of mask."""
+    kinds = fastest.content([dense])[way].values()
+    return [leads for heads in kinds for lengths in heads.values() for leads in lengths.values()]
+
+
+def test_playoffs_beside_the_records_name_winners(dense):
+    assert "No case was played off" in heat_map.finding(dense).sentence()
+    kinds = quicker(dense, "fwd")
+    assert kinds and not any(kinds), "1 % without a play-off is nothing"
+    table(dense.parent, "played", playoffs(CASES))
+    found = heat_map.finding(dense)
+    assert "`fa3` is the fastest in all 4 cases by a play-off (" in found.sentence()
+    assert found.sentence().startswith("**`fa3` is the fastest under every mask.**")
+    assert {case.winner for case in found.standings.values()} == {"fa3"} and found.num_cells == 12
+    assert quicker(dense, "fwd") == quicker(dense, fastest.TRAINING) == [{"fa3": 1.1}] * len(kinds)
+
+
+def test_where_some_cases_were_played_off_the_sentence_says_what_came_of_it(dense):
+    table(dense.parent, "played", playoffs(CASES[:1]))
+    assert "1 of them was played off: `fa3` won 1. " in heat_map.finding(dense).sentence()
+
+
+def test_records_of_another_protocol_leave_squares_empty(tmp_path):
+    """One case was measured anew, with rests, but for sdpa."""
+    rested = {(kernel, CASES[0]): 0.5 for kernel in ("band", "fa3")}
+    cells = [
+        timed(kernel, *case, ms, rested.get((kernel, case))) for case in CASES for kernel, ms in MS.items()
+    ]
+    found = heat_map.finding(table(tmp_path, "dense", cells))
+    assert (
+        list(found.standings[CASES[0]].other_protocol) == ["sdpa"] and found.share("sdpa", *CASES[0]) is None
+    )
+    assert found.share("sdpa", *CASES[1]) == pytest.approx(1 / 3)
+    assert "1 of 4 cases by the protocol with rests" in found.sentence()
+    assert "or was measured by another protocol than the others (1 square)" in found.caption()
+    assert (
+        "n = 12 cells" in found.caption() and "2 of 12 cells by the protocol with rests." in found.caption()
+    )

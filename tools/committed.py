@@ -1,0 +1,32 @@
+"""Committed tables of records with the play-offs of their cells, as the README and the dispatch table need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longca.ranking.table import is_played
+from longca.store.load import load_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame:
+    """These columns of the rows of some files, and of the play-offs of their cells in other tables of the same
+    folders.
+
+    Args:
+        columns: with `longca.ranking.table.COLUMNS` among them.
+    """
+    own, _ = load_columns(files, columns)
+    folders = dict.fromkeys(file.parent for file in files)
+    others = [path for folder in folders for path in sorted(folder.glob("*.parquet")) if path not in files]
+    if not others:
+        return own
+    import pandas as pd
+
+    beside, _ = load_columns(others, columns)
+    beside = beside[is_played(beside) & beside.cell_id.isin(own.cell_id) & beside.device.isin(own.device)]
+    return pd.concat([own, beside], ignore_index=True) if len(beside) else own
