@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.renew import Part, rest
+from benchmarks.renew import Part, rest, run
 from longca.bench.run.known import known_cells
 from longca.bench.run.machine import gpu_machine
 from longca.bench.run.predict import Prediction, Predictor, playoff_hours
@@ -29,7 +29,8 @@ from longca.core.study import Study, load_study
 from longca.core.units import format_length
 from tools.pages import ROOT, put
 
-PART_MINUTES = 8.0  # of at most 9: a call also starts workers, warms up the device and measures controls
+PART_MINUTES = 8.5  # of at most 9: a call also measures controls
+START_SECONDS = 9.0  # of a kernel's process, each time that another kernel comes: 139 starts of `reports/h100/rested` took 8.4 s on average
 NUM_GPUS = (1, 2, 4)
 
 
@@ -75,7 +76,7 @@ class Progress:
     stage: Stage
     cells: list[Cell]
     refused: set[str]
-    """ids of cells that no kernel runs there"""
+    """ids of cells whose kernel does not run that mask"""
     known: set[str]
     """ids of cells with a record of the present protocol"""
     parts: dict[str, Part] = field(default_factory=dict)
@@ -98,14 +99,16 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
     cells = {study: list(content.cells()) for study, content in studies.items()}
     predictor = Predictor("cuda", is_here=False)
     predictions = {study: predictor.predict_all(cells[study]) for study in studies}
-    known = {study: _known(content, cells[study], reports / name / f"{study}.parquet") for study, content in studies.items()}
+    files = {study: reports / name / f"{content.name}.parquet" for study, content in studies.items()}
+    known = {study: _known(content, cells[study], files[study]) for study, content in studies.items()}
     taken, found = set[tuple[str, str]](), []
     for number, stage in enumerate(campaign.stages, 1):
         own = [cell for cell in cells[stage.study] if stage.has(cell) and (stage.study, cell.cell_id) not in taken]
         taken |= {(stage.study, cell.cell_id) for cell in own}
         refused = {cell.cell_id for cell in own if predictions[stage.study][cell.cell_id].unsupported}
         now = Progress(stage, own, refused, known[stage.study] & {cell.cell_id for cell in own})
-        _add_parts(now, f"{name}-{number}", name, studies[stage.study], predictions[stage.study], peak_flops)
+        _add_parts(now, f"{name}-{number}", name if files[stage.study].is_file() else None, studies[stage.study],
+                   predictions[stage.study], peak_flops)
         found.append(now)
     return found
 
@@ -137,11 +140,17 @@ def _known(study: Study, cells: Sequence[Cell], file: Path) -> set[str]:
     return set(known_cells(cells, [file], study.measure_of).cell_ids) if file.is_file() else set()
 
 
-def _add_parts(now: Progress, prefix: str, gpu: str, study: Study, predictions: Mapping[str, Prediction], peak_flops: float) -> None:
-    """Divides what is left of a stage into calls: of one length and number of heads, and as many masks as fit."""
+def _add_parts(now: Progress, prefix: str, gpu: str | None, study: Study, predictions: Mapping[str, Prediction],
+               peak_flops: float) -> None:
+    """Divides what is left of a stage into calls: of one length and number of heads, and as many masks as fit.
+
+    Args:
+        gpu: folder of the committed records; None where there are none of this study yet.
+    """
     def minutes(cells: Sequence[Cell]) -> float:
         chosen = [predictions[cell.cell_id] for cell in cells]
-        seconds = sum(each.seconds(peak_flops, study.measure_of(each.cell)) for each in chosen)
+        seconds = START_SECONDS * len({cell.kernel for cell in cells})
+        seconds += sum(each.seconds(peak_flops, study.measure_of(each.cell)) for each in chosen)
         return seconds / 60 + 60 * playoff_hours(chosen, study, peak_flops)[1]
 
     def key(cell: Cell) -> tuple[float, int, int]:
@@ -150,7 +159,9 @@ def _add_parts(now: Progress, prefix: str, gpu: str, study: Study, predictions: 
     for _, of_length in groupby(sorted(now.left, key=key), key):
         for cells, axes in _calls(list(of_length), minutes):
             name = f"{prefix}-{len(now.parts) + 1}"
-            now.parts[name] = Part(f"{now.stage.about}: {_words(cells)}", rest(now.stage.study, _options(now.stage, cells, axes), gpu))
+            options = _options(now.stage, cells, axes)
+            command = run(now.stage.study, options) if gpu is None else rest(now.stage.study, options, gpu)
+            now.parts[name] = Part(f"{now.stage.about}: {_words(cells)}", command)
             now.minutes[name] = minutes(cells)
 
 
@@ -194,7 +205,7 @@ def _words(cells: Sequence[Cell]) -> str:
 
 def table(stages: Sequence[Progress]) -> str:
     """The stages, in Markdown."""
-    head = ["stage", "study", "cells", "no kernel", "measured", "left", "parts", "GPU minutes", *(f"on {num}" for num in NUM_GPUS)]
+    head = ["stage", "study", "cells", "unsupported", "measured", "left", "parts", "GPU minutes", *(f"on {num}" for num in NUM_GPUS)]
     rows = [[stage.stage.about, stage.stage.study, *_numbers([stage])] for stage in stages]
     rows.append(["**all**", "", *_numbers(stages)])
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)], *rows]
