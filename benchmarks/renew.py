@@ -2,9 +2,11 @@
 
     python -m benchmarks.renew --list
     python -m benchmarks.renew dense cp --seconds 540 [--pack FOLDER]
+    python -m benchmarks.renew --next h100 --seconds 540 [--pack FOLDER]
 
 Parts are taken in the order given. Those of one GPU run side by side, one on each GPU; those of all GPUs run alone. At the end of the time
 what still runs is interrupted as by Ctrl-C. Everything goes to a folder of its own for each part, so the same command goes on where it was;
+`--next` takes the next parts of a campaign (`benchmarks.campaign`), as many as the GPUs can measure in the time.
 `--pack` also puts each part's folder into an archive, for machines that are given back. `longca report FILE…` and `--write` of each
 benchmark make pages and tables of what came home.
 """
@@ -23,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.errors import unknown
+from longca.core.errors import UserError, unknown
 from tools.pages import ROOT
 
 FOLDER = ROOT / "results" / "renew"
@@ -193,9 +195,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--seconds", type=float, default=3600.0, help="for all of it (3600)")
     parser.add_argument("--pack", type=Path, help="folder for an archive of each part")
+    parser.add_argument("--next", metavar="CAMPAIGN", help="the next parts of this campaign: see `python -m benchmarks.campaign`")
     parser.add_argument("--list", action="store_true", help="say what each part is")
     options = parser.parse_args(arguments)
-    if options.list or not options.parts:
+    if options.list or not (options.parts or options.next):
         for name, part in PARTS.items():
             print(f"{name:<12} {'all GPUs' if part.all_gpus else 'one GPU '}  {part.about}")
         return 0
@@ -207,6 +210,13 @@ def main(arguments: Sequence[str]) -> int:
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0:
         parser.error("there is no GPU here")
+    if options.next:
+        from benchmarks.campaign import parts_that_fit  # which takes its parts from here
+
+        try:
+            chosen |= parts_that_fit(options.next, options.seconds, num_gpus)
+        except UserError as error:
+            parser.error(str(error))
     ended = renew(chosen, num_gpus, options.seconds)
     if options.pack:
         pack(chosen, options.pack)
