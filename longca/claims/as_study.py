@@ -57,16 +57,16 @@ def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = Fal
         any_draw: masks with any documents and counts, for claims about what does not depend on them.
     """
     rows = prepared(table)
-    rows = rows[rows[ROLE] != NO_ROLE]
-    rows = rows[_has_memory(rows)] if any_gpu else rows[rows.device == STUDY_DEVICE]
+    rows = rows.loc[rows[ROLE] != NO_ROLE]
+    rows = rows.loc[_has_memory(rows) if any_gpu else rows.device == STUDY_DEVICE]
     if not any_draw:
-        rows = rows[is_drawn(rows)]
-    return _as_counted(_named(rows[has_form(rows)]))
+        rows = rows.loc[is_drawn(rows)]
+    return _as_counted(_named(rows.loc[has_form(rows)]))
 
 
 def without_compat(table: pd.DataFrame) -> pd.DataFrame:
     """The rows that count with repaired code: those whose masks and documents are not as the study drew them."""
-    return table[~table.mask_params.astype(str).str.contains("paper_compat=True")]
+    return table.loc[~table.mask_params.astype(str).str.contains("paper_compat=True")]
 
 
 def has_form(rows: pd.DataFrame) -> pd.Series:
@@ -129,18 +129,18 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
     named = rows.assign(
         kernel=rows.kernel.astype(str).str.removeprefix(AS_RELEASED), **{ROLE: rows[ROLE].mask(released, OWN)}
     )
-    if not released.any():
+    if not bool(released.any()):
         return named
     keys = list(zip(*(named[name] for name in (*CASE, "kernel", "seed") if name in named), strict=True))
     of_released = {key for key, is_released in zip(keys, released, strict=True) if is_released}
     beside = pd.Series([key in of_released for key in keys], index=named.index)
-    return named[released | ~beside]
+    return named.loc[released | ~beside]
 
 
 def _as_counted(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with the rates of sliding windows of both sides by the FLOPs of one."""
     both = (rows["mask"] == "sliding_window") & rows.mask_params.str.contains("paper_compat=False")
-    if not both.any():
+    if not bool(both.any()):
         return rows
     shares = [_counted_share(int(seqlen), float(density)) for seqlen, density in zip(
         rows.seqlen[both], rows.density[both].astype(float), strict=True)]

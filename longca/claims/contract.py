@@ -240,7 +240,7 @@ def in_parts(*parts: tuple[str, Sequence[Observation]], is_open: bool = False) -
     Args:
         is_open: as of `decided`; then no part fails or holds.
     """
-    known = [(status_of(group), text) for text, group in parts if group]
+    known: list[tuple[Status, str]] = [(status_of(group), text) for text, group in parts if group]
     unknown = [text for text, group in parts if not group]
     if is_open:
         known = [(HOLDS, text) for _, text in known]
@@ -256,13 +256,13 @@ def status_of(observations: Sequence[Observation]) -> Status:
 def summary(claims: Iterable[Verdicts]) -> str:
     """The number of verdicts of each status: as the study has it first, then repaired for each model of GPU.
 
-    "23 claims of the study, as it has them: 9 hold, 14 are open; with repaired code and today's kernels, on H100:
-    12 hold, 11 are open"
+    "23 claims, as the study has it: 9 hold, 14 are open. With repaired code and today's kernels, on H100: 12 hold,
+    11 are open; on H200: 14 hold, 9 are open"
     """
     judged = list(claims)
     if not judged:
         return "No claim"
-    of_gpus = [
+    of_gpus: list[dict[str, Status]] = [
         {verdict.gpu: verdict.status for verdict in (one.repaired, *one.repaired.elsewhere)
          if verdict.gpu and verdict.cell_ids}
         for one in judged
@@ -276,7 +276,7 @@ def summary(claims: Iterable[Verdicts]) -> str:
 
 
 def _finding(parts: Sequence[Part]) -> str:
-    known = [(one.status, one.finding) for one in parts if one.status != OPEN]
+    known: list[tuple[Status, str]] = [(one.status, one.finding) for one in parts if one.status != OPEN]
     unknown = [one.finding for one in parts if one.status == OPEN]
     if not known:
         return "; ".join(unknown) or "no record says anything about it"
