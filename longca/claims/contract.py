@@ -31,7 +31,7 @@ STATUSES: tuple[Status, ...] = (HOLDS, EXCEPTIONS, CONTRADICTED, OPEN)
 MEANINGS: dict[Status, str] = {
     HOLDS: "all observations agree",
     EXCEPTIONS: "at least three observations in four agree, and the others are named",
-    CONTRADICTED: "fewer agree",
+    CONTRADICTED: "fewer than three observations in four agree",
     OPEN: "nothing that decides it was measured, and the missing cells are named",
 }
 AS_STUDY, REPAIRED = "as the study has it", "with repaired code and today's kernels"
