@@ -142,15 +142,14 @@ def _as_counted(rows: pd.DataFrame) -> pd.DataFrame:
     both = (rows["mask"] == "sliding_window") & rows.mask_params.str.contains("paper_compat=False")
     if not bool(both.any()):
         return rows
-    shares = [_counted_share(int(seqlen), float(density)) for seqlen, density in zip(
-        rows.seqlen[both], rows.density[both].astype(float), strict=True)]
-    measured = [record and replace(record, rate=share * record.rate, low=share * record.low, high=share * record.high)
-                for record, share in zip(rows.loc[both, MEASURED], shares, strict=True)]
     counted = rows.copy()
-    counted.loc[both, RATE] = [share * rate for share, rate in zip(shares, rows.loc[both, RATE].astype(float), strict=True)]
-    counted[MEASURED] = rows[MEASURED].copy()
-    for index, record in zip(rows.index[both], measured, strict=True):
-        counted.at[index, MEASURED] = record
+    for index in rows.index[both]:
+        share = _counted_share(int(rows.at[index, "seqlen"]), float(rows.at[index, "density"]))
+        counted.at[index, RATE] = share * rows.at[index, RATE]
+        record = rows.at[index, MEASURED]
+        if record is not None:
+            rates = {name: share * getattr(record, name) for name in ("rate", "low", "high")}
+            counted.at[index, MEASURED] = replace(record, **rates)
     return counted
 
 
