@@ -1,7 +1,7 @@
 """Masks that equal a regular one at a length: those are heterogeneous in name alone.
 
-A block-causal mask whose documents are single blocks is FULL DOCUMENT; a global window as long as the sequence is
-FULL. The masks are built again and looked at, so that no kernel's refusal decides what is regular.
+A block-causal mask whose documents are single blocks is FULL DOCUMENT; a global window as long as the sequence
+is FULL. The masks are built again and looked at, so that no kernel's refusal decides what is regular.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ UNBOUND = -1  # of a window's side, as `longca.masks.traits` has it
 def is_heterogeneous(point: Point) -> bool:
     """True if the point's mask equals no regular one, for at least one of its seeds."""
     return any(
-        not _is_regular(point.mask, point.mask_params, point.corpus, point.seqlen, seed) for seed in point.seeds
+        not _is_regular(point.mask, point.mask_params, point.corpus, point.seqlen, seed)
+        for seed in point.seeds
     )
 
 
@@ -35,7 +36,7 @@ def _is_regular(name: str, params: str, corpus: str, seqlen: int, seed: int) -> 
         given[key] = _scalar(value)
     try:
         traits = build_mask(name, seqlen=seqlen, corpus=corpus or None, seed=seed, **given).traits
-    except UserError:  # documents of a corpus that is not here cannot be drawn again: the pattern's name is all that is known
+    except UserError:  # documents of a corpus that is not here cannot be drawn again
         return False
     if traits.full:
         return True
