@@ -1,11 +1,11 @@
 """The rows that are the study's own: its GPU, its kernels in the form that it used, its masks and documents.
 
-A claim as the study has it is judged by these alone. A kernel that its code called with a defect counts in that
-form (`as_released_*`), and in the form of this project where the two make the same call. A stand-in for a kernel
-that cannot be had here judges nothing of the study's.
+A claim as the study has it is judged by these alone. A kernel that its code called with a defect counts in
+that form (`as_released_*`), and in the form of this project where the two make the same call. A stand-in for a
+kernel that cannot be had here judges nothing of the study's.
 
-Its sliding window is a case of its own: naive and SDPA ran one side of the window, all other kernels both, and
-FLOPs were those of one side. So rows of both sides count for the others, with the FLOPs of one.
+Its sliding window is a case of its own: naive and SDPA ran one side of the window, all other kernels both,
+and FLOPs were those of one side. So rows of both sides count for the others, with the FLOPs of one.
 """
 
 from __future__ import annotations
