@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdicts]:
-    """Both verdicts on each claim. That as the study has it has a rule of its own for GPUs: the study's, but for
-    claims about what depends on no model.
+    """Both verdicts on each claim. The first, as the study has it, is by the study's GPU, but for claims
+    about what depends on no model.
 
-    Of the repaired ones, those by other models are in `elsewhere`. The study's GPU decides, unless its records
-    leave the claim open and those of another GPU do not; of several others, the one with the most cells behind
-    its verdict. Each finding names its GPU.
+    Of the second, each model has one; those by other models are in `elsewhere`. The study's GPU decides,
+    unless its records leave the claim open and those of another GPU do not; of several others, the one with
+    the most cells behind its verdict. Each finding names its GPU.
 
     Args:
         table: as of `Claim.judge`, of any devices.

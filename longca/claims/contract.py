@@ -1,8 +1,8 @@
-"""The contract of claims. One file in `longca/claims/study` is one claim, and judges itself by the derived table.
+"""The contract of claims. One file in `longca/claims/study` is one claim, and judges itself by records.
 
-Each claim of the study has two verdicts. The first takes the claim as the study has it: its GPU, its kernels and
-code paths, the masks and documents that its released code draws (`longca.claims.as_study`). The second takes
-repaired code, true documents and today's kernels.
+Each claim of the study has two verdicts. The first takes the claim as the study has it: its GPU, its kernels
+and code paths, the masks and documents that its released code draws (`longca.claims.as_study`). The second
+takes repaired code, true documents and today's kernels.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ STATUSES: tuple[Status, ...] = (HOLDS, EXCEPTIONS, CONTRADICTED, OPEN)
 MEANINGS: dict[Status, str] = {
     HOLDS: "all observations agree",
     EXCEPTIONS: "at least three observations in four agree, and the others are named",
-    CONTRADICTED: "fewer agree",
+    CONTRADICTED: "fewer than three observations in four agree",
     OPEN: "nothing that decides it was measured, and the missing cells are named",
 }
 AS_STUDY, REPAIRED = "as the study has it", "with repaired code and today's kernels"
 """the names of a claim's two verdicts"""
 READINGS = {
-    AS_STUDY: "judged by its GPU, its kernels and code paths, and the masks and documents that its released code draws",
-    REPAIRED: "judged by kernels without the defects of that code, true documents, and this project's operators, named ours",
+    AS_STUDY: "judged by its GPU, its kernels and code paths, and the masks and documents that its released "
+    "code draws",
+    REPAIRED: "judged by kernels without the defects of that code, true documents, and this project's "
+    "operators, named ours",
 }
 TRUSTS: dict[Trust, str] = {
     "paper": "the paper's own text",
@@ -172,7 +174,8 @@ class Claim(Plugin, ABC):
         """The verdict with repaired code and today's kernels, by records of one model of GPU.
 
         Args:
-            table: `longca.store.table.derived` of the records, of one study or of several; these columns at least.
+            table: `longca.store.table.derived` of the records, of one study or of several; these columns at
+                least.
         """
 
     def judge_as_study(self, table: pd.DataFrame) -> Verdict:
@@ -189,9 +192,15 @@ def all_claims() -> list[Claim]:
     return sorted(Registry("claim").load_all(), key=lambda claim: (claim.number, claim.name))
 
 
-def decided(finding: str, *parts: Sequence[Observation], missing: Gaps = Gaps(), part: str = "", note: str = "",
-            is_open: bool = False) -> Verdict:
-    """The verdict that follows from observations: all hold, most do (`MOSTLY`), or fewer; open where there is none.
+def decided(
+    finding: str,
+    *parts: Sequence[Observation],
+    missing: Gaps = Gaps(),
+    part: str = "",
+    note: str = "",
+    is_open: bool = False,
+) -> Verdict:
+    """The verdict that follows from observations: all hold, most do (`MOSTLY`), or fewer; open without any.
 
     Args:
         finding: what they say together; without observations it is replaced.
@@ -204,11 +213,20 @@ def decided(finding: str, *parts: Sequence[Observation], missing: Gaps = Gaps(),
     if not observations:
         return Verdict(OPEN, "No record says anything about it", missing=missing.texts, note=note)
     status: Status = OPEN if is_open else _worst(status_of(group) for group in parts if group)
-    return Verdict(status, finding, _against(observations), _cell_ids(observations), missing.texts,
-                   part or missing.judged, note)
+    return Verdict(
+        status,
+        finding,
+        _against(observations),
+        _cell_ids(observations),
+        missing.texts,
+        part or missing.judged,
+        note,
+    )
 
 
-def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "", lead: str = "") -> Verdict:
+def decided_in_parts(
+    *parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "", lead: str = ""
+) -> Verdict:
     """The verdict of a claim that says several things: the worst of its parts that are not open.
 
     Where some parts fail and others do not, those that fail come first: "Fails: …; holds: …; open: …".
@@ -230,7 +248,9 @@ def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part:
         missing.texts,
         part or "; ".join(filter(None, (names, missing.judged if observations else ""))),
         note,
-        parts=tuple(PartVerdict(one.name, one.status, one.finding) for one in parts) if len(parts) > 1 else (),
+        parts=tuple(PartVerdict(one.name, one.status, one.finding) for one in parts)
+        if len(parts) > 1
+        else (),
     )
 
 
@@ -240,7 +260,7 @@ def in_parts(*parts: tuple[str, Sequence[Observation]], is_open: bool = False) -
     Args:
         is_open: as of `decided`; then no part fails or holds.
     """
-    known = [(status_of(group), text) for text, group in parts if group]
+    known: list[tuple[Status, str]] = [(status_of(group), text) for text, group in parts if group]
     unknown = [text for text, group in parts if not group]
     if is_open:
         known = [(HOLDS, text) for _, text in known]
@@ -256,27 +276,31 @@ def status_of(observations: Sequence[Observation]) -> Status:
 def summary(claims: Iterable[Verdicts]) -> str:
     """The number of verdicts of each status: as the study has it first, then repaired for each model of GPU.
 
-    "23 claims of the study, as it has them: 9 hold, 14 are open; with repaired code and today's kernels, on H100:
-    12 hold, 11 are open"
+    "23 claims, as the study has it: 9 hold, 14 are open. With repaired code and today's kernels, on H100: 12
+    hold, 11 are open; on H200: 14 hold, 9 are open"
     """
     judged = list(claims)
     if not judged:
         return "No claim"
-    of_gpus = [
-        {verdict.gpu: verdict.status for verdict in (one.repaired, *one.repaired.elsewhere)
-         if verdict.gpu and verdict.cell_ids}
+    of_gpus: list[dict[str, Status]] = [
+        {
+            verdict.gpu: verdict.status
+            for verdict in (one.repaired, *one.repaired.elsewhere)
+            if verdict.gpu and verdict.cell_ids
+        }
         for one in judged
     ]
     gpus = dict.fromkeys(gpu for statuses in of_gpus for gpu in statuses)
     repaired = [f"on {gpu}: {_counts(statuses.get(gpu, OPEN) for statuses in of_gpus)}" for gpu in gpus]
-    first = f"{len(judged)} claim{'' if len(judged) == 1 else 's'}, {AS_STUDY}: " + \
-        _counts(one.as_study.status for one in judged)
+    first = f"{len(judged)} claim{'' if len(judged) == 1 else 's'}, {AS_STUDY}: " + _counts(
+        one.as_study.status for one in judged
+    )
     rest = "; ".join(repaired) if repaired else _counts(one.repaired.status for one in judged)
     return f"{first}. {_capital(REPAIRED)}{',' if repaired else ':'} {rest}"
 
 
 def _finding(parts: Sequence[Part]) -> str:
-    known = [(one.status, one.finding) for one in parts if one.status != OPEN]
+    known: list[tuple[Status, str]] = [(one.status, one.finding) for one in parts if one.status != OPEN]
     unknown = [one.finding for one in parts if one.status == OPEN]
     if not known:
         return "; ".join(unknown) or "no record says anything about it"
@@ -286,7 +310,8 @@ def _finding(parts: Sequence[Part]) -> str:
 def _by_status(known: Sequence[tuple[Status, str]]) -> list[str]:
     """The findings; where some fail and others do not, those that fail first, and all with their status."""
     texts: dict[Status, list[str]] = {
-        status: [text for other, text in known if other == status] for status in (CONTRADICTED, EXCEPTIONS, HOLDS)
+        status: [text for other, text in known if other == status]
+        for status in (CONTRADICTED, EXCEPTIONS, HOLDS)
     }
     if not texts[CONTRADICTED] or len(texts[CONTRADICTED]) == len(known):
         return [text for _, text in known]
@@ -311,7 +336,13 @@ def _capital(text: str) -> str:
 
 
 def _counts(statuses: Iterable[Status]) -> str:
-    verbs = {HOLDS: ("holds", "hold"), EXCEPTIONS: ("holds with exceptions", "hold with exceptions"),
-             CONTRADICTED: ("is contradicted", "are contradicted"), OPEN: ("is open", "are open")}
+    verbs = {
+        HOLDS: ("holds", "hold"),
+        EXCEPTIONS: ("holds with exceptions", "hold with exceptions"),
+        CONTRADICTED: ("is contradicted", "are contradicted"),
+        OPEN: ("is open", "are open"),
+    }
     counts = Counter(statuses)
-    return ", ".join(f"{counts[status]} {verbs[status][counts[status] != 1]}" for status in STATUSES if counts[status])
+    return ", ".join(
+        f"{counts[status]} {verbs[status][counts[status] != 1]}" for status in STATUSES if counts[status]
+    )

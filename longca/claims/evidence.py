@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from longca.claims.as_study import STAND_INS
 from longca.claims.contract import Observation
-from longca.claims.gaps import missing as missing
-from longca.claims.grid import DENSE as DENSE
-from longca.claims.grid import GQA as GQA
-from longca.claims.grid import HETEROGENEOUS as HETEROGENEOUS
-from longca.claims.grid import LENGTHS as LENGTHS
-from longca.claims.grid import MHA as MHA
-from longca.claims.grid import REGULAR as REGULAR
-from longca.claims.grid import STRATEGIES as STRATEGIES
-from longca.claims.grid import STUDY_BYTES as STUDY_BYTES
-from longca.claims.grid import STUDY_PEAK
+from longca.claims.gaps import missing
+from longca.claims.grid import (
+    DENSE,
+    GQA,
+    HETEROGENEOUS,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    STRATEGIES,
+    STUDY_BYTES,
+    STUDY_PEAK,
+)
 from longca.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare, competing, mean_lead, share_protocol
@@ -38,6 +40,31 @@ if TYPE_CHECKING:
 
     from longca.ranking import Resolutions
 
+__all__ = [
+    "COLUMNS",
+    "DENSE",
+    "GQA",
+    "HETEROGENEOUS",
+    "LENGTHS",
+    "MHA",
+    "REGULAR",
+    "STRATEGIES",
+    "STUDY_BYTES",
+    "STUDY_PEAK",
+    "Pair",
+    "Point",
+    "gpu_note",
+    "held",
+    "missing",
+    "notes",
+    "num_hosts",
+    "of",
+    "pairs",
+    "points",
+    "reach",
+    "rivals",
+    "span",
+]
 _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
              "num_kv_heads", "head_dim", "dtype", "direction")
 _NUMBERS = (RATE, "absolute_peak_bytes", "moved_bytes", "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out",
@@ -139,6 +166,10 @@ class Point:
     def axis(self, name: str) -> Any:
         """Its value of an axis: a field, `heads`, or a parameter of its mask as text; None without that parameter."""
         return getattr(self, name) if name in _FIELDS else self.params.get(name)
+
+    @property
+    def seeds(self) -> set[int]:
+        return {cell.seed for cell in self.cells}
 
     @property
     def ok_seeds(self) -> set[int]:

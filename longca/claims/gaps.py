@@ -1,4 +1,4 @@
-"""The points that a claim asks for and the records do not have, in words, with the command that measures them."""
+"""The points that a claim asks for and the records lack, in words, with the command that measures them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Seq
 
 def _merged(absent: Sequence[tuple[Any, ...]], num_axes: int) -> list[tuple[tuple[Any, ...], ...]]:
     """Combinations of single values as combinations of several, that differ in one axis put together."""
-    merged: list[tuple[tuple[Any, ...], ...]] = [tuple((value,) for value in combination) for combination in absent]
+    merged: list[tuple[tuple[Any, ...], ...]] = [
+        tuple((value,) for value in combination) for combination in absent
+    ]
     for axis in range(num_axes):
         together: dict[tuple[Any, ...], list[Any]] = {}
         for combination in merged:
-            rest = combination[:axis] + combination[axis + 1:]
+            rest = combination[:axis] + combination[axis + 1 :]
             together.setdefault(rest, []).extend(combination[axis])
         merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
     return merged
@@ -74,7 +76,9 @@ def _command(study: str, axes: Mapping[str, Sequence[Any]]) -> str:
     for name, option in OPTIONS.items():
         values = [str(format_length(value) if name == "seqlen" else value) for value in axes.get(name, ())]
         if values:
-            text = ",".join(f"*{value}" if name == "kernel" and value in DEFECTIVE else value for value in values)
+            text = ",".join(
+                f"*{value}" if name == "kernel" and value in DEFECTIVE else value for value in values
+            )
             chosen.append(f"{option} '{text}'" if "*" in text else f"{option} {text}")
     directions = axes.get("direction", ())
     chosen += [f"-d {direction}" for direction in directions if len(directions) == 1]

@@ -17,7 +17,7 @@ ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
 """what `prepared` adds: columns with the role of a row and with its measurement, None where it is
 not of its case's protocol (`longca.ranking.protocol`); and an attribute with the resolutions"""
 OWN, PLAYED, RELEASED, NO_ROLE = "own", "played", "released", ""
-"""the roles: the row of a cell, of a play-off, of a kernel as released (never ranked), and of nothing asked"""
+"""the roles: the row of a cell, of a play-off, of a kernel as released (never ranked), of nothing asked"""
 
 
 def prepared(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,8 +12,10 @@ MASKS = tuple(mask for both in DOCUMENTS.items() for mask in both)
 class BackwardBelowForward(Claim):
     number = 5
     label = "Backward reaches fewer TFLOP/s than forward"
-    sentence = ("Each dense kernel does fewer TFLOP/s backward than forward on FULL, CAUSAL and documents, and the share that backward "
-                "reaches is lower on documents than on the whole sequence.")
+    sentence = (
+        "Each dense kernel does fewer TFLOP/s backward than forward on FULL, CAUSAL and documents, and the share that backward "
+        "reaches is lower on documents than on the whole sequence."
+    )
     source = "Texts about the paper: its curves of both directions"
     trust = "second-hand"
     gpus = "one GPU"
@@ -21,34 +23,63 @@ class BackwardBelowForward(Claim):
 
     def judge(self, table):
         asked = self._asked(table, DENSE)
-        return decided_in_parts(*self._parts(asked), note=gpu_note(asked), missing=self._missing(asked, DENSE, ""))
+        return decided_in_parts(
+            *self._parts(asked), note=gpu_note(asked), missing=self._missing(asked, DENSE, "")
+        )
 
     def judge_as_study(self, table):
         asked = self._asked(of_study(table), STUDY_DENSE)
-        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"),
-                                missing=self._missing(asked, STUDY_DENSE, "as-study"))
+        return decided_in_parts(
+            *self._parts(asked),
+            stand_in("flashmask", "FlashMask"),
+            missing=self._missing(asked, STUDY_DENSE, "as-study"),
+        )
 
     def _asked(self, table, kernels):
         return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA))
 
     def _missing(self, asked, kernels, study):
-        return missing(asked, self.gpus, study=study, kernel=kernels, mask=MASKS, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd"))
+        return missing(
+            asked,
+            self.gpus,
+            study=study,
+            kernel=kernels,
+            mask=MASKS,
+            heads=[GQA],
+            seqlen=LENGTHS,
+            direction=("fwd", "bwd"),
+        )
 
     def _parts(self, asked):
-        found = pairs([point for point in asked if point.direction == "bwd"],
-                      [point for point in asked if point.direction == "fwd"], "direction")
-        below = [pair.observed(pair.order == "less", f"{pair.first.name} backward", "forward") for pair in found]
+        found = pairs(
+            [point for point in asked if point.direction == "bwd"],
+            [point for point in asked if point.direction == "fwd"],
+            "direction",
+        )
+        below = [
+            pair.observed(pair.order == "less", f"{pair.first.name} backward", "forward") for pair in found
+        ]
         shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in found}
-        gaps = [self._gap(pair, shares[DOCUMENTS[mask], setting]) for (mask, setting), pair in shares.items()
-                if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares]
-        yield Part("backward below forward",
-                   f"backward is slower at {held(below)} ({span(pair.ratio for pair in found)}× forward)", below)
+        gaps = [
+            self._gap(pair, shares[DOCUMENTS[mask], setting])
+            for (mask, setting), pair in shares.items()
+            if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares
+        ]
+        yield Part(
+            "backward below forward",
+            f"backward is slower at {held(below)} ({span(pair.ratio for pair in found)}× forward)",
+            below,
+        )
         yield Part("a wider gap on documents", f"documents widen the gap at {held(gaps)}", gaps)
 
     def _setting(self, point):
         return point.device, point.kernel, point.seqlen, point.heads, point.head_dim, point.dtype
 
     def _gap(self, whole, documents):
-        text = (f"{whole.first.name} keeps {number(documents.ratio, 2)} of forward on {documents.first.where}, "
-                f"{number(whole.ratio, 2)} on {whole.first.mask}")
-        return Observation(text, whole.is_above(documents), documents.first.cell_ids + documents.second.cell_ids)
+        text = (
+            f"{whole.first.name} keeps {number(documents.ratio, 2)} of forward on {documents.first.where}, "
+            f"{number(whole.ratio, 2)} on {whole.first.mask}"
+        )
+        return Observation(
+            text, whole.is_above(documents), documents.first.cell_ids + documents.second.cell_ids
+        )

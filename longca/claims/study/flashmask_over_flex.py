@@ -20,11 +20,21 @@ class FlashmaskOverFlex(Claim):
     def judge(self, table):
         tried = points(table, ok=False, kind="kernel", kernel=("flashmask", "flex"), mask=HETEROGENEOUS)
         asked = [point for point in tried if is_heterogeneous(point)]
-        found = pairs([point for point in asked if point.kernel == "flashmask"],
-                      [point for point in asked if point.kernel == "flex"], "kernel")
+        found = pairs(
+            [point for point in asked if point.kernel == "flashmask"],
+            [point for point in asked if point.kernel == "flex"],
+            "kernel",
+        )
         note = f"{gpu_note(asked)} FlashMask is {STAND_INS['flashmask']}."
-        lacking = missing(tried, self.gpus, kernel=("flashmask", "flex"), mask=HETEROGENEOUS, heads=[GQA], seqlen=LENGTHS,
-                          direction=("fwd", "bwd"))
+        lacking = missing(
+            tried,
+            self.gpus,
+            kernel=("flashmask", "flex"),
+            mask=HETEROGENEOUS,
+            heads=[GQA],
+            seqlen=LENGTHS,
+            direction=("fwd", "bwd"),
+        )
         return decided_in_parts(*self._parts(found), note=note.strip(), missing=lacking)
 
     def judge_as_study(self, table):
@@ -35,4 +45,8 @@ class FlashmaskOverFlex(Claim):
         for direction, word in (("fwd", "forward"), ("bwd", "backward")):
             own = [pair for pair in found if pair.first.direction == direction]
             observed = [pair.observed(pair.order == "more") for pair in own]
-            yield Part(word, f"{word} FlashMask (ours) is faster at {held(observed)} ({span(pair.ratio for pair in own)}×)", observed)
+            yield Part(
+                word,
+                f"{word} FlashMask (ours) is faster at {held(observed)} ({span(pair.ratio for pair in own)}×)",
+                observed,
+            )

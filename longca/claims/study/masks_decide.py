@@ -37,19 +37,36 @@ class MasksDecide(Claim):
 
     def judge(self, table):
         asked = self._asked(table, DENSE)
-        return decided_in_parts(*self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=self._missing(asked, DENSE, ""))
+        return decided_in_parts(
+            *self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=self._missing(asked, DENSE, "")
+        )
 
     def judge_as_study(self, table):
         asked = self._asked(of_study(table), STUDY_DENSE)
-        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"), lead=LEAD,
-                                note=COUNTED if asked else "", missing=self._missing(asked, STUDY_DENSE, "as-study"))
+        return decided_in_parts(
+            *self._parts(asked),
+            stand_in("flashmask", "FlashMask"),
+            lead=LEAD,
+            note=COUNTED if asked else "",
+            missing=self._missing(asked, STUDY_DENSE, "as-study"),
+        )
 
     def _asked(self, table, kernels):
-        return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS)
+        return points(
+            table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS
+        )
 
     def _missing(self, asked, kernels, study):
-        return missing(asked, self.gpus, study=study, kernel=kernels, mask=MASKS, heads=[GQA], seqlen=LENGTHS,
-                       direction=("fwd", "bwd"))
+        return missing(
+            asked,
+            self.gpus,
+            study=study,
+            kernel=kernels,
+            mask=MASKS,
+            heads=[GQA],
+            seqlen=LENGTHS,
+            direction=("fwd", "bwd"),
+        )
 
     def _parts(self, asked):
         """A part for each kernel: some may differ over masks where others do not."""
@@ -57,19 +74,32 @@ class MasksDecide(Claim):
         for point in asked:
             if point.ok:
                 groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
-        ranked = [sorted(group, key=lambda point: point.rate) for group in map(of_one_protocol, groups.values())]
+        ranked = [
+            sorted(group, key=lambda point: point.rate)
+            for group in map(of_one_protocol, groups.values())
+            if group
+        ]
         for kernel in dict.fromkeys(point.kernel for point in asked):
-            own = [group for group in ranked
-                   if group[0].kernel == kernel and len({point.mask for point in group}) >= FEWEST_MASKS]
+            own = [
+                group
+                for group in ranked
+                if group[0].kernel == kernel and len({point.mask for point in group}) >= FEWEST_MASKS
+            ]
             observed = [self._observed(group) for group in own]
             name = own[0][0].name if own else kernel
             ratios = span(group[-1].rate / group[0].rate for group in own)
             least = sum(one.holds for one in observed)
-            told = f"{name} {ratios}× ({least} of {len(own)})" if own else f"{name} with fewer than {FEWEST_MASKS} masks"
+            told = (
+                f"{name} {ratios}× ({least} of {len(own)})"
+                if own
+                else f"{name} with fewer than {FEWEST_MASKS} masks"
+            )
             yield Part(name, told, observed)
 
     def _observed(self, group):
         worst, best = group[0], group[-1]
-        text = (f"{best.name} {best.size}: {number(best.rate)} on {best.mask}, "
-                f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)")
+        text = (
+            f"{best.name} {best.size}: {number(best.rate)} on {best.mask}, "
+            f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)"
+        )
         return Observation(text, best.rate >= SEVERAL * worst.rate, best.cell_ids + worst.cell_ids)

@@ -28,10 +28,22 @@ class OrderOnFull(Claim):
     def judge_as_study(self, table):
         asked = points(of_study(table), ok=False, **WHERE)
         kernels = ("fa3", CUDNN[0], *THIRD[:2])
-        lacking = missing(asked, self.gpus, study="as-study", kernel=kernels, mask=["full"], seqlen=[SEQLEN],
-                          direction=["fwd"], heads=(GQA, MHA))
-        return decided_in_parts(*self._parts(asked, CUDNN[:1], THIRD[:2]), stand_in("flashmask", "FlashMask"),
-                                missing=lacking, note=self._middle(asked, CUDNN[:1]))
+        lacking = missing(
+            asked,
+            self.gpus,
+            study="as-study",
+            kernel=kernels,
+            mask=["full"],
+            seqlen=[SEQLEN],
+            direction=["fwd"],
+            heads=(GQA, MHA),
+        )
+        return decided_in_parts(
+            *self._parts(asked, CUDNN[:1], THIRD[:2]),
+            stand_in("flashmask", "FlashMask"),
+            missing=lacking,
+            note=self._middle(asked, CUDNN[:1]),
+        )
 
     def _middle(self, asked, of_cudnn):
         sdpa, cudnn = ([point for point in asked if point.kernel in names] for names in (("sdpa",), of_cudnn))
@@ -39,10 +51,19 @@ class OrderOnFull(Claim):
         return "" if ratios == "–" else f"SDPA, which the study sees in the middle, is at {ratios}× cuDNN."
 
     def _parts(self, asked, of_cudnn, others):
-        named = {name: [point for point in asked if point.kernel == name] for name in ("fa3", *of_cudnn, *others)}
+        named = {
+            name: [point for point in asked if point.kernel == name] for name in ("fa3", *of_cudnn, *others)
+        }
         first = [pair for cudnn in of_cudnn for pair in pairs(named["fa3"], named[cudnn], "kernel")]
-        rest = [pair for cudnn in of_cudnn for name in others for pair in pairs(named[cudnn], named[name], "kernel")]
+        rest = [
+            pair
+            for cudnn in of_cudnn
+            for name in others
+            for pair in pairs(named[cudnn], named[name], "kernel")
+        ]
         names = ", ".join(dict.fromkeys(pair.second.name for pair in rest)) or "the others"
         above, below = ([pair.observed(pair.order == "more") for pair in group] for group in (first, rest))
         yield Part("FA3 over cuDNN", f"FA3 is at {span(pair.ratio for pair in first)}× cuDNN", above)
-        yield Part("cuDNN over the others", f"cuDNN is at {span(pair.ratio for pair in rest)}× {names}", below)
+        yield Part(
+            "cuDNN over the others", f"cuDNN is at {span(pair.ratio for pair in rest)}× {names}", below
+        )
