@@ -114,8 +114,8 @@ class Resolutions:
         """The same with the repeats of a study, which count where more than one in twenty differ by more than
         is known.
 
-        Where nothing is known of play-offs, those of the study itself are enough: no wider relation says how
-        little calls in turn differ.
+        Where nothing is known of play-offs, those of the study itself are enough where they differ less than
+        the next wider relation, or where none is known by the same protocol: calls in turn differ least.
         """
         groups: dict[tuple[str, Relation, bool], list[RepeatPair]] = defaultdict(list)
         for pair in pairs:
@@ -134,7 +134,9 @@ class Resolutions:
         ratios = [pair.log_ratio for pair in pairs]
         own = Resolution(device, relation, upper_quantile(ratios), len(ratios), rests=rests, is_own=True)
         if relation == "play-off" and known.borrowed_by and len(ratios) >= LEAST_PLAYED:
-            return own
+            is_strange = known.rests != rests or known.device != device
+            if is_strange or own.log_ratio < known.log_ratio:
+                return own
         beyond = sum(ratio > known.log_ratio for ratio in ratios)
         if _tail(len(ratios), beyond) >= DOUBT:
             return None

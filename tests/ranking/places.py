@@ -20,10 +20,11 @@ from longca.compare.side import of_record
 from longca.compare.verdict import Rule, judge
 from longca.core.record import Record
 from longca.ranking import Standing
-from longca.ranking.table import CASE, points, standings
+from longca.ranking.table import CASE, is_beside, points, standings
 from longca.report import choose, winners
 from longca.report.decide.views import decision
 from longca.report.series import labelled
+from longca.store.decode import Decoder
 from longca.store.hardware import load_hardware
 from longca.store.load import COMMITTED
 from longca.store.table import derived, in_order
@@ -66,11 +67,11 @@ def shared_cases(gpu: str, count: int) -> list[SharedCase]:
     found: list[SharedCase] = []
     for study in STUDIES[gpu]:
         file = pq.ParquetFile(COMMITTED / gpu.lower() / f"{study}.parquet")
-        names = [
-            name for name in (*CASE, "kernel", "is_control", "status") if name in file.schema_arrow.names
-        ]
+        wanted = (*CASE, "kernel", "is_control", "status", "playoff", "repeat")
+        names = [name for name in wanted if name in file.schema_arrow.names]
         rows = file.read(names).to_pandas()
         is_asked = (rows.status == "ok") & (rows.kind == "kernel") & ~rows.is_control.astype(bool)
+        is_asked &= ~is_beside(rows)
         is_asked &= ~rows.mask_params.str.contains("paper_compat=True") & ~rows.kernel.str.startswith(
             "as_released"
         )
@@ -80,23 +81,24 @@ def shared_cases(gpu: str, count: int) -> list[SharedCase]:
         groups = {key: list(places) for key, places in groups.items() if rows.kernel[places].nunique() > 1}
         share = round(count * (0.75 if study == STUDIES[gpu][0] else 0.25))
         chosen = random.Random(44).sample(sorted(groups, key=str), share)
-        texts = file.read(["record"])["record"]
+        texts, decoder = file.read(["record"])["record"], Decoder()
         found += [
-            SharedCase(key, tuple(Record.model_validate_json(texts[place].as_py()) for place in groups[key]))
+            SharedCase(key, tuple(decoder.decode(texts[place].as_py().encode()) for place in groups[key]))
             for key in chosen
         ]
     return found
 
 
 def partly_rested(case: SharedCase, count: int) -> SharedCase:
-    """The case as if so many of its methods, in the order of their names, had been measured with rests."""
+    """The case as if so many of its methods, in the order of their names, had been measured with rests, and no other."""
     rested = sorted({record.cell.kernel for record in case.records})[:count]
-    return replace(case, records=tuple(with_rests(r) if r.cell.kernel in rested else r for r in case.records))
+    records = (with_duty(r, 0.5 if r.cell.kernel in rested else None) for r in case.records)
+    return replace(case, records=tuple(records))
 
 
-def with_rests(record: Record) -> Record:
+def with_duty(record: Record, duty: float | None) -> Record:
     assert record.samples is not None
-    return record.model_copy(update={"samples": record.samples.model_copy(update={"duty": 0.5})})
+    return record.model_copy(update={"samples": record.samples.model_copy(update={"duty": duty})})
 
 
 class Places:
