@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from longca.core.code import facts
-from longca.core.code.scopes import Function, Imported, Local, Scope, Token, last_name, resolved
+from longca.core.code.scopes import READERS, Function, Imported, Local, Scope, Token, last_name, resolved
 from longca.core.code.source import module_name
 
 BASES_THAT_CALL_NOTHING = {"ABC", "Generic", "NamedTuple", "Protocol", "object"}
@@ -61,9 +61,13 @@ class Notes:
         """Notes a variable with a type: in a dataclass it becomes a text."""
         self._facts.add(facts.text(name))
 
+    def reader(self) -> None:
+        """Notes that `locals` or its like is a value, which any function may call under another name."""
+        self._facts.add(facts.FRAMES)
+
     def function_of_module(self, origin: str) -> None:
         """Notes a name of another package."""
-        if origin in facts.FRAME_READERS:
+        if origin in facts.FRAME_READERS or origin.removeprefix("builtins.") in READERS:
             self._facts.add(facts.FRAMES)
         elif origin in facts.CODE_READERS:
             self._facts.add(facts.CODE)

@@ -23,6 +23,7 @@ RARE = re.compile(rb"\b(?:locals|eval|exec|vars|dir|builtins|__builtins__)\b")
 TYPE_PARAMETERS = re.compile(rb"^[ \t]*(?:async[ \t]+)?(?:def|class|type)[ \t]+\w+[ \t]*\[", re.MULTILINE)
 SCOPE_READERS = {"locals", "eval", "exec"}  # a function that names one keeps the names in it
 VALUE_READERS = {"vars", "dir"}  # as these do, without an argument
+READERS = SCOPE_READERS | VALUE_READERS
 IN_TARGETS = {ast.Tuple, ast.List, ast.Starred}
 TARGETS = {ast.Name, *IN_TARGETS}  # expressions that may be a statement's targets
 NO_EXPRESSIONS = (ast.stmt, ast.ExceptHandler, ast.match_case, ast.pattern, ast.withitem)

@@ -10,6 +10,7 @@ from longca.core.code.facts import Names
 from longca.core.code.notes import Notes, options_of
 from longca.core.code.numbers import Numbers
 from longca.core.code.scopes import (
+    READERS,
     Comprehension,
     Function,
     Imported,
@@ -287,6 +288,8 @@ class Text:
             self._out.append(f" .{name}")
             token = token.outer
         if token is None:
+            if is_value and name in READERS:
+                self._notes.reader()
             self._out.append(f" ${name}")
         elif isinstance(token, Local):
             self._local(token, scope)
