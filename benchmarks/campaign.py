@@ -279,7 +279,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("campaign", nargs="?", default="h100", help=", ".join(CAMPAIGNS))
     parser.add_argument(
-        "--write", action="store_true", help="write the table of docs/results/GPU/campaign.md"
+        "--write", action="store_true", help="write the table of the campaign's page in docs/results"
     )
     options = parser.parse_args(arguments)
     try:
