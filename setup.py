@@ -34,7 +34,7 @@ COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds 
 class BuildWhole(build_py):
     """Copies the project's files into the package that is built."""
 
-    def run(self):
+    def run(self) -> None:
         super().run()
         if not self.editable_mode:
             package = Path(self.build_lib) / "longca"
@@ -47,12 +47,12 @@ class BuildWhole(build_py):
 class SourcesWithCommit(sdist):
     """Writes down the commit beside the sources, which have no Git."""
 
-    def make_release_tree(self, base_dir, files):
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
         write_commit(Path(base_dir))
 
 
-def copy_config(to):
+def copy_config(to: Path) -> None:
     for path in sorted((ROOT / "config").rglob("*")):
         if path.is_file() and path.name not in LEFT_OUT:
             target = to / path.relative_to(ROOT / "config")
@@ -60,7 +60,7 @@ def copy_config(to):
             shutil.copyfile(path, target)
 
 
-def copy_records(package):
+def copy_records(package: Path) -> None:
     """The tables of records, with their digests among those that are known to agree with their records."""
     import pyarrow.parquet as pq
 
@@ -79,7 +79,7 @@ def copy_records(package):
     (package / VERIFIED).write_text(known + "".join(lines), encoding="utf-8")
 
 
-def write_commit(folder):
+def write_commit(folder: Path) -> None:
     """The commit that is built, as `longca.core.checkout.COMMIT` describes it; nothing where neither Git nor a file tells it."""
     described = (ROOT / COMMIT).read_text(encoding="utf-8") if (ROOT / COMMIT).is_file() else ""
     if (ROOT / ".git").exists():
@@ -92,7 +92,7 @@ def write_commit(folder):
         (folder / COMMIT).write_text(described, encoding="utf-8")
 
 
-def sha256(path):
+def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -1,12 +1,17 @@
-"""The campaign: the study's single-GPU grid on one model of GPU by the present protocol, over many sessions of ten minutes.
+"""The campaign: the study's single-GPU grid on one model of GPU, in many sessions of ten minutes.
 
-    python -m benchmarks.campaign h100                      # the parts that are left, in order, with GPU minutes
-    python -m benchmarks.renew --next h100 --seconds 540 --pack FOLDER   # measures as many as fit, on all GPUs of a machine
-    python -m tools.merge_records reports/h100/h100-dense.parquet HOME…  # puts what came home into the committed file
-    python -m benchmarks.campaign --write                   # the table of docs/results/h100/campaign.md
+    python -m benchmarks.campaign h100
+    python -m benchmarks.renew --next h100 --seconds 540 --pack FOLDER
+    python -m tools.merge_records reports/h100/h100-dense.parquet HOME…
+    python -m benchmarks.campaign --write
 
-A part is a call of `longca run` for one length and some masks, with all kernels: unequal protocols are not ranked, so a case is worth
-something once it is complete. What `reports/GPU/STUDY.parquet` has by the present protocol is left out (`--known`).
+The first command lists the parts that are left, in their order, with GPU minutes. The second one measures as many
+as fit on all GPUs of a machine, the third one puts what came home into the committed file, and the last one
+writes the table of docs/results/h100/campaign.md.
+
+A part is a call of `longca run` for one length and some masks, with all kernels: unequal protocols are not
+ranked, so a case is worth something once it is complete. What `reports/GPU/STUDY.parquet` has by the present
+protocol is left out (`--known`).
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from longca.core.units import format_length
 from tools.pages import ROOT, put
 
 PART_MINUTES = 8.5  # of at most 9: a call also measures controls
-START_SECONDS = 9.0  # of a kernel's process, each time that another kernel comes: 139 starts of `reports/h100/rested` took 8.4 s on average
+START_SECONDS = 9.0  # of a kernel's process: in reports/h100/rested 139 starts took 8.4 s on average
 NUM_GPUS = (1, 2, 4)
 
 
@@ -45,8 +50,11 @@ class Stage(NamedTuple):
 
     def has(self, cell: Cell) -> bool:
         """True if the cell belongs to it, unless an earlier stage has it."""
-        return (self.seqlen in (None, cell.seqlen) and self.heads in (None, (cell.num_q_heads, cell.num_kv_heads))
-                and (self.seeds is None or cell.seed in self.seeds))
+        return (
+            self.seqlen in (None, cell.seqlen)
+            and self.heads in (None, (cell.num_q_heads, cell.num_kv_heads))
+            and (self.seeds is None or cell.seed in self.seeds)
+        )
 
 
 class Campaign(NamedTuple):
@@ -58,14 +66,18 @@ class Campaign(NamedTuple):
 
 
 CAMPAIGNS: Mapping[str, Campaign] = {
-    "h100": Campaign("H100 SXM", (
-        Stage("dense, 32K, 64:8: README's 24 cases", "h100-dense", 32 << 10, (64, 8), (0,)),
-        Stage("dense, 8K, 64:8", "h100-dense", 8 << 10, (64, 8), (0,)),
-        Stage("block-sparse, 128K, 64:8", "h100-sparse", 128 << 10, (64, 8), (0,)),
-        Stage("the study's own draws, all lengths", "h100-compat"),
-        Stage("dense, the rest of 64:8", "h100-dense", None, (64, 8)),
-        Stage("dense, 64:64", "h100-dense"),
-        Stage("block-sparse, the rest", "h100-sparse"))),
+    "h100": Campaign(
+        "H100 SXM",
+        (
+            Stage("dense, 32K, 64:8: README's 24 cases", "h100-dense", 32 << 10, (64, 8), (0,)),
+            Stage("dense, 8K, 64:8", "h100-dense", 8 << 10, (64, 8), (0,)),
+            Stage("block-sparse, 128K, 64:8", "h100-sparse", 128 << 10, (64, 8), (0,)),
+            Stage("the study's own draws, all lengths", "h100-compat"),
+            Stage("dense, the rest of 64:8", "h100-dense", None, (64, 8)),
+            Stage("dense, 64:64", "h100-dense"),
+            Stage("block-sparse, the rest", "h100-sparse"),
+        ),
+    ),
 }
 
 
@@ -103,18 +115,28 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
     known = {study: _known(content, cells[study], files[study]) for study, content in studies.items()}
     taken, found = set[tuple[str, str]](), []
     for number, stage in enumerate(campaign.stages, 1):
-        own = [cell for cell in cells[stage.study] if stage.has(cell) and (stage.study, cell.cell_id) not in taken]
+        own = [
+            cell
+            for cell in cells[stage.study]
+            if stage.has(cell) and (stage.study, cell.cell_id) not in taken
+        ]
         taken |= {(stage.study, cell.cell_id) for cell in own}
         refused = {cell.cell_id for cell in own if predictions[stage.study][cell.cell_id].unsupported}
         now = Progress(stage, own, refused, known[stage.study] & {cell.cell_id for cell in own})
-        _add_parts(now, f"{name}-{number}", name if files[stage.study].is_file() else None, studies[stage.study],
-                   predictions[stage.study], peak_flops)
+        _add_parts(
+            now,
+            f"{name}-{number}",
+            name if files[stage.study].is_file() else None,
+            studies[stage.study],
+            predictions[stage.study],
+            peak_flops,
+        )
         found.append(now)
     return found
 
 
 def parts_that_fit(name: str, seconds: float, num_gpus: int) -> dict[str, Part]:
-    """The next parts of a campaign that so many GPUs can measure in so many seconds, and one more for each GPU. Raises UserError."""
+    """The next parts of a campaign that so many GPUs begin within so many seconds. Raises UserError."""
     chosen: dict[str, Part] = {}
     ends = [0.0] * num_gpus
     for stage in progress(name):
@@ -140,13 +162,20 @@ def _known(study: Study, cells: Sequence[Cell], file: Path) -> set[str]:
     return set(known_cells(cells, [file], study.measure_of).cell_ids) if file.is_file() else set()
 
 
-def _add_parts(now: Progress, prefix: str, gpu: str | None, study: Study, predictions: Mapping[str, Prediction],
-               peak_flops: float) -> None:
-    """Divides what is left of a stage into calls: of one length and number of heads, and as many masks as fit.
+def _add_parts(
+    now: Progress,
+    prefix: str,
+    gpu: str | None,
+    study: Study,
+    predictions: Mapping[str, Prediction],
+    peak_flops: float,
+) -> None:
+    """Divides what is left of a stage into calls of one length and number of heads, with as many masks as fit.
 
     Args:
         gpu: folder of the committed records; None where there are none of this study yet.
     """
+
     def minutes(cells: Sequence[Cell]) -> float:
         chosen = [predictions[cell.cell_id] for cell in cells]
         seconds = START_SECONDS * len({cell.kernel for cell in cells})
@@ -165,12 +194,15 @@ def _add_parts(now: Progress, prefix: str, gpu: str | None, study: Study, predic
             now.minutes[name] = minutes(cells)
 
 
-def _calls(cells: Sequence[Cell], minutes: Callable[[Sequence[Cell]], float],
-           axes: tuple[str, ...] = ("mask", "direction", "kernel")) -> Iterator[tuple[list[Cell], tuple[str, ...]]]:
+def _calls(
+    cells: Sequence[Cell],
+    minutes: Callable[[Sequence[Cell]], float],
+    axes: tuple[str, ...] = ("mask", "direction", "kernel"),
+) -> Iterator[tuple[list[Cell], tuple[str, ...]]]:
     """The cells in calls that fit, each with the axes that choose its cells.
 
-    What one value of the first axis has goes together. Where that is too long, its cells are divided by the next axis. Kernels come last:
-    a case that is divided by them takes several calls.
+    What one value of the first axis has goes together. Where that is too long, its cells are divided by the
+    next axis. Kernels come last: a case that is divided by them takes several calls.
     """
     axis, *others = axes
     of_value: dict[str, list[Cell]] = {}
@@ -200,12 +232,25 @@ def _options(stage: Stage, cells: Sequence[Cell], axes: Sequence[str]) -> str:
 
 
 def _words(cells: Sequence[Cell]) -> str:
-    return f"{len(cells)} cells of {format_length(cells[0].seqlen)} tokens, {cells[0].num_q_heads}:{cells[0].num_kv_heads}"
+    cell = cells[0]
+    return (
+        f"{len(cells)} cells of {format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads}"
+    )
 
 
 def table(stages: Sequence[Progress]) -> str:
     """The stages, in Markdown."""
-    head = ["stage", "study", "cells", "unsupported", "measured", "left", "parts", "GPU minutes", *(f"on {num}" for num in NUM_GPUS)]
+    head = [
+        "stage",
+        "study",
+        "cells",
+        "unsupported",
+        "measured",
+        "left",
+        "parts",
+        "GPU minutes",
+        *(f"on {num}" for num in NUM_GPUS),
+    ]
     rows = [[stage.stage.about, stage.stage.study, *_numbers([stage])] for stage in stages]
     rows.append(["**all**", "", *_numbers(stages)])
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)], *rows]
@@ -214,15 +259,28 @@ def table(stages: Sequence[Progress]) -> str:
 
 def _numbers(stages: Sequence[Progress]) -> list[str]:
     minutes = [of_part for stage in stages for of_part in stage.minutes.values()]
-    counts = (sum(len(stage.cells) for stage in stages), sum(len(stage.refused) for stage in stages),
-              sum(len(stage.known - stage.refused) for stage in stages), sum(len(stage.left) for stage in stages), len(minutes))
-    return [*(f"{count:,}" for count in counts), f"{sum(minutes):,.0f}", *(f"{wall_minutes(minutes, num):,.0f}" for num in NUM_GPUS)]
+    counts = (
+        sum(len(stage.cells) for stage in stages),
+        sum(len(stage.refused) for stage in stages),
+        sum(len(stage.known - stage.refused) for stage in stages),
+        sum(len(stage.left) for stage in stages),
+        len(minutes),
+    )
+    return [
+        *(f"{count:,}" for count in counts),
+        f"{sum(minutes):,.0f}",
+        *(f"{wall_minutes(minutes, num):,.0f}" for num in NUM_GPUS),
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.campaign", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.campaign", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("campaign", nargs="?", default="h100", help=", ".join(CAMPAIGNS))
-    parser.add_argument("--write", action="store_true", help="write the table of docs/results/GPU/campaign.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table of the campaign's page in docs/results"
+    )
     options = parser.parse_args(arguments)
     try:
         stages = progress(options.campaign)

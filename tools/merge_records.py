@@ -2,10 +2,11 @@
 
     python -m tools.merge_records reports/h100/h100-dense.parquet HOME… [--study NAME] [--dry-run]
 
-HOME are folders of results and files of records; the study is the one that the file is called by. A cell's record is replaced by one that
-ran on the same model of GPU and is better: with rests instead of without, else later. A measurement is not replaced by an error, a
-timeout or a missing package, which tell of one evening. Play-offs are replaced case by case, repeats by cell and GPU. What has no
-successor stays. Records of other cells than the study's are named: of those at home they are left out, of those in the file they stay.
+HOME are folders of results and files of records; the study is the one that the file is called by. A cell's
+record is replaced by one that ran on the same model of GPU and is better: with rests instead of without, else
+later. A measurement is not replaced by an error, a timeout or a missing package, which tell of one evening.
+Play-offs are replaced case by case, repeats by cell and GPU. What has no successor stays. Records of other
+cells than the study's are named: of those at home they are left out, of those in the file they stay.
 
 Run `make docs` afterwards: it writes the digests of committed files and the tables that follow from them.
 """
@@ -64,8 +65,14 @@ def merge(old: Loaded, new: Loaded, cell_ids: Collection[str]) -> Merged:
     fresh = [record for record in new.all_records if record.cell_id in cell_ids]
     merged.left_out.update(record.cell.method for record in new.records if record.cell_id not in cell_ids)
     merged.not_in_study.update(record.cell.method for record in old.records if record.cell_id not in cell_ids)
-    own = _own(old.records, [record for record in fresh if record.playoff is None and not record.repeat], merged.counts)
-    playoffs = _playoffs(old.playoffs, [record for record in fresh if record.playoff is not None], merged.counts)
+    own = _own(
+        old.records,
+        [record for record in fresh if record.playoff is None and not record.repeat],
+        merged.counts,
+    )
+    playoffs = _playoffs(
+        old.playoffs, [record for record in fresh if record.playoff is not None], merged.counts
+    )
     repeats = _repeats(old.repeats, [record for record in fresh if record.repeat], merged.counts)
     merged.records = [*own, *playoffs, *repeats]
     return merged
@@ -134,7 +141,9 @@ def _playoffs(old: Sequence[Record], new: Iterable[Record], counts: Counter[str]
     games: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     known = {record.playoff for record in old}
     for record in (*old, *(record for record in new if record.playoff not in known)):
-        games[case_id(record.cell, View(record, Hardware()).device or "")][record.playoff or ""].append(record)
+        games[case_id(record.cell, View(record, Hardware()).device or "")][record.playoff or ""].append(
+            record
+        )
     kept = []
     for of_case in games.values():
         last = max(of_case, key=lambda name: max(map(_start, of_case[name])))
@@ -163,16 +172,24 @@ def _start(record: Record) -> str:
 
 
 def _check_models(old: Sequence[Record], new: Sequence[Record]) -> None:
-    models = [{device for record in records if (device := View(record, Hardware()).device)} for records in (old, new)]
+    models = [
+        {device for record in records if (device := View(record, Hardware()).device)}
+        for records in (old, new)
+    ]
     if not old or not models[0]:
         models[0] = set(sorted(models[1])[:1])
     if strange := models[1] - models[0]:
-        raise UserError(f"Records are of {', '.join(sorted(strange))}", why=f"the file's are of {', '.join(sorted(models[0]))}",
-                        todo="Merge each model of GPU into its own file")
+        raise UserError(
+            f"Records are of {', '.join(sorted(strange))}",
+            why=f"the file's are of {', '.join(sorted(models[0]))}",
+            todo="Merge each model of GPU into its own file",
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.merge_records", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.merge_records", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("file", type=Path, help="the committed records.parquet; it is written anew")
     parser.add_argument("home", type=Path, nargs="+", help="folders of results, or files of records")
     parser.add_argument("--study", help="whose cells go into the file (the file's name)")
@@ -191,7 +208,10 @@ def _merged_file(file: Path, home: Sequence[Path], study: str, dry_run: bool) ->
     old = load(file) if file.exists() else Loaded([], [])
     new = load(*home)
     if old.problems:  # would be lost
-        raise UserError(f"'{file}' has {plural(len(old.problems), 'record')} that cannot be used", why=str(old.problems[0]))
+        raise UserError(
+            f"'{file}' has {plural(len(old.problems), 'record')} that cannot be used",
+            why=str(old.problems[0]),
+        )
     if not new.all_records:
         raise UserError("There are no records at home", why=f"none is in {', '.join(map(str, home))}")
     merged = merge(old, new, {cell.cell_id for cell in cells})
@@ -199,13 +219,17 @@ def _merged_file(file: Path, home: Sequence[Path], study: str, dry_run: bool) ->
     environments.merge(old.environments)
     lines = [f"{number:6,}  {what}" for what, number in sorted(merged.counts.items())]
     lines += [f"skipped {problem}" for problem in new.problems]
-    for what, counts in (("no longer in the study, and kept", merged.not_in_study), ("at home, not in the study, and left out",
-                                                                                      merged.left_out)):
+    for what, counts in (
+        ("no longer in the study, and kept", merged.not_in_study),
+        ("at home, not in the study, and left out", merged.left_out),
+    ):
         lines += [f"{number:6,}  of {method}: {what}" for method, number in sorted(counts.items())]
     if not dry_run:
         ordered = in_order(merged.records)
         replace_file(file, export_files(ordered, columns(ordered), environments)["records.parquet"])
-    return "\n".join([*lines, f"{len(merged.records):6,}  records {'would be' if dry_run else 'are'} in {file}"])
+    return "\n".join(
+        [*lines, f"{len(merged.records):6,}  records {'would be' if dry_run else 'are'} in {file}"]
+    )
 
 
 if __name__ == "__main__":

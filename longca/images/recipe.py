@@ -10,7 +10,7 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
 CONTAINERS = PACKAGE_ROOT.parent / "containers"
-ELSEWHERE = "an installed longca has no recipes; they are in a checkout"
+ELSEWHERE = "the installed package has no recipes of images; a checkout has them"
 DEFAULT = "hopper-cu130"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 

@@ -15,34 +15,63 @@ from tests.records import record
 MEASURE = Measure(repeats=3, precision=0.005)
 
 
-CELL = Cell(kind="kernel", kernel="sdpa", mask="causal", seqlen=1024, num_q_heads=2, num_kv_heads=1, head_dim=64, dtype="bf16",
-            direction="bwd")
+CELL = Cell(
+    kind="kernel",
+    kernel="sdpa",
+    mask="causal",
+    seqlen=1024,
+    num_q_heads=2,
+    num_kv_heads=1,
+    head_dim=64,
+    dtype="bf16",
+    direction="bwd",
+)
 
 
-def measured(cell: Cell = CELL, *, duty: float | None = 0.5, asked: dict[str, Any] | None = None, num_samples: int = 3,
-             **changes: Any) -> Record:
+def measured(
+    cell: Cell = CELL,
+    *,
+    duty: float | None = 0.5,
+    asked: dict[str, Any] | None = None,
+    num_samples: int = 3,
+    **changes: Any,
+) -> Record:
     """A record of a GPU."""
     made = record(cell, gpu="NVIDIA H100 80GB HBM3")
     assert made.samples is not None
-    samples = made.samples.model_copy(update={"time_ms": ((1.0,) * num_samples,), "duty": duty, "sm_clock_mhz": (), "power_w": (),
-                                              "temperature_c": ()})
-    changes |= {"samples": samples, "measure": asked if asked is not None else {"repeats": 3, "precision": 0.005}}
+    samples = made.samples.model_copy(
+        update={
+            "time_ms": ((1.0,) * num_samples,),
+            "duty": duty,
+            "sm_clock_mhz": (),
+            "power_w": (),
+            "temperature_c": (),
+        }
+    )
+    changes |= {
+        "samples": samples,
+        "measure": asked if asked is not None else {"repeats": 3, "precision": 0.005},
+    }
     return made.model_copy(update=changes)
 
 
-@pytest.mark.parametrize(("made", "reason"), [
-    (measured(), ""),
-    (measured(method_version="another"), ""),
-    (measured(duty=0.25), ""),
-    (measured(duty=None), "of a GPU that did not rest"),
-    (measured(duty=0.9), "of a GPU that rested less"),
-    (measured(asked={"repeats": 2, "precision": 0.005}), "with fewer samples asked for"),
-    (measured(asked={}, num_samples=2), "with fewer samples asked for"),
-    (measured(asked={"repeats": 3, "precision": 0.01}), "with a coarser median asked for"),
-    (measured(asked={"repeats": 3, "precision": 0}), "with a coarser median asked for"),
-    (record(CELL, Unsupported(reason="no")), ""),
-    (record(CELL, Unsupported(reason="no"), schema_version=2), "of an earlier longca"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (measured(), ""),
+        (measured(method_version="another"), ""),
+        (measured(duty=0.25), ""),
+        (measured(duty=None), "of a GPU that did not rest"),
+        (measured(duty=0.9), "of a GPU that rested less"),
+        (measured(asked={"repeats": 2, "precision": 0.005}), "with fewer samples asked for"),
+        (measured(asked={}, num_samples=2), "with fewer samples asked for"),
+        (measured(asked={"repeats": 3, "precision": 0.01}), "with a coarser median asked for"),
+        (measured(asked={"repeats": 3, "precision": 0}), "with a coarser median asked for"),
+        (record(CELL, Unsupported(reason="no")), ""),
+        (record(CELL, Unsupported(reason="no"), schema_version=2), "of an earlier longca"),
+    ],
+    ids=str,
+)
 def test_a_record_counts_if_it_is_of_the_protocol_that_is_asked_for(made: Record, reason: str):
     assert other_protocol(made, MEASURE) == reason
 
@@ -64,4 +93,7 @@ def test_says_how_many_were_not_taken_and_why(tmp_path: Path):
     export(records, tmp_path)
     file = tmp_path / "records.parquet"
     sentence = known_cells(cells, [file], lambda cell: MEASURE).sentence(len(cells), [file])
-    assert sentence == f"1 of 3 cells are known from {file}; records of 2 cells were not taken: 2 of a GPU that did not rest"
+    assert (
+        sentence
+        == f"1 of 3 cells are known from {file}; records of 2 cells were not taken: 2 of a GPU that did not rest"
+    )

@@ -17,7 +17,8 @@ from tests.records import record
 STUDY = """title: "A small study"
 measure: {repeats: 10}
 grids:
-  - {kernel: [fa2, fa3, flex], mask: [full, causal, causal_document], corpus: pile, seqlen: [8K, 32K], heads: "64:8", seed: [0, 1]}
+  - {kernel: [fa2, fa3, flex], mask: [full, causal, causal_document], corpus: pile, seqlen: [8K, 32K], heads:
+    "64:8", seed: [0, 1]}
   - {kernel: [fa2, naive], mask: full, seqlen: 32K, heads: "64:64"}
 """
 
@@ -34,11 +35,15 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def _chosen(command: str, study: str) -> list[str]:
     """Ids of the cells that a part's command chooses."""
     words = shlex.split(command)
-    options = {name: words[words.index(f"--{name}") + 1] for name in Selection.model_fields if f"--{name}" in words}
+    options = {
+        name: words[words.index(f"--{name}") + 1] for name in Selection.model_fields if f"--{name}" in words
+    }
     return [cell.cell_id for cell in Selection(**options).apply(load_study(study).cells())]
 
 
-def test_every_cell_that_runs_is_in_a_part_and_the_first_stage_comes_first(study: str, tmp_path: Path) -> None:
+def test_every_cell_that_runs_is_in_a_part_and_the_first_stage_comes_first(
+    study: str, tmp_path: Path
+) -> None:
     first, rest = progress("small", tmp_path)
     assert {cell.seqlen for cell in first.cells} == {32 << 10} and {cell.seed for cell in first.cells} == {0}
     assert not {cell.cell_id for cell in first.cells} & {cell.cell_id for cell in rest.cells}
@@ -55,7 +60,11 @@ def test_a_case_is_in_one_part(study: str, tmp_path: Path) -> None:
         for kernel in ("fa2", "fa3"):
             for cell in stage.left:
                 if cell.kernel == kernel:
-                    case = {other.cell_id for other in stage.left if other.model_copy(update={"kernel": kernel}) == cell}
+                    case = {
+                        other.cell_id
+                        for other in stage.left
+                        if other.model_copy(update={"kernel": kernel}) == cell
+                    }
                     assert any(case <= part for part in parts)
 
 
@@ -66,7 +75,10 @@ def test_what_is_measured_is_not_measured_again(study: str, tmp_path: Path) -> N
 
     before, _ = progress("small", tmp_path)
     cell, old = before.left[:2]
-    records = [rested(record(cell, gpu="NVIDIA H100 80GB HBM3")), record(old, gpu="NVIDIA H100 80GB HBM3")]  # the second one without rests
+    records = [
+        rested(record(cell, gpu="NVIDIA H100 80GB HBM3")),
+        record(old, gpu="NVIDIA H100 80GB HBM3"),
+    ]  # the second one without rests
     export(records, tmp_path / "made")
     (tmp_path / "small").mkdir()
     assert "--known" not in next(iter(before.parts.values())).command
@@ -79,7 +91,10 @@ def test_what_is_measured_is_not_measured_again(study: str, tmp_path: Path) -> N
 def test_takes_as_many_parts_as_fit(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "PART_MINUTES", 1.0)
     every = [name for stage in progress("small") for name in stage.parts]
-    assert list(parts_that_fit("small", 1.0, 1)) == every[:1] and list(parts_that_fit("small", 1.0, 2)) == every[:2]
+    assert (
+        list(parts_that_fit("small", 1.0, 1)) == every[:1]
+        and list(parts_that_fit("small", 1.0, 2)) == every[:2]
+    )
     assert list(parts_that_fit("small", 1e6, 4)) == every
     with pytest.raises(UserError, match="campaign"):
         parts_that_fit("large", 1.0, 1)

@@ -6,14 +6,20 @@ import random
 import symtable
 from collections import defaultdict
 
-COMPREHENSIONS = {ast.ListComp: "listcomp", ast.SetComp: "setcomp", ast.DictComp: "dictcomp", ast.GeneratorExp: "genexpr"}
+COMPREHENSIONS = {
+    ast.ListComp: "listcomp",
+    ast.SetComp: "setcomp",
+    ast.DictComp: "dictcomp",
+    ast.GeneratorExp: "genexpr",
+}
 BLIND = {"cached_property", "classmethod", "contextmanager", "property", "staticmethod"}
 
 
 def renamed(text: str, seed: int) -> tuple[str, int]:
     """A file's code with other names for locals, and the number of names that changed.
 
-    Names stay of parameters that have defaults or may be given by name, of functions with decorators that may read them, and of imports.
+    Names stay of parameters that have defaults or may be given by name, of functions with decorators that may
+    read them, and of imports.
     """
     text = ast.unparse(ast.parse(text))  # one line a statement
     top = symtable.symtable(text, "file", "exec")
@@ -41,9 +47,15 @@ class _Renamer(ast.NodeTransformer):
     def _enter(self, table: symtable.SymbolTable, parameters: bool) -> None:
         new = {}
         if isinstance(table, symtable.Function) and not self._keeping:
-            names = sorted(symbol.get_name() for symbol in table.get_symbols()
-                           if symbol.is_local() and not symbol.is_imported() and (parameters or not symbol.is_parameter())
-                           and not symbol.is_global() and not symbol.is_nonlocal())
+            names = sorted(
+                symbol.get_name()
+                for symbol in table.get_symbols()
+                if symbol.is_local()
+                and not symbol.is_imported()
+                and (parameters or not symbol.is_parameter())
+                and not symbol.is_global()
+                and not symbol.is_nonlocal()
+            )
             classes = {child.get_name() for child in table.get_children() if child.get_type() == "class"}
             for name in names:
                 if not name.startswith((".", "__")) and name not in classes and self._chance.random() < 0.7:
@@ -85,7 +97,13 @@ class _Renamer(ast.NodeTransformer):
         arguments.kw_defaults = [each and self.visit(each) for each in arguments.kw_defaults]
 
     def _inside(self, arguments: ast.arguments) -> None:
-        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        for each in (
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+        ):
             if each is not None:
                 each.arg = self._new(each.arg)
 

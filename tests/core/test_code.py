@@ -211,6 +211,7 @@ def test_another_variable_counts(old: str, new: str, package: Package):
     ("def f(x):\n    return locals()\n", "def f(y):\n    return locals()\n"),
     ("def f(x):\n    y = x\n    return eval('y')\n", "def f(x):\n    z = x\n    return eval('y')\n"),
     ("def f():\n    y = 1\n    return vars()\n", "def f():\n    z = 1\n    return vars()\n"),
+    ("names = locals\ndef f():\n    y = 1\n    return names()\n", "names = locals\ndef f():\n    z = 1\n    return names()\n"),
     ("import sys\ndef f():\n    y = 1\n    return g()\ndef g():\n    return sys._getframe(1).f_locals\n",
      "import sys\ndef f():\n    z = 1\n    return g()\ndef g():\n    return sys._getframe(1).f_locals\n"),
     ("import inspect\ndef f():\n    y = 1\nprint(inspect.getsource(f))\n",

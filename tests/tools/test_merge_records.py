@@ -13,12 +13,32 @@ from tests.records import record
 from tools.merge_records import main, merge
 
 GPU = "NVIDIA H100 80GB HBM3"
-CELLS = [Cell(kind="kernel", kernel=kernel, mask="causal", seqlen=1024, num_q_heads=2, num_kv_heads=1, head_dim=64, dtype="bf16",
-              direction="fwd") for kernel in ("naive", "sdpa", "flex")]
+CELLS = [
+    Cell(
+        kind="kernel",
+        kernel=kernel,
+        mask="causal",
+        seqlen=1024,
+        num_q_heads=2,
+        num_kv_heads=1,
+        head_dim=64,
+        dtype="bf16",
+        direction="fwd",
+    )
+    for kernel in ("naive", "sdpa", "flex")
+]
 IDS = {cell.cell_id for cell in CELLS}
 
 
-def on(day: int, cell: Cell = CELLS[0], outcome: Any = None, *, rests: bool | None = None, gpu: str = GPU, **changes: Any) -> Record:
+def on(
+    day: int,
+    cell: Cell = CELLS[0],
+    outcome: Any = None,
+    *,
+    rests: bool | None = None,
+    gpu: str = GPU,
+    **changes: Any,
+) -> Record:
     """A record of that day of November."""
     made = record(cell, outcome, gpu=gpu, started_at=f"2026-11-{day:02}T10:00:00Z", run_id=f"of day {day}")
     if rests is not None:
@@ -31,20 +51,28 @@ def own(*records: Record) -> Loaded:
     return Loaded(list(records), [])
 
 
-@pytest.mark.parametrize(("before", "after", "stays"), [
-    (on(1, rests=False), on(2, rests=True), "after"),
-    (on(2, rests=False), on(1, rests=True), "after"),
-    (on(1, rests=True), on(2, rests=False), "before"),
-    (on(1, rests=True), on(2, rests=True), "after"),
-    (on(2, rests=True), on(1, rests=True), "before"),
-    (on(1, rests=True), on(2, outcome=OutOfMemory(requested_bytes=1, where="fwd")), "after"),
-    (on(1, rests=False), on(2, outcome=Unsupported(reason="no")), "after"),
-    (on(2, rests=False), on(1, outcome=Unsupported(reason="no")), "before"),
-    (on(1, rests=True), on(2, outcome=Failed(type="E", message="")), "before"),
-    (on(1, outcome=Failed(type="E", message="")), on(2, rests=False), "after"),
-    (on(1, rests=False), on(2, outcome=Unavailable(reason="no package")), "before"),
-    (on(1, outcome=Unavailable(reason="no package")), on(2, outcome=Failed(type="E", message="")), "after"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("before", "after", "stays"),
+    [
+        (on(1, rests=False), on(2, rests=True), "after"),
+        (on(2, rests=False), on(1, rests=True), "after"),
+        (on(1, rests=True), on(2, rests=False), "before"),
+        (on(1, rests=True), on(2, rests=True), "after"),
+        (on(2, rests=True), on(1, rests=True), "before"),
+        (on(1, rests=True), on(2, outcome=OutOfMemory(requested_bytes=1, where="fwd")), "after"),
+        (on(1, rests=False), on(2, outcome=Unsupported(reason="no")), "after"),
+        (on(2, rests=False), on(1, outcome=Unsupported(reason="no")), "before"),
+        (on(1, rests=True), on(2, outcome=Failed(type="E", message="")), "before"),
+        (on(1, outcome=Failed(type="E", message="")), on(2, rests=False), "after"),
+        (on(1, rests=False), on(2, outcome=Unavailable(reason="no package")), "before"),
+        (
+            on(1, outcome=Unavailable(reason="no package")),
+            on(2, outcome=Failed(type="E", message="")),
+            "after",
+        ),
+    ],
+    ids=str,
+)
 def test_the_better_record_of_a_cell_stays(before: Record, after: Record, stays: str):
     assert merge(own(before), own(after), IDS).records == [{"before": before, "after": after}[stays]]
 
@@ -72,14 +100,18 @@ def test_the_last_play_off_of_a_case_stays_with_all_its_players():
 
 
 def test_repeats_stay_by_gpu_and_protocol():
-    first, again, rested = (on(day, rests=rests, repeat=True) for day, rests in ((1, False), (2, False), (3, True)))
+    first, again, rested = (
+        on(day, rests=rests, repeat=True) for day, rests in ((1, False), (2, False), (3, True))
+    )
     merged = merge(Loaded([], [], repeats=[first]), Loaded([], [], repeats=[again, rested]), IDS)
     assert merged.records == [again, rested] and merged.counts == {"repeats replaced": 1, "repeats added": 1}
 
 
 def test_writes_the_file_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     study = tmp_path / "tiny.yaml"
-    study.write_text("grids: [{kernel: [naive, sdpa, flex], mask: causal, seqlen: 1024, heads: '2:1', head_dim: 64, direction: fwd}]\n")
+    study.write_text(
+        "grids: [{kernel: [naive, sdpa, flex], mask: causal, seqlen: 1024, heads: '2:1', head_dim: 64, direction: fwd}]\n"
+    )
     old, new = on(1, rests=False), on(2, rests=True)
     export([old, on(1, CELLS[1], rests=False)], tmp_path / "old")
     export([new], tmp_path / "home")
@@ -87,15 +119,20 @@ def test_writes_the_file_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main([str(file), home, "--study", str(study), "--dry-run"]) == 0 and old in load(file).records
     assert main([str(file), home, "--study", str(study)]) == 0
     assert "1  replaced: ok without rests → ok with rests" in capsys.readouterr().out
-    assert {made.cell_id for made in load(file).records} == {cell.cell_id for cell in CELLS[:2]} and new in load(file).records
+    assert {made.cell_id for made in load(file).records} == {
+        cell.cell_id for cell in CELLS[:2]
+    } and new in load(file).records
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     export([on(1, rests=False)], tmp_path / "old")
     export([on(2, gpu="NVIDIA H200", rests=True)], tmp_path / "other")
     file = str(tmp_path / "old/records.parquet")
-    for home, said in ((tmp_path / "other", "Records are of NVIDIA H200"), (tmp_path / "nowhere.parquet", "There is no file"),
-                       (tmp_path / "empty", "There are no records at home")):
+    for home, said in (
+        (tmp_path / "other", "Records are of NVIDIA H200"),
+        (tmp_path / "nowhere.parquet", "There is no file"),
+        (tmp_path / "empty", "There are no records at home"),
+    ):
         before = Path(file).read_bytes()
         assert main([file, str(home), "--study", "quick"]) == 2
         told = capsys.readouterr().err

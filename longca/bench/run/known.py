@@ -1,7 +1,8 @@
 """Cells that committed records have already, so that a run need not measure them.
 
-A record counts if it was made by the present protocol, whatever its method version: a campaign takes many sessions, and the code may
-change between two of them. Who wants numbers of today's code alone leaves the file away.
+A record counts if it was made by the present protocol, whatever its method version: a campaign takes many
+sessions, and the code may change between two of them. Who wants numbers of today's code alone leaves the file
+away.
 """
 
 from __future__ import annotations
@@ -37,14 +38,23 @@ class Known(NamedTuple):
         Args:
             num_cells: of the selection.
         """
-        refused = f"; records of {plural(sum(self.not_taken.values()), 'cell')} were not taken: " \
-            + ", ".join(f"{number:,} {reason}" for reason, number in self.not_taken.items()) if self.not_taken else ""
+        refused = (
+            f"; records of {plural(sum(self.not_taken.values()), 'cell')} were not taken: "
+            + ", ".join(f"{number:,} {reason}" for reason, number in self.not_taken.items())
+            if self.not_taken
+            else ""
+        )
         damaged = f"; {plural(self.num_damaged, 'record')} there cannot be used" if self.num_damaged else ""
-        return f"{len(self.cell_ids)} of {plural(num_cells, 'cell')} are known from {', '.join(map(str, files))}{refused}{damaged}"
+        names = ", ".join(map(str, files))
+        return f"{len(self.cell_ids)} of {plural(num_cells, 'cell')} are known from {names}{refused}{damaged}"
 
 
-def known_cells(cells: Sequence[Cell], files: Sequence[Path], measure_of: Callable[[Cell], Measure],
-                retried: Collection[str] = ()) -> Known:
+def known_cells(
+    cells: Sequence[Cell],
+    files: Sequence[Path],
+    measure_of: Callable[[Cell], Measure],
+    retried: Collection[str] = (),
+) -> Known:
     """The cells that have a record of the present protocol in the files.
 
     Args:
@@ -83,8 +93,8 @@ def known_cells(cells: Sequence[Cell], files: Sequence[Path], measure_of: Callab
 def other_protocol(record: Record, measure: Measure) -> str:
     """The reason for which a record is not of the protocol that is asked for; "" if it is.
 
-    A record without samples depends on no protocol. One from before the present protocol is of a code from then, which may have refused
-    more than today's, and costs little to make again.
+    A record without samples depends on no protocol. One from before the present protocol is of a code from
+    then, which may have refused more than today's, and costs little to make again.
     """
     samples = record.samples
     if samples is None:

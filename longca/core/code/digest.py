@@ -1,15 +1,17 @@
-"""A digest of parsed code: the same wherever the files lie, however their comments are worded and their local variables are called.
+"""A digest of parsed code: files that moved, other comments and other names of local variables do not change it.
 
-These do not count: paths and names of files, imports (names are followed to where they come from instead), comments, docstrings, blocks
-under `if TYPE_CHECKING`, and annotations that nothing reads. Annotations are read in the bodies of classes (fields of a dataclass) and in
-functions with a decorator (`tl.constexpr` of a Triton kernel, the schema of a Torch operator), so they count there. Nor do these:
+These do not count: paths and names of files, imports (names are followed to where they come from instead),
+comments, docstrings, blocks under `if TYPE_CHECKING`, and annotations that nothing reads. Annotations are
+read in the bodies of classes (fields of a dataclass) and in functions with a decorator (`tl.constexpr` of a
+Triton kernel, the schema of a Torch operator), so they count there. Nor do these:
 
 - names of local variables, of functions in functions, and of variables of comprehensions;
 - names of parameters that no call in these files can give by name.
 
-These count: every statement and constant, texts in the code, and the names of functions, classes, attributes, keywords and variables of
-modules and classes. Local names count where something can read them: in a function with a decorator that is neither Python's own nor a
-function of the package (Triton compiles by names), and in one with `locals`, `eval` or `exec`; `longca.core.code.facts` has the rest.
+These count: every statement and constant, texts in the code, and the names of functions, classes, attributes,
+keywords and variables of modules and classes. Local names count where something can read them: in a function
+with a decorator that is neither Python's own nor a function of the package (Triton compiles by names), and in
+one with `locals`, `eval` or `exec`; `longca.core.code.facts` has the rest.
 """
 
 import functools
@@ -29,7 +31,9 @@ class _Code(NamedTuple):
     """One file's code without its references."""
 
     digest: str  # "" where there is no code
-    references: tuple[Origin, ...]  # names from other files of the package, in the order in which the code uses them
+    references: tuple[
+        Origin, ...
+    ]  # names from other files of the package, in the order in which the code uses them
     exports: dict[str, Origin]  # names that the module only imports
     names: Names
     facts: int  # what the code does that lets names count, in any file
@@ -39,9 +43,9 @@ class _Code(NamedTuple):
 def code_digest(files: Iterable[Path]) -> str:
     """64 hexadecimal digits over the code of these files, in whatever order.
 
-    A file's part is made of its own code and of the code of the files that its names come from, as far as they are among `files`: so a
-    name that is imported from another file than before counts, while a file that has moved does not. A file that is no Python counts by
-    its bytes.
+    A file's part is made of its own code and of the code of the files that its names come from, as far as
+    they are among `files`: so a name that is imported from another file than before counts, while a file that
+    has moved does not. A file that is no Python counts by its bytes.
     """
     return _digest(frozenset((path, path.stat().st_mtime_ns) for path in files))
 
@@ -53,8 +57,15 @@ def _digest(files: frozenset[tuple[Path, int]]) -> str:
     parts = set()
     for file in files:
         if (code := codes[file[0]]).digest:
-            used = (codes[origin].digest if (origin := _origin(reference, codes)) in codes else "" for reference in code.references)
-            parts.add(hashlib.sha256("\n".join([code.digest, _counting(*file, known & code.asks), *used]).encode()).hexdigest())
+            used = (
+                codes[origin].digest if (origin := _origin(reference, codes)) in codes else ""
+                for reference in code.references
+            )
+            parts.add(
+                hashlib.sha256(
+                    "\n".join([code.digest, _counting(*file, known & code.asks), *used]).encode()
+                ).hexdigest()
+            )
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
@@ -69,12 +80,22 @@ def _facts(codes: Iterable[_Code]) -> int:
         calls.update(code.names.attribute_keywords)
     is_fact = Facts(known)
     is_any, sets = facts.stored(facts.ANYONE) in is_fact, facts.SETS in is_fact
-    known |= facts.bits_of({facts.keyword(facts.UNKNOWN, name) for attribute, name in calls
-                            if is_any or facts.stored(attribute) in is_fact or (sets and facts.whole_text(attribute) in is_fact)})
+    known |= facts.bits_of(
+        {
+            facts.keyword(facts.UNKNOWN, name)
+            for attribute, name in calls
+            if is_any
+            or facts.stored(attribute) in is_fact
+            or (sets and facts.whole_text(attribute) in is_fact)
+        }
+    )
     while True:
         is_fact = Facts(known)
-        derived = {(name, base) for name, base in waiting
-                   if facts.foreign(base) in is_fact or facts.is_class(base) not in is_fact}  # of a base that is not here, nobody knows
+        derived = {
+            (name, base)
+            for name, base in waiting
+            if facts.foreign(base) in is_fact or facts.is_class(base) not in is_fact
+        }  # of a base that is not here, nobody knows
         if not derived:
             return known
         known |= facts.bits_of(facts.foreign(name) for name, _ in derived)
@@ -100,7 +121,14 @@ def _parsed(path: Path, _mtime_ns: int) -> _Code:
     text = Text(content, path)
     digest = hashlib.sha256(text.text.encode()).hexdigest() if text.text else ""
     names = text.names
-    return _Code(digest, text.references, text.exports, names, facts.bits_of(text.facts), facts.bits_of(names.questions()))
+    return _Code(
+        digest,
+        text.references,
+        text.exports,
+        names,
+        facts.bits_of(text.facts),
+        facts.bits_of(names.questions()),
+    )
 
 
 def _origin(reference: Origin, codes: Mapping[Path, _Code]) -> Path | None:

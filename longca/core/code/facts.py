@@ -1,8 +1,8 @@
 """Names of local variables and of parameters that something can observe, so that they count in a digest.
 
-A local variable's name is seen by whoever reads frames or the code of functions; a parameter's name by whoever calls its function with a
-keyword. Each file states facts about its own code, and names those facts of any file on which its names depend. Facts are bits, since a
-study asks for hundreds of sets of files.
+A local variable's name is seen by whoever reads frames or the code of functions; a parameter's name by
+whoever calls its function with a keyword. Each file states facts about its own code, and names those facts of
+any file on which its names depend. Facts are bits, since a study asks for hundreds of sets of files.
 """
 
 import functools
@@ -20,15 +20,53 @@ ANY_READ = "an unknown function is given to a compiler of sources"  # as CODE
 
 SETS = "attributes are set whose names are values"  # some text is each such name, or has it between spaces
 
-FRAME_READERS = {"sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "inspect.currentframe", "inspect.stack",
-                 "inspect.trace", "inspect.getinnerframes", "inspect.getouterframes"}
+FRAME_READERS = {
+    "sys._getframe",
+    "sys._current_frames",
+    "sys.settrace",
+    "sys.setprofile",
+    "inspect.currentframe",
+    "inspect.stack",
+    "inspect.trace",
+    "inspect.getinnerframes",
+    "inspect.getouterframes",
+}
 FRAME_ATTRIBUTES = {"f_locals", "f_back", "f_code", "tb_frame", "gi_frame", "cr_frame", "ag_frame"}
-CODE_READERS = {f"inspect.{name}" for name in ("getsource", "getsourcelines", "signature", "Signature", "getfullargspec", "getclosurevars",
-                                               "getcallargs", "getmembers")} | {"typing.get_type_hints", "inspect.get_annotations"}
+CODE_READERS = {
+    f"inspect.{name}"
+    for name in (
+        "getsource",
+        "getsourcelines",
+        "signature",
+        "Signature",
+        "getfullargspec",
+        "getclosurevars",
+        "getcallargs",
+        "getmembers",
+    )
+} | {"typing.get_type_hints", "inspect.get_annotations"}
 CODE_ATTRIBUTES = {"__code__", "__closure__", "__annotations__", "__kwdefaults__", "gi_code", "cr_code"}
 SOURCE_COMPILERS = ("triton.", "torch.jit.", "torch.library.", "numba.", "cutlass.", "cupy.")
-COMPILING = {"CustomOpDef", "JITFunction", "autotune", "compile", "constexpr_function", "custom_op", "define", "heuristics", "impl", "jit",
-             "kernel", "njit", "register_autograd", "register_fake", "register_kernel", "script", "trace", "triton_op"}
+COMPILING = {
+    "CustomOpDef",
+    "JITFunction",
+    "autotune",
+    "compile",
+    "constexpr_function",
+    "custom_op",
+    "define",
+    "heuristics",
+    "impl",
+    "jit",
+    "kernel",
+    "njit",
+    "register_autograd",
+    "register_fake",
+    "register_kernel",
+    "script",
+    "trace",
+    "triton_op",
+}
 
 
 ANYONE = "*"  # as a function: any at all
@@ -81,7 +119,9 @@ class Names(NamedTuple):
     counting: frozenset[int]  # whatever other files do
     parameters: tuple[Parameter, ...]
     functions: tuple[Function, ...]
-    decorated: tuple[Function, ...]  # by a name of the package, which is in place of the function's: harmless if it is a function
+    decorated: tuple[
+        Function, ...
+    ]  # by a name of the package, which is in place of the function's: harmless if it is a function
     local_functions: frozenset[int]
     variables: tuple[str, ...]  # of the module: they may hold lambdas
     attribute_keywords: tuple[tuple[str, str], ...]  # an attribute that is called, and a keyword of the call
@@ -106,7 +146,9 @@ class Names(NamedTuple):
             numbers |= self.local_functions
         reads_code = CODE in is_fact or ANY_READ in is_fact
         for function in self.functions:
-            if compiled(function.name) in is_fact or (reads_code and (not function.name or _is_passed(function.name, is_fact))):
+            if compiled(function.name) in is_fact or (
+                reads_code and (not function.name or _is_passed(function.name, is_fact))
+            ):
                 numbers |= function.numbers
         for function in self.decorated:
             if defined(function.name) not in is_fact:
@@ -119,12 +161,18 @@ class Names(NamedTuple):
         name, function = parameter.name, parameter.function
         is_named = keyword(ANYONE, name) in is_fact or text(name) in is_fact
         if not function:
-            return any(keyword(holder, name) in is_fact for holder in (UNKNOWN, *self.variables)) \
-                or (keyword(ANYONE, "**") in is_fact and is_named)
+            return any(keyword(holder, name) in is_fact for holder in (UNKNOWN, *self.variables)) or (
+                keyword(ANYONE, "**") in is_fact and is_named
+            )
         if COMPUTED in is_fact and (is_named or keyword(ANYONE, "**") in is_fact):
             return True
-        return called(function) not in is_fact or _is_passed(function, is_fact) or keyword(function, name) in is_fact \
-            or keyword(function, "**") in is_fact or (bool(parameter.base) and foreign(parameter.base) in is_fact)
+        return (
+            called(function) not in is_fact
+            or _is_passed(function, is_fact)
+            or keyword(function, name) in is_fact
+            or keyword(function, "**") in is_fact
+            or (bool(parameter.base) and foreign(parameter.base) in is_fact)
+        )
 
     def _of_parameter(self, parameter: Parameter) -> Iterator[str]:
         """All facts that `_counts` looks at, beside those that each file asks for."""
@@ -133,7 +181,13 @@ class Names(NamedTuple):
         if not function:
             yield from (keyword(holder, name) for holder in (UNKNOWN, *self.variables))
             return
-        yield from (called(function), passed(function), text(function), keyword(function, name), keyword(function, "**"))
+        yield from (
+            called(function),
+            passed(function),
+            text(function),
+            keyword(function, name),
+            keyword(function, "**"),
+        )
         if parameter.base:
             yield foreign(parameter.base)
 

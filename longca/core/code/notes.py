@@ -1,11 +1,11 @@
-"""Facts about one file's code that say which names of local variables and parameters count, gathered while its text is written."""
+"""Facts about one file's code on which it depends which local names count, gathered while its text is written."""
 
 import ast
 import re
 from pathlib import Path
 
 from longca.core.code import facts
-from longca.core.code.scopes import Function, Imported, Local, Scope, Token, last_name, resolved
+from longca.core.code.scopes import READERS, Function, Imported, Local, Scope, Token, last_name, resolved
 from longca.core.code.source import module_name
 
 BASES_THAT_CALL_NOTHING = {"ABC", "Generic", "NamedTuple", "Protocol", "object"}
@@ -28,9 +28,13 @@ class Notes:
         self._facts = {facts.defined(f"{self._module}.{name}") for name in functions}
         self._reads_attributes = self._composes_names = False
         self._unpacked_into: set[str] = set()  # attributes that are called with "**", and "" for other values
-        self._handed_on: list[tuple[Local, str]] = []  # options of a function, and what they are unpacked into
+        self._handed_on: list[
+            tuple[Local, str]
+        ] = []  # options of a function, and what they are unpacked into
         self.stored: set[str] = set()  # names of attributes that the code sets
-        self.attribute_keywords: set[tuple[str, str]] = set()  # an attribute that is called, and a keyword of the call
+        self.attribute_keywords: set[tuple[str, str]] = (
+            set()
+        )  # an attribute that is called, and a keyword of the call
         self.classes: list[tuple[str, str]] = []  # class of this file, and a base from the package
 
     def facts(self) -> set[str]:
@@ -57,9 +61,13 @@ class Notes:
         """Notes a variable with a type: in a dataclass it becomes a text."""
         self._facts.add(facts.text(name))
 
+    def reader(self) -> None:
+        """Notes that `locals` or its like is a value, which any function may call under another name."""
+        self._facts.add(facts.FRAMES)
+
     def function_of_module(self, origin: str) -> None:
         """Notes a name of another package."""
-        if origin in facts.FRAME_READERS:
+        if origin in facts.FRAME_READERS or origin.removeprefix("builtins.") in READERS:
             self._facts.add(facts.FRAMES)
         elif origin in facts.CODE_READERS:
             self._facts.add(facts.CODE)
@@ -88,7 +96,9 @@ class Notes:
             base = base.value if isinstance(base, ast.Subscript) else base
             origins = resolved(base, scope)
             name = last_name(base)
-            if (origins and all(isinstance(origin, tuple) for origin in origins)) or (not origins and name in self._own_classes):
+            if (origins and all(isinstance(origin, tuple) for origin in origins)) or (
+                not origins and name in self._own_classes
+            ):
                 names = {origin[1] for origin in origins if isinstance(origin, tuple)} or {name}
                 self.classes += [(node.name, each) for each in names]
             elif name in BASES_THAT_CALL_NOTHING and isinstance(base, (ast.Name, ast.Attribute)):
@@ -102,7 +112,7 @@ class Notes:
         return has_bases
 
     def decorators(self, decorators: list[ast.expr], blind: set[str], scope: Scope) -> tuple[list[str], bool]:
-        """Full names of the decorators that are the package's own, and whether others read the code that they decorate."""
+        """Full names of the package's own decorators, and whether others read the code that they decorate."""
         own, foreign = list[str](), False
         for decorator in decorators:
             name = last_name(decorator)
@@ -110,7 +120,12 @@ class Notes:
             origins = resolved(target, scope)
             if origins and all(isinstance(origin, tuple) for origin in origins):
                 own += [".".join(origin) for origin in origins]
-            elif not origins and isinstance(target, ast.Name) and name in self._functions and scope.get(name) is None:
+            elif (
+                not origins
+                and isinstance(target, ast.Name)
+                and name in self._functions
+                and scope.get(name) is None
+            ):
                 own.append(f"{self._module}.{name}")
             elif name not in blind:
                 foreign = True
@@ -166,7 +181,11 @@ class Notes:
                 noted.add(facts.keyword(facts.ANYONE, name))
         if called & COMPUTED_BY and node.args:
             self.computed(node.args[-1 if "getattr" not in called else min(1, len(node.args) - 1)])
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and isinstance(node.func.value, ast.Constant):
+        if (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr == "split"
+            and isinstance(node.func.value, ast.Constant)
+        ):
             noted.update(map(facts.whole_text, TOKEN.findall(str(node.func.value.value))))
         if called == {"setattr"} and len(node.args) > 1:
             self._stored_by(node.args[1])
@@ -174,7 +193,9 @@ class Notes:
         if is_unknown and unpacked:
             into = function.attr if isinstance(function, ast.Attribute) else ""
             self._handed_on += [(options, into) for options in handed_on]
-            if len(handed_on) < sum(not isinstance(value, ast.Dict) and not _is_global(value, scope) for value in unpacked):
+            if len(handed_on) < sum(
+                not isinstance(value, ast.Dict) and not _is_global(value, scope) for value in unpacked
+            ):
                 self._unpacked_into.add(into)
         self._compiler(node, scope)
 
@@ -201,33 +222,50 @@ class Notes:
         if name not in facts.COMPILING:
             return
         origins = resolved(function, scope)
-        if origins and not any(isinstance(origin, tuple) or origin.startswith(facts.SOURCE_COMPILERS) for origin in origins):
+        if origins and not any(
+            isinstance(origin, tuple) or origin.startswith(facts.SOURCE_COMPILERS) for origin in origins
+        ):
             return
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            if all(isinstance(part, (ast.Constant, ast.List, ast.Tuple, ast.expr_context)) for part in ast.walk(argument)):
+            if all(
+                isinstance(part, (ast.Constant, ast.List, ast.Tuple, ast.expr_context))
+                for part in ast.walk(argument)
+            ):
                 continue
             if isinstance(argument, ast.Name) and not isinstance(scope.get(argument.id), Local):
-                names = {origin[1] for origin in resolved(argument, scope) if isinstance(origin, tuple)} | {argument.id}
+                names = {origin[1] for origin in resolved(argument, scope) if isinstance(origin, tuple)} | {
+                    argument.id
+                }
                 self._facts.update(map(facts.compiled, names))
             else:
                 self._facts.add(facts.ANY_READ)
 
 
 def options_of(node: ast.expr, scope: Scope) -> Local | None:
-    """The `options` of `**options` in a function that is itself called with these options: its callers say by which keywords."""
+    """The `options` of `**options` in a function that is called with them: its callers have the keywords."""
     token = scope.get(node.id) if isinstance(node, ast.Name) else None
     return token if isinstance(token, Local) and token.is_options else None
 
 
 def _composes_a_name(node: ast.AST) -> bool:
     """Tells whether an expression may make the name of an attribute from parts."""
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    parts = (
+        node.values
+        if isinstance(node, ast.JoinedStr)
+        else [node.left, node.right]
+        if isinstance(node, ast.BinOp)
+        else []
+    )
     texts = [part.value for part in parts if isinstance(part, ast.Constant)]
     is_number = any(isinstance(part, ast.FormattedValue) and part.format_spec for part in parts)
     if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Mod)):
         return False
     is_whole = isinstance(node, ast.JoinedStr) and len(parts) > 1
-    return (is_whole or bool(texts)) and not is_number and all(isinstance(text, str) and WORD.fullmatch(text) for text in texts)
+    return (
+        (is_whole or bool(texts))
+        and not is_number
+        and all(isinstance(text, str) and WORD.fullmatch(text) for text in texts)
+    )
 
 
 def _is_global(node: ast.expr, scope: Scope) -> bool:

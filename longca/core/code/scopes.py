@@ -1,6 +1,7 @@
 """Names that a scope of Python binds, and what stands for each of them in a digest.
 
-A name that a function binds is written as a number, so a consistent renaming changes nothing. Names of modules and classes stay.
+A name that a function binds is written as a number, so a consistent renaming changes nothing. Names of
+modules and classes stay.
 """
 
 import ast
@@ -22,11 +23,14 @@ RARE = re.compile(rb"\b(?:locals|eval|exec|vars|dir|builtins|__builtins__)\b")
 TYPE_PARAMETERS = re.compile(rb"^[ \t]*(?:async[ \t]+)?(?:def|class|type)[ \t]+\w+[ \t]*\[", re.MULTILINE)
 SCOPE_READERS = {"locals", "eval", "exec"}  # a function that names one keeps the names in it
 VALUE_READERS = {"vars", "dir"}  # as these do, without an argument
+READERS = SCOPE_READERS | VALUE_READERS
 IN_TARGETS = {ast.Tuple, ast.List, ast.Starred}
 TARGETS = {ast.Name, *IN_TARGETS}  # expressions that may be a statement's targets
 NO_EXPRESSIONS = (ast.stmt, ast.ExceptHandler, ast.match_case, ast.pattern, ast.withitem)
 Origin = tuple[str, str]  # module of the package, name in it: "" where the module itself is meant
-Origins = list[str | Origin]  # all that a name is imported as: a full name outside the package, or an origin inside
+Origins = list[
+    str | Origin
+]  # all that a name is imported as: a full name outside the package, or an origin inside
 
 
 @dataclass(eq=False)
@@ -87,16 +91,25 @@ class Scopes:
 
     def __init__(self, tree: ast.Module, source: bytes, path: Path) -> None:
         self._path = path
-        self._lines_with_walrus = [number for number, line in enumerate(source.splitlines(), 1) if b":=" in line] if b":=" in source else []
+        self._lines_with_walrus = (
+            [number for number, line in enumerate(source.splitlines(), 1) if b":=" in line]
+            if b":=" in source
+            else []
+        )
         self.top = self.bound(tree.body)
-        declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names} \
-            if b"global " in source and GLOBAL.search(source) else set()
+        declared = (
+            {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+            if b"global " in source and GLOBAL.search(source)
+            else set()
+        )
         kept = self.top.stored | self.top.functions | self.top.classes | declared
         self.module = Scope()
         for name, origins in self.top.imports.items():
             self.module[name] = Imported(origins, name if name in kept else "")
 
-    def of_function(self, outer: Scope, arguments: ast.arguments | None, body: Sequence[ast.AST], named: bool) -> Scope:
+    def of_function(
+        self, outer: Scope, arguments: ast.arguments | None, body: Sequence[ast.AST], named: bool
+    ) -> Scope:
         """The scope of a function, a lambda or a comprehension; with `named` its names stand for themselves.
 
         Args:
@@ -118,8 +131,12 @@ class Scopes:
             elif named:
                 scope[name] = Imported(origins, name) if origins else None
             else:
-                scope[name] = Local(name, origins=origins, is_function=name in bound.functions,
-                                    is_options=name == options and name not in bound.stored)
+                scope[name] = Local(
+                    name,
+                    origins=origins,
+                    is_function=name in bound.functions,
+                    is_options=name == options and name not in bound.stored,
+                )
         for name, is_global in bound.elsewhere.items():
             if is_global:
                 scope[name] = self.module.get(name)
@@ -130,7 +147,9 @@ class Scopes:
         bound, scope = self.bound(body), Scope(outer)
         scope.inside, scope.named = outer.inside, named
         for name in bound.stored | bound.functions | bound.classes | bound.imports.keys():
-            scope[name] = OfClass(name, Imported(bound.imports[name]) if name in bound.imports else self.module.get(name))
+            scope[name] = OfClass(
+                name, Imported(bound.imports[name]) if name in bound.imports else self.module.get(name)
+            )
         for name, is_global in bound.elsewhere.items():
             scope[name] = self.module.get(name) if is_global else outer.get(name)
         return scope
@@ -186,10 +205,12 @@ class Scopes:
 
     def _has_walrus(self, node: ast.AST) -> bool:
         first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or sys.maxsize
-        return bisect.bisect_left(self._lines_with_walrus, first) < bisect.bisect_right(self._lines_with_walrus, last)
+        return bisect.bisect_left(self._lines_with_walrus, first) < bisect.bisect_right(
+            self._lines_with_walrus, last
+        )
 
     def _assigned_in(self, node: ast.AST | None, around: ast.AST, bound: Bound) -> None:
-        """Adds the names that an expression binds by `:=`, in its comprehensions too, but not in its lambdas."""
+        """Adds the names that an expression binds by `:=`: in its comprehensions too, not in its lambdas."""
         if node is None or not self._lines_with_walrus or not self._has_walrus(around):
             return
         waiting = [node]
@@ -199,7 +220,9 @@ class Scopes:
             if not isinstance(inner, ast.Lambda):
                 waiting += children(inner)
             else:
-                waiting += [part for part in (*inner.args.defaults, *inner.args.kw_defaults) if part is not None]
+                waiting += [
+                    part for part in (*inner.args.defaults, *inner.args.kw_defaults) if part is not None
+                ]
 
 
 def imports_of(node: ast.Import | ast.ImportFrom, path: Path) -> Iterator[tuple[str, str | Origin]]:
@@ -213,7 +236,10 @@ def imports_of(node: ast.Import | ast.ImportFrom, path: Path) -> Iterator[tuple[
         module = absolute("." * node.level + (node.module or ""), path)
         is_inside = module.partition(".")[0] == PACKAGE
         for alias in node.names:
-            yield alias.asname or alias.name, inside(module, alias.name) if is_inside else f"{module}.{alias.name}"
+            yield (
+                alias.asname or alias.name,
+                inside(module, alias.name) if is_inside else f"{module}.{alias.name}",
+            )
 
 
 def inside(module: str, name: str) -> Origin:
@@ -223,7 +249,13 @@ def inside(module: str, name: str) -> Origin:
 
 def parameters_of(arguments: ast.arguments) -> list[str]:
     """The names of all parameters."""
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    named = [
+        *arguments.posonlyargs,
+        *arguments.args,
+        *arguments.kwonlyargs,
+        arguments.vararg,
+        arguments.kwarg,
+    ]
     return [argument.arg for argument in named if argument is not None]
 
 
@@ -231,10 +263,8 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes right below a node, in their order."""
     for name in node._fields:
         value = getattr(node, name, None)
-        if value.__class__ is list:
-            for each in value:
-                if isinstance(each, ast.AST):
-                    yield each
+        if isinstance(value, list):
+            yield from (each for each in value if isinstance(each, ast.AST))
         elif isinstance(value, ast.AST):
             yield value
 
@@ -245,14 +275,14 @@ def is_typing_only(node: ast.AST) -> bool:
 
 
 def last_name(node: ast.expr) -> str:
-    """"cache" of `@cache`, `@functools.cache` and `@functools.cache()`."""
+    """ "cache" of `@cache`, `@functools.cache` and `@functools.cache()`."""
     if isinstance(node, ast.Call):
         return last_name(node.func)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def resolved(node: ast.expr, scope: Scope) -> Origins:
-    """All that a name, or an attribute of a module, is imported as; none where it was not imported, or also bound in another way."""
+    """All that a name, or an attribute of a module, is imported as; none where it is also bound in another way."""
     if isinstance(node, ast.Name):
         token = scope.get(node.id)
         return token.origins if isinstance(token, Imported) and not token.kept else []
@@ -272,14 +302,19 @@ def _member(origin: str | Origin, name: str) -> str | Origin | None:
 
 def has_rarities(source: bytes) -> bool:
     """Tells whether `keeps_names` may be true of something in a file."""
-    return (any(rare in source for rare in RARE_TEXTS) and RARE.search(source) is not None) \
-        or (sys.version_info >= (3, 12) and TYPE_PARAMETERS.search(source) is not None)
+    return (any(rare in source for rare in RARE_TEXTS) and RARE.search(source) is not None) or (
+        sys.version_info >= (3, 12) and TYPE_PARAMETERS.search(source) is not None
+    )
 
 
 def keeps_names(node: ast.AST) -> bool:
-    """Tells whether something in a function reads its names as texts, or it has names that only Python ≥ 3.12 knows."""
+    """Tells whether something in a function reads its names as texts, or it has type parameters."""
     parts = list(ast.walk(node))
-    with_value = {id(part.func) for part in parts if isinstance(part, ast.Call) and part.args}  # `vars(x)` reads x
+    with_value = {
+        id(part.func) for part in parts if isinstance(part, ast.Call) and part.args
+    }  # `vars(x)` reads x
     names = [part for part in parts if isinstance(part, ast.Name)]
-    return any(name.id in SCOPE_READERS or (name.id in VALUE_READERS and id(name) not in with_value) for name in names) \
-        or any(getattr(part, "type_params", None) for part in parts)
+    return any(
+        name.id in SCOPE_READERS or (name.id in VALUE_READERS and id(name) not in with_value)
+        for name in names
+    ) or any(getattr(part, "type_params", None) for part in parts)

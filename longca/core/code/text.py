@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from longca.core.code import facts
-from longca.core.code.facts import Names, Parameter
+from longca.core.code.facts import Names
 from longca.core.code.notes import Notes, options_of
+from longca.core.code.numbers import Numbers
 from longca.core.code.scopes import (
+    READERS,
     Comprehension,
     Function,
     Imported,
@@ -27,10 +28,30 @@ from longca.core.code.scopes import (
     resolved,
 )
 
-BLIND_DECORATORS = {"abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "final", "lru_cache", "override",
-                    "property", "staticmethod", "wraps"}  # these read neither annotations nor names
+BLIND_DECORATORS = {
+    "abstractmethod",
+    "cache",
+    "cached_property",
+    "classmethod",
+    "contextmanager",
+    "final",
+    "lru_cache",
+    "override",
+    "property",
+    "staticmethod",
+    "wraps",
+}  # these read neither annotations nor names
 BLIND_CLASS_DECORATORS = {"dataclass", "final", "runtime_checkable", "total_ordering"}
-WITH_NAMES = {ast.AnnAssign, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.MatchClass, ast.Global, ast.Nonlocal}
+WITH_NAMES = {
+    ast.AnnAssign,
+    ast.ExceptHandler,
+    ast.MatchAs,
+    ast.MatchStar,
+    ast.MatchMapping,
+    ast.MatchClass,
+    ast.Global,
+    ast.Nonlocal,
+}
 NOTED = {ast.JoinedStr, ast.BinOp, ast.Subscript}
 NOT_WRITTEN = {"ctx", "kind", "type_comment", "type_ignores"}
 
@@ -42,21 +63,21 @@ class Text:
         tree = ast.parse(source)
         self._path, self._out = path, list[str]()
         self._references: dict[Origin, int] = {}
-        self._names: list[str] = []
-        self._counting: set[int] = set()
-        self._parameters: list[Parameter] = []
-        self._functions: list[facts.Function] = []
-        self._decorated: list[facts.Function] = []
-        self._local_parameters: list[tuple[Local, str, int]] = []  # the function, its parameter
-        self._local_functions: list[tuple[Local, frozenset[int]]] = []
-        self._first, self._outer = 0, set[int]()  # of the function at hand: its first number, and the numbers below it that it names
+        self._numbers = Numbers()
         self._class = ""  # at hand, if it has bases
         self._is_read = False  # names in annotations count where annotations do
         rare = list(ast.walk(tree)) if has_rarities(source) else []
-        self._all_named = any((isinstance(node, ast.Import) and any(alias.name == "builtins" for alias in node.names))
-                              or (isinstance(node, ast.ImportFrom) and node.module == "builtins")
-                              or (isinstance(node, ast.Name) and node.id == "__builtins__") for node in rare)
-        self._keep_names = {id(node) for node in rare if isinstance(node, (*Function, ast.Lambda, *Comprehension)) and keeps_names(node)}
+        self._all_named = any(
+            (isinstance(node, ast.Import) and any(alias.name == "builtins" for alias in node.names))
+            or (isinstance(node, ast.ImportFrom) and node.module == "builtins")
+            or (isinstance(node, ast.Name) and node.id == "__builtins__")
+            for node in rare
+        )
+        self._keep_names = {
+            id(node)
+            for node in rare
+            if isinstance(node, (*Function, ast.Lambda, *Comprehension)) and keeps_names(node)
+        }
         self._scopes = Scopes(tree, source, path)
         top, self._module = self._scopes.top, self._scopes.module
         functions = top.functions - top.stored - top.classes - top.imports.keys()
@@ -76,7 +97,9 @@ class Text:
     @property
     def exports(self) -> dict[str, Origin]:
         """Names that the module imports from the package."""
-        imported = {name: token.origins[0] for name, token in self._module.items() if isinstance(token, Imported)}
+        imported = {
+            name: token.origins[0] for name, token in self._module.items() if isinstance(token, Imported)
+        }
         return {name: origin for name, origin in imported.items() if isinstance(origin, tuple)}
 
     @property
@@ -87,12 +110,8 @@ class Text:
     @property
     def names(self) -> Names:
         """The names that the text has as numbers."""
-        counting = {*self._counting, *(number for function, name, number in self._local_parameters
-                                       if function.is_passed or not function.keywords or function.keywords & {name, "**"})}
-        passed = (facts.Function("", numbers) for function, numbers in self._local_functions if function.is_passed)
-        return Names(tuple(self._names), frozenset(counting), tuple(self._parameters), (*self._functions, *passed), tuple(self._decorated),
-                     frozenset(function.number for function, _ in self._local_functions), tuple(self._scopes.top.stored),
-                     tuple(self._notes.attribute_keywords), tuple(self._notes.classes))
+        notes = self._notes
+        return self._numbers.names(self._scopes.top.stored, notes.attribute_keywords, notes.classes)
 
     def _body(self, body: Iterable[ast.stmt], scope: Scope, typed: bool) -> None:
         for statement in body:
@@ -101,7 +120,11 @@ class Text:
     def _statement(self, node: ast.stmt, scope: Scope, typed: bool) -> None:
         """Writes a statement; nothing where it only imports, comments, or serves the type checker."""
         if isinstance(node, ast.ImportFrom):
-            self._out += [f"(* {self._origins_text([origin])}\n" for name, origin in imports_of(node, self._path) if name == "*"]
+            self._out += [
+                f"(* {self._origins_text([origin])}\n"
+                for name, origin in imports_of(node, self._path)
+                if name == "*"
+            ]
         elif isinstance(node, (ast.Import, ast.Pass)) or _is_text(node) or _is_overload(node):
             return
         elif isinstance(node, ast.If) and is_typing_only(node):
@@ -128,7 +151,7 @@ class Text:
         self._written_name(node.name, scope)
         self._value(node.decorator_list, scope, typed)
         self._value(getattr(node, "type_params", []), scope, typed)
-        before = self._begin()
+        before = self._numbers.begin()
         named = scope.named or foreign or id(node) in self._keep_names
         inner = self._scopes.of_function(scope.inside, node.args, node.body, named)
         self._arguments(node.args, scope, inner, typed)
@@ -136,55 +159,36 @@ class Text:
             self._annotation(node.returns, scope)
         self._body(node.body, inner, typed)
         self._out.append(")\n")
-        numbers = self._end(before)
-        self._decorated += [facts.Function(name, numbers) for name in own]
+        numbers = self._numbers.end(before)
+        self._numbers.decorated(own, numbers)
+        self._numbers.function(node, token, inner, numbers, self._class)
         if own:
             self._notes.passed(node.name, token)
-        parameters = [] if named else [(name, inner[name]) for name in _given_by_name(node.args)]
-        for name, parameter in parameters:
-            assert isinstance(parameter, Local)
-            if name.startswith("__") or (node.name.startswith("__") and node.name.endswith("__")):
-                self._counting.add(parameter.number)
-            elif isinstance(token, Local):
-                self._local_parameters.append((token, name, parameter.number))
-            else:
-                base = self._class if isinstance(token, OfClass) else ""
-                self._parameters.append(Parameter(parameter.number, name, node.name, base))
-        if isinstance(token, Local):
-            self._local_functions.append((token, numbers))
-        else:
-            self._functions.append(facts.Function(node.name, numbers))
 
     def _class_body(self, node: ast.ClassDef, scope: Scope) -> None:
         own, foreign = self._notes.decorators(node.decorator_list, BLIND_CLASS_DECORATORS, scope)
         self._out.append(f"(ClassDef ${node.name}")
         if isinstance(scope.get(node.name), Local):
             self._written_name(node.name, scope)
-        self._value([node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", [])], scope, True)
+        self._value(
+            [node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", [])], scope, True
+        )
         self._notes.class_of(node, own)
         has_bases = self._notes.bases(node, scope)
-        before, around = self._begin(), self._class
+        before, around = self._numbers.begin(), self._class
         self._class = node.name if has_bases else ""
         inner = self._scopes.of_class(scope, node.body, scope.named or foreign)
         for name, token in inner.items():
-            if isinstance(token, OfClass) and isinstance(token.outer, Imported) and token.outer is not self._module.get(name):
+            if (
+                isinstance(token, OfClass)
+                and isinstance(token.outer, Imported)
+                and token.outer is not self._module.get(name)
+            ):
                 self._out.append(f"(import ${name} {self._origins_text(token.outer.origins)})")
         self._body(node.body, inner, True)
         self._out.append(")\n")
         self._class = around
-        numbers = self._end(before)
-        self._decorated += [facts.Function(name, numbers) for name in own]
-
-    def _begin(self) -> tuple[int, set[int]]:
-        before = self._first, self._outer
-        self._first, self._outer = len(self._names), set()
-        return before
-
-    def _end(self, before: tuple[int, set[int]]) -> frozenset[int]:
-        """The numbers of all names in the text since `_begin`."""
-        numbers = frozenset((*range(self._first, len(self._names)), *self._outer))
-        self._first, self._outer = before[0], before[1] | {number for number in self._outer if number < before[0]}
-        return numbers
+        self._numbers.decorated(own, self._numbers.end(before))
 
     def _arguments(self, node: ast.arguments, outer: Scope, inner: Scope, typed: bool) -> None:
         for field in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg"):
@@ -284,6 +288,8 @@ class Text:
             self._out.append(f" .{name}")
             token = token.outer
         if token is None:
+            if is_value and name in READERS:
+                self._notes.reader()
             self._out.append(f" ${name}")
         elif isinstance(token, Local):
             self._local(token, scope)
@@ -291,17 +297,13 @@ class Text:
             self._out.append(f" {self._origins_text(token.origins)}{f'${token.kept}' if token.kept else ''}")
 
     def _local(self, token: Local, scope: Scope) -> None:
-        if token.number < 0:
-            token.number = len(self._names)
-            self._names.append(token.name)
-        elif token.number < self._first:
-            self._outer.add(token.number)
+        number = self._numbers.of(token)
         if scope.named or self._is_read:
-            self._counting.add(token.number)
-        self._out.append(f" %{token.number}{self._origins_text(token.origins) if token.origins else ''}")
+            self._numbers.counting.add(number)
+        self._out.append(f" %{number}{self._origins_text(token.origins) if token.origins else ''}")
 
     def _origins_text(self, origins: Origins) -> str:
-        """Names as they were imported: in full from elsewhere, by a number from another file of the package."""
+        """Names as they were imported: in full from elsewhere, by a number from the package's other files."""
         texts = []
         for origin in origins:
             if isinstance(origin, str):
@@ -321,7 +323,9 @@ class Text:
             self._out.append(f" {self._origins_text(origins)}")
             return
         if node.attr[:1] == "_" or node.attr[2:3] == "_":
-            of_type = (isinstance(node.value, ast.Call) and last_name(node.value.func) == "type") or last_name(node.value) == "__class__"
+            of_type = (
+                isinstance(node.value, ast.Call) and last_name(node.value.func) == "type"
+            ) or last_name(node.value) == "__class__"
             if not of_type:
                 self._notes.attribute(node.attr)
         self._out.append("(.")
@@ -348,17 +352,14 @@ class Text:
         self._out.append(")")
 
     def _lambda(self, node: ast.Lambda, scope: Scope, typed: bool) -> None:
-        before = self._begin()
+        before = self._numbers.begin()
         named = scope.named or id(node) in self._keep_names
         inner = self._scopes.of_function(scope.inside, node.args, [node.body], named)
         self._out.append("(Lambda")
         self._arguments(node.args, scope, inner, False)
         self._node(node.body, inner, typed)
         self._out.append(")")
-        self._functions.append(facts.Function("", self._end(before)))
-        for name in _given_by_name(node.args):
-            if isinstance(token := inner[name], Local):
-                self._parameters.append(Parameter(token.number, name, "", ""))
+        self._numbers.of_lambda(node, inner, self._numbers.end(before))
 
     def _comprehension(self, node: Any, scope: Scope, typed: bool) -> None:
         targets = [generator.target for generator in node.generators]
@@ -379,14 +380,15 @@ def _written_fields(kind: type[ast.AST]) -> tuple[str, ...]:
     return tuple(field for field in kind._fields if field not in NOT_WRITTEN)
 
 
-def _given_by_name(arguments: ast.arguments) -> list[str]:
-    """Parameters that calls can give by their names."""
-    return [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
-
-
 def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _is_overload(node: ast.stmt) -> bool:
-    return isinstance(node, Function) and any(last_name(decorator) == "overload" for decorator in node.decorator_list)
+    return isinstance(node, Function) and any(
+        last_name(decorator) == "overload" for decorator in node.decorator_list
+    )
