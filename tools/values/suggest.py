@@ -10,7 +10,7 @@ from tools.pages import ROOT
 from tools.values.check import pages
 from tools.values.statements import Statements, ValueProblem, unaccounted
 
-_BEFORE = re.compile(r"(?:\S+\s+){0,4}\S*$")  # words on each side of a number
+_BEFORE = re.compile(r"(?:\S+\s+){0,4}\S*\Z")  # words on each side of a number
 _AFTER = re.compile(r"\S*(?:\s+\S+){0,4}")
 
 
