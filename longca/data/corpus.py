@@ -14,7 +14,7 @@ from longca.core.plugin import Plugin
 from longca.core.reading import CORPUS, JsonError, read_file, read_json
 from longca.core.schema import Frozen, parse
 
-MOST = 1 << 40  # tokens of a document, and documents of a bin: far beyond any, so that sums stay inside int64
+MOST = 1 << 40  # tokens of a document, and documents of a bin: beyond realistic values, and small enough for sums in int64
 
 
 class Bin(NamedTuple):
@@ -34,10 +34,10 @@ class Weight(NamedTuple):
 
 
 class LongDocuments(Frozen):
-    """Documents of `lo` to `hi` tokens, each length as likely, that take a share of every sequence."""
+    """Documents of `lo` to `hi` tokens, uniformly distributed, that fill a share of every sequence."""
 
     share: float = Field(gt=0, lt=1)
-    """of the tokens; the bins have the rest"""
+    """share of the tokens; documents of the bins fill the rest"""
     lo: int = Field(ge=1, le=MOST)
     hi: int = Field(ge=1, le=MOST)
 
@@ -52,15 +52,15 @@ class CorpusFile(Frozen):
     """where the numbers come from"""
     licence: str = ""
     unit: Literal["tokens", "bytes"] = "tokens"
-    """what a length counts; a byte is taken for a token"""
+    """unit of lengths; each byte counts as a token"""
     notes: tuple[str, ...] = ()
-    """what a reader must know about the numbers"""
+    """important notes on the numbers"""
     bins: tuple[Bin, ...]
     """documents per length, ascending and disjoint"""
     histogram: tuple[Weight, ...] = ()
-    """the form the paper's own sampler used; needed for `paper_compat` only"""
+    """the histogram of the paper's own sampler; needed only for `paper_compat`"""
     long_documents: LongDocuments | None = None
-    """documents beside those of the bins, which alone the statistics of a corpus are of"""
+    """additional documents, which are not part of the corpus statistics"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -81,21 +81,21 @@ class CorpusFile(Frozen):
         return self
 
     def to_json(self) -> str:
-        """The file's text: one bin a line, so that a difference reads well."""
+        """The text of the file: one bin per line, for readable diffs."""
         fields = self.model_dump(mode="json", exclude_defaults=True)
         lines = [f" {json.dumps(key)}: {_rows(value)}" for key, value in fields.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 class Corpus(Plugin):
-    """A distribution of document lengths: counts per bin, lengths alike within a bin."""
+    """A distribution of document lengths: counts per bin, uniform within a bin."""
 
     def __init__(self, content: CorpusFile, name: str = "", path: Path = Path()) -> None:
         self.content, self.name, self.path, self.label = content, name, path, content.label
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """The corpus in a JSON file. Raises UserError, which names the file, if it does not hold one."""
+        """The corpus in a JSON file. Raises UserError with the file's name if the file is invalid."""
         try:
             data = read_json(read_file(path, CORPUS))
         except OSError as error:
@@ -131,14 +131,16 @@ class Corpus(Plugin):
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that name the numbers: equal bins, histogram and long documents, equal digest."""
+        """16 hexadecimal digits over the numbers: equal bins, histogram and long documents have equal
+        digests."""
         content = self.content
         more = [] if content.long_documents is None else [content.long_documents.model_dump()]
         numbers = json.dumps([content.bins, content.histogram, *more], separators=(",", ":"))
         return hashlib.sha256(numbers.encode()).hexdigest()[:16]
 
     def parts(self, seqlen: int) -> list[tuple[Self, int]]:
-        """(corpus, tokens) of each part of a sequence, none of 0 tokens; one part, where the corpus has no long documents."""
+        """(corpus, tokens) of each non-empty part of a sequence; one part if the corpus has no long
+        documents."""
         added = self.content.long_documents
         if added is None:
             return [(self, seqlen)]

@@ -17,15 +17,15 @@ JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".
 KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
 BLANK_LINE = "\n\n"
 CHUNK_CHARS = 1 << 20
-SURE_BYTES = 4 << 20  # up to so much, a packed file may hold anything
+SURE_BYTES = 4 << 20  # up to this size, no limit on the compression ratio
 MOST_FIELDS = 50  # named in a message
 Opened = gzip.GzipFile | io.BufferedReader
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """The files that paths, folders and globs name, each once, in sorted order for each pattern.
+    """The files of paths, folders and globs, each once, sorted within each pattern.
 
-    Of a folder all files of known kinds are taken, with those in folders below; hidden ones are left out.
+    A folder stands for all its files of known kinds, with sub-folders and without hidden files.
 
     Raises:
         UserError: a pattern matches nothing, or names a file of unknown kind.
@@ -46,19 +46,19 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
 
 
 def is_text(path: Path) -> bool:
-    """True for a file of plain text, which a separator divides into documents."""
+    """True for a plain text file, which a separator splits into documents."""
     return _kind(path) not in (*JSON_LINES, *PARQUET)
 
 
 def read_documents(path: Path, *, field: str = "text", separator: str | None = None) -> Iterator[str]:
-    """The texts in a file, empty ones too, without holding more than one of them (or 1 MiB) in memory.
+    """The texts in a file, including empty ones, with at most one of them (or 1 MiB) in memory.
 
     Args:
-        field: of JSON lines and column of Parquet that holds the text; null is an empty text.
-        separator: what stands between documents in a text file, "" for blank lines; None for a document a file.
+        field: field of JSON lines, or column of Parquet, with the text; null is an empty text.
+        separator: text between documents in a text file, "" for blank lines; None for one document per file.
 
     Raises:
-        UserError: the file cannot be read, decoded or parsed, has no such field, or is beyond a limit.
+        UserError: the file cannot be read, decoded or parsed, lacks the field, or exceeds a limit.
     """
     kind = _kind(path)
     try:
@@ -126,14 +126,15 @@ def _too_long(path: Path) -> UserError:
 
 
 class _Unpacked:
-    """A count of what was unpacked of a packed file: a small file may hold more than anybody can read."""
+    """A counter of decompressed bytes: a small compressed file may expand without bound."""
 
     def __init__(self, path: Path, file: Opened) -> None:
         self._path, self._num_bytes = path, 0
         self._packed: Any = file.fileobj if isinstance(file, gzip.GzipFile) else None
 
     def add(self, num_bytes: int) -> None:
-        """Count bytes, or characters. Raises UserError where they are far more than what was read of the packed file."""
+        """Count bytes or characters. Raises UserError if they far exceed the bytes read from the compressed
+        file."""
         self._num_bytes += num_bytes
         if self._packed is None or self._num_bytes < SURE_BYTES:
             return
@@ -154,7 +155,7 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
         texts = [column] if pyarrow.types.is_string(schema.field(column).type) else []
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(batch_size=256, columns=[column]):
-                for value in batch.column(0):  # one after another: the same text may stand in all rows
+                for value in batch.column(0):  # one by one: all rows may share the same text
                     yield _text(value.as_py(), str(path), column)
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' is not a sound Parquet file", why=" ".join(str(error).split())) from error

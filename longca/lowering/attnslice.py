@@ -1,4 +1,4 @@
-"""Attention slices: rectangles of four types, the form of flexible attention kernels (MagiAttention's FFA)."""
+"""Attention slices: rectangles of four types, the format of MagiAttention's FFA."""
 
 import numpy as np
 
@@ -8,10 +8,11 @@ from longca.masks.mask import Mask
 
 
 def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:
-    """Every band as at most three slices: rows where the end moves, rows where both bounds or none move, rows where the start moves.
+    """The slices of all bands, at most three for each: rows where the end moves, rows where both bounds or
+    none move, rows where the start moves.
 
     Raises:
-        ValueError: head groups differ, and no `group` is given; or there is no such group.
+        ValueError: head groups differ and `group` is missing, or there is no such group.
     """
     if group is not None and (not isinstance(group, (int, np.integer)) or group not in range(mask.num_groups)):
         raise ValueError(f"there is no head group {group!r}: " + ("all heads are one group, 0" if mask.num_groups == 1 else

@@ -1,4 +1,4 @@
-"""Block index lists, as block-sparse kernels take them."""
+"""Block index lists, the format of block-sparse kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class BlockIndexLists:
 
 
 def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool = True) -> BlockIndexLists:
-    """The lists of a block grid. They are made on the device: 128K tokens in 64-blocks are 268 million pairs of blocks for 64 head groups.
+    """The lists of a block grid. They are built on the device: 128K tokens in 64-blocks are 268 million pairs
+    of blocks for 64 head groups.
 
     Args:
         of_keys: if False, the two lists of k-blocks are empty (N = 0); a forward pass does not need them.
@@ -45,7 +46,7 @@ def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool
 
 
 def block_map(mask: Mask) -> BlockMap:
-    """The blocks of a block grid with their sizes. Raises ValueError for any other mask."""
+    """The blocks of a block grid, with their sizes. Raises ValueError for other masks."""
     if mask.grid is None:
         raise ValueError("the mask is not made of blocks")
     sizes_q, sizes_k = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (mask.grid.q_bounds, mask.grid.k_bounds))

@@ -1,4 +1,4 @@
-"""The dense mask, as SDPA and the naive kernel take it."""
+"""The dense mask, the format of SDPA and the naive kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _CHUNK_ELEMENTS = 1 << 26  # limits the memory of temporaries
 
 
 def dense_mask(mask: Mask, device: torch.device | str) -> torch.Tensor:
-    """The mask as bool (Sq, Sk), or (G, Sq, Sk) if head groups differ; True is visible. It is made on the device from intervals."""
+    """The mask as bool (Sq, Sk), or (G, Sq, Sk) if head groups differ; True is visible. It is built on the
+    device from intervals."""
     import torch
 
     out = torch.zeros(mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=usable_device(device))

@@ -1,4 +1,4 @@
-"""The column form of FlashMask: for each key, the queries that do not see it."""
+"""FlashMask's column format: for each key, the queries that do not see it."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from longca.masks.mask import Mask
 
 
 def flashmask_columns(mask: Mask) -> FlashMaskColumns:
-    """The form with the fewest columns that can express the mask.
+    """The format with the fewest columns that can express the mask.
 
     Raises:
-        ValueError: some key is hidden from more runs of queries than the form can express.
+        ValueError: some key is hidden from more runs of queries than the format can express.
     """
     seen = [col_intervals(mask, group) for group in range(mask.num_groups)]
     key = np.arange(mask.seqlen_k, dtype=np.int32)
@@ -23,7 +23,7 @@ def flashmask_columns(mask: Mask) -> FlashMaskColumns:
             to_the_end = (columns[..., 1] == mask.seqlen_q).all()
             return FlashMaskColumns(True, columns[..., :1] if to_the_end else columns)
     if all(table.shape[1] <= 2 for table in seen):
-        columns = np.stack(seen)[..., ::-1]  # hidden from the end of its only run on, and before its start
+        columns = np.stack(seen)[..., ::-1]  # hidden after the end of its only run, and before its start
         return FlashMaskColumns(False, np.ascontiguousarray(columns))
     hidden = [_gaps(table, np.zeros_like(key), mask.seqlen_q) for table in seen]
     most = max(gaps.shape[1] for gaps in hidden) // 2

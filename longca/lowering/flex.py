@@ -1,4 +1,4 @@
-"""FlexAttention's forms of a mask: the element test and the BlockMask, both derived directly from bands."""
+"""FlexAttention's mask formats: the element test and the BlockMask, both derived directly from bands."""
 
 from __future__ import annotations
 
@@ -61,9 +61,11 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
 
 
 def _lists(groups: list[Runs], num_across: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The (counts, index), int32 (G, lines) and (G, lines, num_across), unused slots 0. Only runs are copied to the device.
+    """The (counts, index), int32 (G, lines) and (G, lines, num_across), unused slots 0. Only runs are copied
+    to the device.
 
-    Along a line the index grows by one from slot to slot, except at the start of a run. The index is the cumulative sum of such steps.
+    Along a line the index increases by one from slot to slot, except at the start of a run, so the index is
+    the cumulative sum of these steps.
     """
     import torch
 
@@ -81,7 +83,7 @@ def _lists(groups: list[Runs], num_across: int, device: torch.device | str) -> t
 
 
 def _steps(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """For each run, the slot of its line where it begins, and the step from the index before it to its first index."""
+    """For each run, its first slot in its line, and the step from the preceding index to its first index."""
     start, end = runs.bounds[:, 0], runs.bounds[:, 1]
     upto = np.concatenate([[0], np.cumsum(end - start, dtype=np.int64)])
     slot = upto[:-1] - upto[runs.offsets[runs.lines]]

@@ -28,7 +28,8 @@ def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
 
 
 def interval_table(mask: Mask) -> np.ndarray:
-    """`row_intervals` of all head groups, with the same bound of successive rows contiguous in memory: int32 (G, 2n, Sq)."""
+    """`row_intervals` of all head groups, transposed so that equal bounds of successive rows are contiguous:
+    int32 (G, 2n, Sq)."""
     tables = [row_intervals(mask, group) for group in range(mask.num_groups)]
     out = np.full((len(tables), max(table.shape[1] for table in tables), mask.seqlen_q), mask.seqlen_k, dtype=np.int32)
     for group, table in enumerate(tables):
@@ -56,9 +57,10 @@ def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
 def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
     """Intervals of bands. The rows are split into stretches; in a stretch each bound is fixed or moves by one column a row.
 
-    In a stretch disjoint bands keep their order, and two of them touch either in all of its rows or in none. Proof: if a moving bound
-    touches a fixed one in a single row, the bands would overlap in the row before or after it, unless something changes there. Such a
-    row is the first or last of a band, or a bound starts or stops moving in it; each of these rows is a stretch of its own.
+    Within a stretch disjoint bands keep their order, and two of them are adjacent either in all rows or in
+    none. Proof: if a moving bound touched a fixed one in a single row, the bands would overlap in the row
+    before or after it, unless a bound changes there. Such a row is the first or last of a band, or a bound
+    starts or stops moving in it; each of these rows is a separate stretch.
     """
     q0, q1, k0, k1, lo, hi = bands.T
     turns = np.stack([q0, q1 - 1, np.clip(k0 - lo, q0, q1 - 1), np.clip(k1 - hi - 1, q0, q1 - 1)])
@@ -98,7 +100,8 @@ def _of_blocks(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
 
 
 def _leading(table: np.ndarray, seqlen_k: int) -> np.ndarray:
-    """F0, F1, F2 … of each row: the interval that starts at key 0 is first, without its start. If there is none, F0 is 0."""
+    """F0, F1, F2 … of each row: the interval that starts at key 0 comes first, without its start. Without
+    such an interval, F0 is 0."""
     leads = table[:, :1] == 0
     shifted = np.pad(table[:, 2:], ((0, 0), (0, 2)), constant_values=seqlen_k)
     others = np.where(leads, shifted, table)

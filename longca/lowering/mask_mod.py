@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
     MaskMod: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_FEW_BANDS = 3  # up to this number bands are tested by arithmetic; for more, a table of row intervals is used
-_PADDING = 1024  # tables reach to a multiple of this, so that the indices of a padded block stay inside them
+_FEW_BANDS = 3  # up to this number, bands are tested by arithmetic; above, by a table of row intervals
+_PADDING = 1024  # tables are padded to a multiple of this, so that indices of a padded block stay inside
 
 
 def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True) -> MaskMod:
-    """A closure for `flex_attention`, compiled or not. The tables that it captures are on the device.
+    """A closure for `flex_attention`, compiled or not. Its captured tables are on the device.
 
-    Its answer for queries >= Sq and keys >= Sk is not defined, but up to the next multiple of 1024 it reads nothing out of bounds.
+    Its result for queries >= Sq and keys >= Sk is undefined, but up to the next multiple of 1024 it reads
+    nothing out of bounds.
 
     Args:
         num_q_heads: query heads of the attention call; used if head groups differ.
@@ -80,7 +81,7 @@ def _by_row(mask: Mask, device: torch.device | str, heads_per_group: int) -> Mas
     for group, table in enumerate(tables):
         padded[:table.shape[1], group, :mask.seqlen_q] = table.T
     row = np.arange(mask.seqlen_q, dtype=np.int32)
-    # an end that moves with the row, as under a causal mask, needs no table
+    # a bound that moves with the row, as under a causal mask, needs no table
     bounds = tuple(
         int(column[0, 0]) if (column[:, :mask.seqlen_q] - row == column[0, 0]).all()
         else torch.from_numpy(column if mask.num_groups > 1 else column[0]).to(device) for column in padded)
@@ -127,7 +128,7 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool
 
 
 def _padded_blocks(bounds: np.ndarray) -> np.ndarray:
-    """The block of each index, int32 (G, padded length); the padding belongs to a block of its own, after the others."""
+    """The block of each index, int32 (G, padded length); the padding is a separate block after the others."""
     table = np.full((len(bounds), _padded(int(bounds[0, -1]))), bounds.shape[1] - 1, dtype=np.int32)
     for group, of_group in enumerate(bounds):
         table[group, :of_group[-1]] = block_of(of_group)

@@ -25,20 +25,20 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
     Args:
         name: file name of the pattern in `longca/masks/patterns`.
         seqlen: number of tokens, queries and keys alike, as a number or "8K".
-        corpus: where document lengths come from, for patterns with documents; "pile" if not given.
-        seed: of everything that is drawn.
+        corpus: source of document lengths, for patterns with documents; "pile" by default.
+        seed: seed of all random values.
         num_kv_heads: head groups, for patterns that differ by KV head.
-        documents: lengths to use instead of a corpus; they must sum to `seqlen`.
-        **params: of the pattern; the others have their defaults.
+        documents: lengths to use instead of a corpus; they must sum to `seqlen`. **params: parameters of the
+            pattern; the others have their defaults.
 
     Raises:
-        UserError: unknown name or parameter, or values that do not go together.
+        UserError: unknown name or parameter, or inconsistent values.
     """
     return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads, documents=documents, **params)
 
 
 class MaskBuilder:
-    """Builds many masks: loads each pattern once, and draws once the documents that several masks have in common."""
+    """Builds many masks: loads each pattern once, and samples documents that several masks share once."""
 
     def __init__(self) -> None:
         self._patterns: dict[str, Pattern] = {}
@@ -98,7 +98,7 @@ def cell_mask(cell: Cell) -> Mask:
 
 
 def mask_name(cell: Cell) -> str:
-    """The mask of a cell in one string; equal for cells that share it."""
+    """A string that is equal for all cells with the same mask."""
     return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))
 
 
@@ -118,9 +118,9 @@ def _is_whole(value: object) -> bool:
 
 
 def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
-    """The mask that a pattern made.
+    """The mask of a pattern.
 
-    Raises UserError where its bands leave the mask or share a pair: each rate would count it twice.
+    Raises UserError if its bands exceed the mask or share a pair, which every rate would count twice.
     """
     if mask.grid is not None:
         return mask  # its blocks are disjoint by construction

@@ -1,10 +1,11 @@
-"""The choice of the k-blocks that each q-block keeps. It is the same on every machine: scores are whole numbers and none are equal."""
+"""The choice of the k-blocks of each q-block. It is the same on every machine, since scores are distinct
+integers."""
 
 import math
 
 import numpy as np
 
-HEAD_DIM = 128  # of the q and k that "qk" scores stand for
+HEAD_DIM = 128  # of the q and k that "qk" scores simulate
 STEPS = 4096  # of one unit of q and k: products of rounded values are exact in float64, in whatever order they are added
 
 
@@ -19,9 +20,9 @@ def random_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: flo
 def qk_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: float) -> np.ndarray:
     """Bool (num_q, num_k): the ⌊density · num_k⌋ blocks (at least 1) of a row whose mean key is most like its mean query.
 
-    q and k are independent standard normal; the mean of a block of them is normal too and is drawn as such, scaled to
-    unit variance, which changes no order. Scores then have the rank of the head dim, so that rows favour the same
-    k-blocks, as they do not with random scores.
+    q and k are independent standard normal; the mean of a block of them is also normal. It is sampled
+    directly and scaled to unit variance, which keeps the order. The scores then have rank ≤ head dim, so that
+    rows favour the same k-blocks, unlike random scores.
     """
     q, k = (np.rint(rng.standard_normal((num, HEAD_DIM)) * STEPS) for num in (num_q, num_k))
     scores = (q @ k.T).astype(np.int64)
@@ -31,7 +32,7 @@ def qk_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: float) 
 
 
 def num_kept(num_blocks: int, density: float) -> int:
-    """Blocks of a row of `num_blocks` that are kept; at least 1."""
+    """The number of visible blocks in a row of `num_blocks`; at least 1."""
     return max(1, math.floor(density * num_blocks + 1e-9))  # 0.29 · 100 is 28.999…
 
 

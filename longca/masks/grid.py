@@ -1,4 +1,4 @@
-"""Block masks: chosen (q-block, k-block) pairs, per head group. A compact form of many full bands."""
+"""Block masks: visible (q-block, k-block) pairs for each head group; a compact form of many full bands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class BlockGrid:
     """A grid of blocks, each visible or hidden.
 
     Shapes: G head groups, M q-blocks, N k-blocks. Block (m, n) of group g covers rows q_bounds[g, m]..q_bounds[g, m+1]
-    and columns k_bounds[g, n]..k_bounds[g, n+1]. A block may be empty: cutting can leave groups unequal numbers of them.
+    and columns k_bounds[g, n]..k_bounds[g, n+1]. Blocks may be empty: after a cut, groups can have unequal numbers of non-empty blocks.
     """
 
     visible: np.ndarray  # bool (G, M, N)
@@ -46,7 +46,7 @@ class BlockGrid:
     def areas(self) -> np.ndarray:
         """Visible pairs of each group, (G,) int64."""
         rows, cols = np.diff(self.q_bounds, axis=1), np.diff(self.k_bounds, axis=1)
-        exact = np.float32 if self.k_bounds.max(initial=0) < 1 << 24 else np.float64  # whole sums up to that are exact
+        exact = np.float32 if self.k_bounds.max(initial=0) < 1 << 24 else np.float64  # sums of integers up to that are exact
         seen = [visible.astype(exact) @ width.astype(exact) for visible, width in zip(self.visible, cols, strict=True)]
         return np.array([row @ keys.astype(np.int64) for row, keys in zip(rows, seen, strict=True)], dtype=np.int64)
 
@@ -60,19 +60,20 @@ class BlockGrid:
         return np.stack([q[rows], q[rows + 1], k[start], k[end], -infinite, infinite], axis=1)
 
     def row_runs(self, group: int) -> np.ndarray:
-        """Runs of visible keys that each row of a block row sees, for each block row with rows, (≤ M,) int64."""
+        """Number of runs of visible keys in each row, for each non-empty block row, (≤ M,) int64."""
         visible = self.solid(group)[0]
         begins = visible[:, 1:] > visible[:, :-1]
         return visible[:, :1].sum(axis=1) + begins.view(np.uint8).sum(axis=1, dtype=np.uint32)  # bytes add up quickest
 
     def col_runs(self, group: int) -> np.ndarray:
-        """Runs of rows that see each column of a block column, for each block column with columns, (≤ N,) int64."""
+        """Number of runs of rows that see each column, for each non-empty block column, (≤ N,) int64."""
         visible = self.solid(group)[0]
         begins = visible[1:] > visible[:-1]
         return visible[:1].sum(axis=0) + begins.view(np.uint8).sum(axis=0, dtype=np.uint32)
 
     def move(self, dq: int, dk: int, seqlen_q: int, seqlen_k: int) -> "BlockGrid":
-        """Moved by dq rows and dk columns, then cut to seqlen_q × seqlen_k; nothing is visible in what was outside."""
+        """The grid moved by dq rows and dk columns, then cut to seqlen_q × seqlen_k; positions from outside
+        are hidden."""
         moved = np.clip(self.q_bounds + dq, 0, seqlen_q), np.clip(self.k_bounds + dk, 0, seqlen_k)
         visible, *bounds = _without_empty(self.visible, *moved)
         q_bounds, k_bounds = (np.pad(part, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length)))
@@ -89,7 +90,7 @@ class BlockGrid:
         return BlockGrid(*_without_empty(self.visible, self.q_bounds, self.k_bounds))
 
     def select(self, start: int, end: int) -> "BlockGrid":
-        """Head groups start..end only."""
+        """The grid of head groups start..end."""
         return BlockGrid(self.visible[start:end], self.q_bounds[start:end], self.k_bounds[start:end])
 
     def solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -102,7 +103,7 @@ class BlockGrid:
 
     @cached_property
     def _is_solid(self) -> bool:
-        """No block of any group is empty."""
+        """True if no block of any group is empty."""
         return bool(np.diff(self.q_bounds, axis=1).all() and np.diff(self.k_bounds, axis=1).all())
 
 

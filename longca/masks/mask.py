@@ -1,4 +1,4 @@
-"""The mask: disjoint bands for all heads, or one set of them for each KV-head group."""
+"""The mask: disjoint bands, one set for all heads or one for each group of KV heads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Mask(Conversions):
 
     With G = `num_groups` > 1, group g serves the g-th G-th of the KV heads and their query heads.
 
-    Made by `longca.build_mask`, or by `from_…` of documents, windows, bands, or of another library's form; given to other libraries by
-    `to_…`. Two masks are equal if their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
+    Create masks by `longca.build_mask`, or by `from_…` methods from documents, windows, bands, or other
+    libraries' formats; convert them to other libraries' formats by `to_…` methods. Two masks are equal if
+    their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
     """
 
     def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *, grid: BlockGrid | None = None,
@@ -35,7 +36,7 @@ class Mask(Conversions):
         Args:
             groups: for each head group, disjoint bands, (n, 6) int64 (`longca.masks.band`).
             grid: instead of `groups`, a block mask.
-            params: what was given and drawn: documents, prefix, window …
+            params: given and random values: documents, prefix, window …
         """
         if (grid is None) == (not groups):
             raise ValueError("a mask is made of bands or of a block grid: give one of the two")
@@ -56,7 +57,7 @@ class Mask(Conversions):
 
     @property
     def params(self) -> Mapping[str, object]:
-        """Values that were given and drawn, by name. Read only."""
+        """Given and random values, by name; read-only."""
         return MappingProxyType(self._params)
 
     @property
@@ -65,14 +66,15 @@ class Mask(Conversions):
 
     @property
     def groups(self) -> Sequence[np.ndarray]:
-        """Bands of each head group, in normal form. Those of a block grid are made at each access, since there can be many."""
+        """Bands of each head group, in normal form. Those of a block grid are computed at each access, since
+        there can be many."""
         return self._groups if self.grid is None else GridBands(self.grid)
 
     @property
     def bands(self) -> np.ndarray:
         """The (n, 6) int64 bands (q0, q1, k0, k1, lo, hi) that all heads share; ±`band.INF` stands for ±infinity.
 
-        Raises ValueError where head groups differ: use `groups`.
+        Raises ValueError if head groups differ: use `groups`.
         """
         if self.num_groups > 1:
             raise ValueError(f"this mask differs among {self.num_groups} head groups: use `groups`")
@@ -112,14 +114,15 @@ class Mask(Conversions):
                                               self.seqlen_q, self.seqlen_k)
 
     def shift(self, dq: int, dk: int) -> Mask:
-        """Queries moved by dq and keys by dk; what leaves the Sq × Sk rectangle is dropped."""
+        """The mask with queries moved by dq and keys by dk; pairs outside of the Sq × Sk rectangle are
+        dropped."""
         if self.grid is None:
             inside = (0, self.seqlen_q), (0, self.seqlen_k)
             return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
         return self._of_grid(lambda grid: grid.move(dq, dk, self.seqlen_q, self.seqlen_k))
 
     def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> Mask:
-        """The part inside rows × cols as a mask of its own, in local coordinates."""
+        """The part inside rows × cols as a separate mask, in local coordinates."""
         seqlens = rows[1] - rows[0], cols[1] - cols[0]
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.move(-rows[0], -cols[0], *seqlens), *seqlens)
@@ -133,7 +136,7 @@ class Mask(Conversions):
         return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world), *seqlens)
 
     def select_groups(self, start: int, end: int) -> Mask:
-        """Head groups start..end only; a mask that all heads share stays as it is."""
+        """The mask of head groups start..end; a mask that all heads share is returned unchanged."""
         if self.num_groups == 1:
             return self
         if self.grid is not None:
@@ -141,19 +144,20 @@ class Mask(Conversions):
         return Mask(self.seqlen_q, self.seqlen_k, self._groups[start:end], params=self.params, name=self.name)
 
     def named(self, name: str, params: Mapping[str, object]) -> Mask:
-        """The same mask under a name, with further parameters; its own stand above them."""
+        """The same mask with a name and further parameters; its own parameters take precedence."""
         found = copy(self)
         found.name, found._params = name, {**params, **self._params}
         return found
 
     @cached_property
     def traits(self) -> Traits:
-        """Scalars that kernels ask about a mask, derived from its bands."""
+        """Scalars that kernels query, derived from the bands."""
         return derive(self, self.area)
 
     @cached_property
     def kept(self) -> dict[Hashable, Any]:
-        """Objects that others made from this mask, by keys of their own. They live as long as the mask, and a pickle leaves them out."""
+        """A cache of objects that other modules derive from this mask, by their own keys. They live as long
+        as the mask and are not pickled."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Pictures of masks: rows are queries, columns keys, and what is visible is filled. As SVG, as HTML for notebooks, and as a plot."""
+"""Pictures of masks: rows are queries, columns are keys, and visible pairs are filled. SVG, HTML for
+notebooks, and plots."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 SIDE = 64  # cells of a picture along one side, at most
-LEVELS = 8  # of shades of cells that are visible in part
-VISIBLE, FRAME = "#3b8eea", "#8b949e"  # these stand out on light and on dark ground
+LEVELS = 8  # shades of partly visible cells
+VISIBLE, FRAME = "#3b8eea", "#8b949e"  # readable on light and on dark backgrounds
 TITLE_WIDTH = 42  # characters of a plot's title
 MOST_BANDS = 8  # that a notebook shows as numbers
 
@@ -36,7 +37,8 @@ def shares(mask: Bands, side: int = SIDE, group: int = 0) -> np.ndarray:
 
 
 def outline(visible: np.ndarray) -> str:
-    """The SVG path of a bool raster: one rectangle for each interval of keys, as high as it stays the same."""
+    """The SVG path of a bool raster: one rectangle for each interval of keys, over all rows in which it is
+    unchanged."""
     pieces, growing = [], {}
     for row in range(len(visible) + 1):
         edges = np.flatnonzero(np.diff(np.pad(visible[row], 1).astype(np.int8))) if row < len(visible) else np.array([], int)
@@ -51,7 +53,7 @@ def outline(visible: np.ndarray) -> str:
 
 
 def svg(mask: Bands, width: int = 192, group: int = 0) -> str:
-    """The picture of one head group; cells that are visible in part are paler."""
+    """The picture of one head group; partly visible cells are paler."""
     cells = shares(mask, group=group)
     levels = np.where(cells > 0, np.clip(np.ceil(cells * LEVELS), 1, LEVELS), 0)
     paths = "".join(f'<path fill="{VISIBLE}" fill-opacity="{level / LEVELS:g}" shape-rendering="crispEdges" d="{path}"/>'
@@ -63,7 +65,8 @@ def svg(mask: Bands, width: int = 192, group: int = 0) -> str:
 
 
 def definition(name: str, traits: Traits) -> str:
-    """The rule of visible pairs: that of the pattern of this name, else what its traits say."""
+    """The rule of visible pairs: that of the pattern of this name, otherwise a description from its
+    traits."""
     registry = Registry("mask")
     if name in registry.paths():
         return registry.load(name).definition
@@ -80,7 +83,7 @@ def definition(name: str, traits: Traits) -> str:
 
 
 def facts(mask: Any) -> dict[str, str]:
-    """First facts for a reader, by name: rule, size, density, documents, parameters."""
+    """Facts for display, by name: rule, size, density, documents, parameters."""
     found = {"visible iff": definition(mask.name, mask.traits), "queries × keys": f"{mask.seqlen_q:,} × {mask.seqlen_k:,}",
              "density": f"{mask.density:.4f} ({mask.area:,} pairs)"}
     if mask.num_groups > 1:
@@ -94,7 +97,7 @@ def facts(mask: Any) -> dict[str, str]:
 
 
 def html(mask: Any) -> str:
-    """The picture beside the facts, and the bands where they are few."""
+    """The picture next to the facts, and the bands if there are few."""
     left = 'style="text-align:left"'
     rows = "".join(f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(value)}</td></tr>" for name, value in facts(mask).items())
     title = escape(mask.name or "mask of bands")

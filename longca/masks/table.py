@@ -1,4 +1,4 @@
-"""The masks of a study as plain rows. Measuring jobs compare their own masks with them."""
+"""The masks of a study as plain rows. Measuring jobs compare their own masks with these rows."""
 
 import time
 from collections.abc import Iterable

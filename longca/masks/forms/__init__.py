@@ -1,4 +1,4 @@
-"""Masks as other libraries write them, and the bands that they are.
+"""Mask formats of other libraries, and their conversion to bands.
 
 | form | library | read here | written by |
 |---|---|---|---|
@@ -10,8 +10,8 @@
 | `BlockMap` | FlashInfer, VSA: blocks of any sizes | `of_block_map` | `longca.lowering.blocks` |
 | a raster | SDPA: a bool for each pair | `of_dense` | `longca.lowering.dense` |
 
-Arrays may be numpy arrays, tensors on any device, or lists. What cannot be a mask raises ValueError, and `refused` makes
-a UserError of it.
+Arrays may be numpy arrays, tensors on any device, or lists. Invalid masks raise ValueError, which `refused`
+turns into a UserError.
 """
 
 from longca.masks.forms.flex import of_block_mask

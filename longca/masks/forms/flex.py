@@ -30,9 +30,9 @@ def of_block_mask(
 ) -> tuple[tuple[np.ndarray, ...] | BlockGrid, int, int]:
     """(bands of each head group or a grid of blocks, queries, keys).
 
-    Blocks that are full, or of a BlockMask without a `mask_mod`, are visible as they are; if there are no
-    others, they are a grid. Partial blocks are evaluated pair by pair. Neighbouring heads that see the same
-    are one head group.
+    Full blocks, and all blocks of a BlockMask without a `mask_mod`, are entirely visible; if there are no
+    others, the result is a grid. Partial blocks are evaluated pair by pair. Neighbouring heads with equal
+    masks form one head group.
 
     Args:
         batch: the entry of the batch; may be None where there is one.
@@ -56,7 +56,7 @@ def of_block_mask(
     only = _chosen("head", "head", head, num_heads)
     heads = range(num_heads) if only is None else range(only, only + 1)
     full, partial = _blocks(block_mask, entry, heads)
-    # found by name: it stands above masks, and imports torch
+    # imported by name: lowerings import masks, and this one imports torch
     evaluated = importlib.import_module("longca.lowering.evaluated")
     if evaluated.is_noop(block_mask.mask_mod):
         full, partial = full | partial, np.zeros_like(partial)
@@ -77,7 +77,7 @@ def of_block_mask(
 
 
 def _chosen(argument: str, what: str, index: int | None, count: int) -> int | None:
-    """The index, or 0 of a single one; None if there are several to choose from."""
+    """The index, or 0 for a single entry; None if there are several entries to choose from."""
     if index is None:
         return 0 if count == 1 else None
     number = whole_number(f"Argument '{argument}'", index, least=0)
@@ -88,7 +88,7 @@ def _chosen(argument: str, what: str, index: int | None, count: int) -> int | No
 
 
 def _leading(counts: Any) -> tuple[int, int]:
-    """The batch entries and heads of lists, 1 where they have no such axis."""
+    """The numbers of batch entries and heads of the lists, 1 for a missing axis."""
     num_entries, num_heads = (1, 1, *counts.shape[:-1])[-2:]
     return num_entries, num_heads
 
@@ -108,7 +108,7 @@ def _blocks(block_mask: BlockMask, entry: int, heads: range) -> tuple[np.ndarray
 
 
 def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads: range) -> np.ndarray:
-    """Bool (heads, q-blocks, k-blocks) from lists of blocks. More lists than there are queries are not read."""
+    """Bool (heads, q-blocks, k-blocks) from lists of blocks. Lists beyond the last query are ignored."""
     if not 1 <= counts.ndim <= 3 or indices.ndim != counts.ndim + 1 or indices.shape[:-1] != counts.shape:
         raise ValueError(
             "its lists must be (batch, heads, q-blocks, k-blocks), and they are "
@@ -148,7 +148,8 @@ def _stripes(
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """(row, start, end) of each run of visible keys, in order, for one stripe of rows after another.
 
-    A stripe lies in one row of blocks. It is so low that its partial blocks are evaluated in bounded memory.
+    A stripe lies in one row of blocks. It has few enough rows that its partial blocks are evaluated in
+    bounded memory.
     """
     seqlen_q, seqlen_k = seqlens
     size_q, size_k = min(block_size[0], seqlen_q), min(block_size[1], seqlen_k)
@@ -184,7 +185,7 @@ def _runs_of_stripe(
 ) -> tuple[np.ndarray, ...]:
     """(row, start, end) of each run of visible keys in rows first..end.
 
-    Only columns of listed blocks are looked at, with a gap between blocks that are apart.
+    Only columns of listed blocks are read, with a gap between blocks that are not adjacent.
 
     Args:
         full, partial: bool (k-blocks,).
@@ -204,7 +205,8 @@ def _runs_of_stripe(
 
 
 def _num_distinct(heads: list[bytes]) -> int:
-    """The fewest groups of equally many neighbouring heads such that all of a group see the same."""
+    """The smallest number of equal groups of neighbouring heads such that all heads of a group have the same
+    mask."""
     count = len(heads)
     return next(
         num

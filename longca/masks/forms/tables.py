@@ -1,4 +1,5 @@
-"""Forms that list hidden or visible parts: FlashMask's columns, MagiAttention's slices, rasters and maps of blocks."""
+"""Formats that list hidden or visible parts: FlashMask's columns, MagiAttention's slices, rasters and block
+maps."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def of_flashmask(columns: Any, causal: bool, seqlen_q: int | None) -> tuple[tupl
 
 
 def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
-    """The bands of attention slices: one for each that is not empty."""
+    """The bands of attention slices: one for each non-empty slice."""
     known = ", ".join(f"{kind.value} for {kind.name}" for kind in SliceType)
     q, k, kind = (whole_numbers(values, name) for values, name in
                   ((q_ranges, "q_ranges"), (k_ranges, "k_ranges"), (types, f"types ({known})")))
@@ -120,7 +121,7 @@ def _hidden(table: np.ndarray, causal: bool, seqlen_q: int) -> np.ndarray:
 
 
 def _of_hidden(hidden: np.ndarray, seqlen_q: int) -> np.ndarray:
-    """The bands of what is left of each key's queries."""
+    """The bands of the remaining visible queries of each key."""
     hidden = np.take_along_axis(hidden, np.argsort(hidden[..., :1], axis=1), axis=1)
     reached = np.maximum.accumulate(hidden[..., 1], axis=1)
     start = np.pad(reached, ((0, 0), (1, 0)))

@@ -1,4 +1,4 @@
-"""What users give, as arrays, and the error for what cannot be a mask."""
+"""Conversion of user input to arrays, and errors for invalid masks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from longca.core.errors import UserError
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Turns a ValueError about what a user gave into an error for the user.
+    """Turns a ValueError about user input into a UserError.
 
     Args:
-        what: it, with its article: "This window".
+        what: the input with its article: "This window".
     """
     try:
         yield
@@ -29,11 +29,11 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
     """A tensor on any device, an array or a list as a numpy array.
 
     Args:
-        what: the rule that it must keep, for errors: "a raster must be bool".
-        ragged: the way in which lists of different lengths break it.
+        what: the rule for the input, for errors: "a raster must be bool".
+        ragged: how lists of different lengths break the rule.
 
     Raises:
-        ValueError: it is no array.
+        ValueError: the input is not an array.
     """
     if hasattr(values, "detach"):
         try:
@@ -47,7 +47,7 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
 
 
 def whole_numbers(values: Any, what: str) -> np.ndarray:
-    """The values as an int64 array. Raises ValueError where they are no whole numbers."""
+    """The values as an int64 array. Raises ValueError for values that are not integers."""
     array = host_array(values, f"{what} must be whole numbers", "they are lists of different lengths")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")

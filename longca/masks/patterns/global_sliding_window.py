@@ -1,4 +1,4 @@
-"""A sliding window, and first tokens that see all and are seen by all."""
+"""A sliding window, and global tokens at the start that see all tokens and are seen by all."""
 
 from pydantic import Field
 
@@ -20,7 +20,8 @@ class GlobalSlidingWindow(Pattern):
         window: int = Field(1024, ge=0, lt=band.INF)
         """keys visible on each side, beside the token's own"""
         paper_compat: bool = False
-        """the triangles that the released code counted; draws both numbers and ignores those given"""
+        """the triangles that the released code counted; both numbers are random, and given ones are
+        ignored"""
 
     def draws(self, params: Params) -> bool:
         return params.paper_compat

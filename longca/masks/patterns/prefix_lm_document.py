@@ -1,4 +1,4 @@
-"""Packed documents, each with full attention to a prefix of its own and causal after it."""
+"""Packed documents, each with full attention to its own prefix and causal attention after it."""
 
 import numpy as np
 
@@ -18,8 +18,8 @@ class PrefixLmDocument(Pattern):
 
     class Params(Frozen):
         paper_compat: bool = False
-        """one prefix for all documents and one key more in it, as the released code's fused kernels ran it; documents
-        from the paper's own sampler"""
+        """one prefix for all documents with one more key in it, as in the released code's fused kernels;
+        documents from the paper's own sampler"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
         """In the released code one prefix, drawn from U{1..length of document 0}, serves all documents, so that most of
