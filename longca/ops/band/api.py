@@ -29,11 +29,14 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and v, by out and LSE.
 
     Args:
-        mask: a plan, or a mask, whose plan is then made at its first use and kept as long as the mask is. Under torch.compile: a plan.
+        mask: a plan, or a mask. The plan of a mask is made at its first use and lives as long as the mask.
+            torch.compile needs a plan.
         scale: factor on q·k, positive; 1 / √D by default.
-        initial: (out, LSE) of the same queries over other keys, both float32: the result is that over all these keys. Constants to
-            autograd; gradients of q, k, v are right for the LSE over all keys.
-        out_dtype: of the output; that of q by default. float32 is for outputs that are the initial one of a further call.
+        initial: (out, LSE) of the same queries over other keys, both float32; the result then covers both
+            sets of keys. Both are constants for autograd; gradients of q, k, v are correct for the LSE over
+            all keys.
+        out_dtype: dtype of the output; that of q by default. Use float32 for outputs that are the initial
+            value of a further call.
 
     Returns:
         out, or (out, LSE) with `return_lse`; LSE is float32, the natural log.
@@ -65,7 +68,7 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
 
 def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None, initial: tuple[Tensor, Tensor] | None,
                  out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    """(out, LSE) of flat queries, by an operator that torch.compile and others who trace can see."""
+    """(out, LSE) of flat queries, by a custom operator that torch.compile and other tracers support."""
     check_inputs(plan, q, k, v)
     check_result("out_dtype", out_dtype)
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
@@ -88,29 +91,31 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
 
 def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
                   dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv) from an output and LSE that may cover more keys than these: the part of the gradients that these keys have.
+    """(dq, dk, dv) from an output and LSE that may cover more keys: the contribution of the given keys to the
+    gradients.
 
     Args:
         out: (Tq, H, D), of any dtype; lse: (Tq, H) float32.
         dlse: gradient by the LSE.
-        grad_dtype: float32, for parts to be added up; that of the inputs by default.
+        grad_dtype: float32 for contributions that are accumulated; the inputs' dtype by default.
     """
     return eager.backward(q, k, v, out, lse, dout, plan, scale, dlse=dlse, grad_dtype=grad_dtype)
 
 
 def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
                        parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """(dk, dv) of `band_backward`; dq is added to that of other keys, part by part of the queries.
+    """(dk, dv) of `band_backward`; dq is added to that of other keys, for one part of the queries after
+    another.
 
     Args:
-        parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; where the sum goes, of any dtype); both
-            tensors contiguous, of the shape of q, and perhaps the same.
+        parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; destination
+            of the sum, any dtype). Both tensors are contiguous, have the shape of q, and may be the same.
     """
     return eager.backward_onto(q, k, v, out, lse, dout, plan, parts, scale)
 
 
 def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:
-    """The mask's own plan for such inputs. It is made at its first use, which waits for the GPU."""
+    """The mask's cached plan for such inputs. The first use makes it and waits for the GPU."""
     if torch.compiler.is_compiling():
         raise ValueError("under torch.compile, give the plan of plan_band_attention instead of a mask")
     check_device(q)

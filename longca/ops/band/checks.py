@@ -1,4 +1,5 @@
-"""Checks of band attention's inputs, before a kernel is given them. Kernels load by TMA, hence the demands on memory layouts."""
+"""Checks of band attention's inputs before a kernel runs. Kernels load by TMA, which restricts memory
+layouts."""
 
 import math
 
@@ -38,7 +39,7 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_scale(plan: BandPlan, scale: float | None) -> float:
-    """The factor on q·k: the given one, or 1 / √D. Hidden scores are −∞, which no other factor leaves there."""
+    """The factor on q·k: the given one, or 1 / √D. It must be positive, so that hidden scores stay −∞."""
     if scale is None:
         return plan.head_dim ** -0.5
     if not 0 < scale < math.inf:
@@ -81,7 +82,7 @@ def check_into(q: Tensor, out: Tensor, lse: Tensor) -> None:
 
 
 def check_gradients(q: Tensor, initial: Tensor | None, dq: Tensor) -> None:
-    """Checks the dq of other keys that dq is added to, and where the sum goes."""
+    """Checks the initial dq of other keys, and the destination of the sum."""
     for name, x, dtypes in (("the dq of other keys", initial, (torch.float32,)), ("where dq goes", dq, RESULTS)):
         if x is not None and not (x.shape == q.shape and x.dtype in dtypes and x.is_contiguous() and x.device == q.device):
             raise ValueError(f"{name} must be contiguous, of {tuple(q.shape)} on {q.device} and {' or '.join(map(str, dtypes))}; it is "
@@ -103,7 +104,8 @@ def check_backward(plan: BandPlan, q: Tensor, out: Tensor, lse: Tensor, dout: Te
 
 
 def check_layout(**tensors: Tensor) -> None:
-    """Raises ValueError for a tensor (T, heads, D) that cannot be used as it lies; k and v as keys must have heads side by side."""
+    """Raises ValueError for a tensor (T, heads, D) whose layout is unsupported; heads of k and v must be
+    contiguous."""
     for name, x in tensors.items():
         if x.ndim != 3:
             raise ValueError(f"{name} must be (tokens, heads, D); it is {tuple(x.shape)}")
@@ -114,12 +116,13 @@ def check_layout(**tensors: Tensor) -> None:
 
 
 def as_usable(x: Tensor) -> Tensor:
-    """The tensor, or a copy if it cannot be used as it lies: contiguous ones can be at a wrong address, or of one token and any stride."""
+    """The tensor, or a copy if its layout is unsupported: contiguous tensors can be misaligned, or have one
+    token and any stride."""
     return x if unusable(x, heads_side_by_side=False) is None else x.clone(memory_format=torch.contiguous_format)
 
 
 def unusable(x: Tensor, *, heads_side_by_side: bool) -> str | None:
-    """The reason why a tensor cannot be used as it lies, or None."""
+    """The reason why the layout of a tensor is unsupported, or None."""
     _, num_heads, head_dim = x.shape
     if x.numel() == 0:
         return None

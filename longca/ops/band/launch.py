@@ -1,4 +1,5 @@
-"""The launch of band attention's kernels: the one place that chooses among them. No checks, and nothing that waits for the GPU.
+"""The launch of band attention's kernels, and the choice among them. It makes no checks and never waits for
+the GPU.
 
 Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
 """
@@ -36,7 +37,7 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float
     """Writes `out` and `lse`, merged with the initial (out, LSE), which may be the same two tensors.
 
     Args:
-        key: what the plan's `calls` keep the launches under: all that they depend on but for addresses.
+        key: cache key of the launches in the plan's `calls`: all inputs of the launches except addresses.
     """
     if len(q) == 0:
         return
@@ -64,7 +65,7 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
 
 def backward_inputs(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
                     targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> list[Tensor]:
-    """All tensors of a backward pass, in the order in which `Calls` are given them."""
+    """All tensors of a backward pass, in the order that `Calls` expects."""
     others = (dlse, *(x for target in targets for x in (target.dq, target.initial)))
     return [q, k, v, out, lse, dout, dk, dv, *(x for x in others if x is not None)]
 
@@ -74,7 +75,7 @@ def _forward(plan: BandPlan, scale: float, launches: Launches, q: Tensor, k: Ten
     schedule, config = plan.kernels[BandKernel.FORWARD]
     pack, run = config.block_m // schedule.tile_m, forward
     if config.sm90:
-        from longca.ops.band.sm90.launch import forward as run  # a language of its own, which other GPUs need not have
+        from longca.ops.band.sm90.launch import forward as run  # Gluon, which other GPUs need not support
     run(launches, q, k, v, schedule, scale, config, out=out, lse=lse, initial=(initial[0], initial[1]) if initial else None,
         packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack)
 
@@ -84,7 +85,7 @@ def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tupl
     """
     Args:
         parts: (plan, whether dQ is added to an initial one) of each target.
-        others: dLSE, and dQ and the initial dQ of each target, where they are.
+        others: dLSE, and dQ and the initial dQ of each target, if present.
     """
     rest = iter(others)
     dlse = next(rest) if has_dlse else None

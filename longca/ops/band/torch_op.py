@@ -1,6 +1,6 @@
 """Band attention as operators of torch: traced by torch.compile, differentiated by autograd, capturable in CUDA graphs.
 
-An operator takes tensors and numbers only, so a plan goes in as its tables and numbers.
+An operator accepts only tensors and numbers, so a plan is passed as its tables and numbers.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NUM_TABLES, NUM_NUMBERS = len(TABLES), len(NUMBERS) + len(CONFIG)  # of one kern
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
-    """(tables, numbers), which `unflatten` turns back."""
+    """(tables, numbers); `unflatten` is the inverse."""
     tables: list[Tensor] = []
     numbers: list[int] = []
     for schedule, config in plan.kernels.values():
@@ -32,7 +32,7 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
 
 
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Tensor) -> BandPlan:
-    """A plan for flat q and k, from what `flatten` gives."""
+    """A plan for flat q and k, from the result of `flatten`."""
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
         of_schedule = dict(zip(TABLES, tables[place * NUM_TABLES:(place + 1) * NUM_TABLES], strict=True))

@@ -1,9 +1,10 @@
 """The dK and dV kernel of band attention on Hopper, in Gluon, over row tiles of keys.
 
-One persistent program runs on each multiprocessor. Its producer warp loads: K and V of a work tile stay, while blocks of Q and dO, with
-their LSE and delta, go through a ring. Two consumer warp groups hold 64 keys of a work tile each, with dK and dV in registers, and go over
-all blocks of queries. Scores and their gradients are keys × queries, so that they enter the matmuls for dV and dK from registers.
-Matmuls run beside what does not need them: dP beside the exponentials, dV beside dS.
+One persistent program runs on each multiprocessor. Its producer warp loads: K and V of a work tile stay in
+shared memory, while blocks of Q and dO, with their LSE and delta, pass through a ring. Two consumer warp
+groups hold 64 keys of a work tile each, with dK and dV in registers, and iterate over all blocks of queries.
+Scores and their gradients are keys × queries, so that they enter the matmuls for dV and dK from registers.
+Matmuls overlap with independent work: dP with the exponentials, dV with dS.
 
 Shapes as in `sm90.forward`; blocks have 64 rows, which are 64 / PACK queries of PACK heads.
 """
@@ -120,7 +121,7 @@ class DkdvOutputs:
 
 @gluon.jit
 def stats_offset(column, pack, stats_of_pack, PACK: gl.constexpr):
-    """Offset of the LSE and delta of a block's rows: at a multiple of 16 bytes, in the copy that has them there."""
+    """Offset of the LSE and delta of a block's rows, a multiple of 16 bytes in one of the shifted copies."""
     COPIES: gl.constexpr = 4 // PACK if PACK < 4 else 1
     return pack * stats_of_pack + column % COPIES * (stats_of_pack // COPIES) + column // COPIES * (COPIES * PACK)
 
@@ -149,7 +150,8 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
     """The producer warp. A work tile without blocks gets an empty one.
 
     Args:
-        counter_ptr: int32 (1,), how many items have been taken: beyond each program's first, or with IN_ORDER all.
+        counter_ptr: int32 (1,), number of items taken: those after each program's first, or with IN_ORDER
+            all.
         IN_ORDER: as in `sm90.bwd_fused`: blocks go from the last column on or from the first, instead of partial ones first, and a work
             tile, a program's first one too, is taken only when it begins, so that all before it have begun.
     """
@@ -198,7 +200,7 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
 
 @gluon.jit
 def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
-    """The queries of a block that each key sees, as `is_visible` takes them."""
+    """The visible queries of a block for each key, in the format of `is_visible`."""
     return gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS) + rows, mask=mask >= 0,
                    other=gl.where(mask == FULL, (WG_ROWS // PACK) << 16, 0))
 
@@ -250,7 +252,7 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
             stage, phase = count % STAGES, (count // STAGES) & 1
             q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
             mbarrier.wait(pipeline.q_full.index(stage), phase)
-            lse = pipeline.lse.index(stage).load(across)  # before the matmul: beside it, loads from shared memory take long
+            lse = pipeline.lse.index(stage).load(across)  # before the matmul, during which loads from shared memory are slow
             s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
             mask = read_mask(pipeline.info, stage)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)

@@ -1,7 +1,8 @@
 """The dQ kernel of band attention on Hopper, in Gluon, over row tiles of queries.
 
-One persistent program runs on each multiprocessor. Its producer warp loads. Two consumer warp groups hold 64 rows of a work tile each, with
-dQ in registers, and go over all KV blocks. A block's S and dP are under way beside dS · K of the block before.
+One persistent program runs on each multiprocessor. Its producer warp loads. Two consumer warp groups hold 64
+rows of a work tile each, with dQ in registers, and iterate over all KV blocks. A block's S and dP overlap
+with dS · K of the previous block.
 
 Shapes as in `sm90.forward`; KV blocks have 64 keys.
 """
@@ -42,7 +43,7 @@ from longca.ops.band.sm90.tile_scheduler import (
     take_ticket,
 )
 
-QUEUE = gl.constexpr(2)  # work tiles whose Q and dO are there
+QUEUE = gl.constexpr(2)  # work tiles with loaded Q and dO
 
 
 @aggregate
@@ -114,7 +115,8 @@ class DqOutputs:
 
 @gluon.jit
 def _epilogue(dq, buffer, outputs, tile, rows, PACK: gl.constexpr, HAS_INITIAL: gl.constexpr):
-    """Writes a consumer group's rows: to the result, by way of its buffer of Q if types are the same; of a split as float32 to its slot."""
+    """Writes a consumer group's rows: to the result, through its buffer of Q if types are equal; for a split
+    as float32 to its slot."""
     D: gl.constexpr = dq.shape[1]
     layout: gl.constexpr = dq.type.layout
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
@@ -155,7 +157,7 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
         lse, delta = gl.load(lse_ptr + stats), gl.load(delta_ptr + stats)
         num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
         dq = gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
-        ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)  # before the first block: nothing, times its own keys
+        ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)  # before the first block: zeros, times its own keys
         mbarrier.wait(pipeline.row_bars.full.index(queued), tile_count // QUEUE & 1)
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1

@@ -1,18 +1,19 @@
 """The fused backward kernel of band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over row tiles of keys.
 
-It works as `sm90.bwd_dkdv`, but an item is a work tile for one query head or for a few, one after the other, so that all programs work on
-the same few heads, whose Q, dO and dQ then stay in the level-2 cache. All gradients are added to float32 sums in global memory, by a
-further warp (`bwd_reducer`).
+It works like `sm90.bwd_dkdv`, but an item is a work tile for one query head or for a few in sequence. So all
+programs work on the same few heads, whose Q, dO and dQ stay in the level-2 cache. A separate warp
+(`bwd_reducer`) adds all gradients to float32 sums in global memory.
 
-A round begins with a block's dP and ends with the next block's P, beside which dQ is computed. So no matmul is under way from one round to
-the next: the assembler would run all of them one after the other. The last round of a work tile computes its own scores again, of no use.
+A round begins with a block's dP and ends with the next block's P, which overlaps with dQ. So no matmul spans
+two rounds; otherwise the assembler would serialize all of them. The last round of a work tile recomputes its
+own scores, which are discarded.
 
-dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer n % 2, says so at a named
-barrier, and waits for the other's. A group that has seen the other's block n knows that its dQ of block n − 1 is done, and may write block
-n + 1 to that buffer.
+dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer
+n % 2, arrives at a named barrier, and waits for the other group. The other group's block n implies that its
+dQ of block n − 1 is done, so the buffer may be reused for block n + 1.
 
-Matmuls read shared memory nearly all the time, so that other loads from it take long. LSE and delta are loaded before the matmuls that they
-are needed after.
+Matmuls read shared memory nearly all the time, so other loads from it are slow. LSE and delta are therefore
+loaded before the matmuls after which they are needed.
 """
 
 from triton.experimental import gluon
@@ -58,8 +59,9 @@ def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
 def _await_ds(count, number, wg: gl.constexpr, BEGIN: gl.constexpr):
     """Waits for the other group's dS of block `count`, the `number`-th of a work tile.
 
-    The second group does it at the beginning of a work tile's first round, and else, like the first group always, before dQ. So it stays
-    a part of a round behind, and a group's exponentials and stores run beside the other's matmuls.
+    The first group always waits before dQ. The second group does so, too, except in a work tile's first
+    round, where it waits at the beginning. So it lags by a part of a round, and exponentials and stores of
+    one group overlap with matmuls of the other.
     """
     if ((number == 0) & (wg == 1)) == BEGIN:
         wait_at(DS_FULL + count % 2 * 2 + (1 - wg), 256)
@@ -67,11 +69,11 @@ def _await_ds(count, number, wg: gl.constexpr, BEGIN: gl.constexpr):
 
 @gluon.jit
 def _hand_over(part, sums, count, wg: gl.constexpr):
-    """Hands a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
+    """Passes a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
 
-    A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Those of 32 columns lie together in the buffer and in the sums
-    (`_finish_rows` in `sm90.launch` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows,
-    meet in no bank.
+    A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Its values of 32 columns are
+    contiguous in the buffer and in the sums (`_finish_rows` in `sm90.launch` restores the order), so that a
+    thread writes 16 bytes at a time and 8 threads, of two rows, have no bank conflicts.
     """
     ROWS: gl.constexpr = part.shape[0]
     COLUMNS: gl.constexpr = part.shape[1]
@@ -136,7 +138,7 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
             arrive_at(DS_FULL + count % 2 * 2 + wg, 256)
             ds_operand = gl.convert_layout(ds, operand)
             dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
-            following = gl.where(number + 1 < num_blocks, count + 1, count)  # after the last block its own scores again, of no use
+            following = gl.where(number + 1 < num_blocks, count + 1, count)  # after the last block its own scores again, which are discarded
             stage = following % STAGES
             mbarrier.wait(pipeline.q_full.index(stage), (following // STAGES) & 1)
             lse = pipeline.lse.index(stage).load(across)

@@ -110,8 +110,8 @@ def backward_dq(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tenso
 
 def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor, schedule: TileSchedule,
                    scale: float, config: TileConfig, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
-    """Writes the dQ of each target, `dk` and `dv`; arguments as above, one head in a block. Unless `config.in_order`, terms are added up in
-    any order.
+    """Writes the dQ of each target, `dk` and `dv`; arguments as above, one head in a block. Unless
+    `config.in_order`, terms are accumulated in any order.
     """
     tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
     num_heads, num_tiles = q.shape[1], schedule.work_tiles.shape[1]
@@ -142,7 +142,8 @@ def finish_gradients(launches: Launches, sums: Sequence[Tensor], targets: Sequen
 
 def _backward_inputs(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor,
                      schedule: TileSchedule) -> tuple[tuple[TensorDescriptor, ...], tuple[int, int, int]]:
-    """(TMA descriptors, (KV heads of a group, packs of a KV head, statistics of a pack)), as the dK/dV and the fused kernel take them."""
+    """(TMA descriptors, (KV heads of a group, packs of a KV head, statistics of a pack)) for the dK/dV and
+    the fused kernel."""
     num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], 64 // schedule.tile_n
     lse_log2, delta = stats
     tiles = (_boxes(q, schedule.tile_n, pack, head_dim), _boxes(dout, schedule.tile_n, pack, head_dim), _stats(lse_log2), _stats(delta),
@@ -153,7 +154,8 @@ def _backward_inputs(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: 
 @triton.jit
 def _finish_rows(x_ptr, initial_ptr, sums_ptr, row, num_rows, num_heads, x_token, x_head, scale, HAS_INITIAL: tl.constexpr, D: tl.constexpr,
                  CHUNK: tl.constexpr):
-    """Turns rows of sums, whose columns are in the order of `sm90.bwd_fused`, into rows of a gradient, added to the initial one."""
+    """Converts rows of sums, whose columns are in the order of `sm90.bwd_fused`, to rows of a gradient, added
+    to the initial one."""
     column = tl.arange(0, D)
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
@@ -197,7 +199,8 @@ def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
 
 @cache
 def _layout(box: tuple[int, ...], dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    """The layout of a box in shared memory. Kept, since a call makes up to nine descriptors while the GPU waits."""
+    """The layout of a box in shared memory. Cached, since a call creates up to nine descriptors while the GPU
+    waits."""
     return gl.NVMMASharedLayout.get_default_for(list(box), ELEMENTS[dtype])
 
 

@@ -1,12 +1,14 @@
 """Pipelines of the Hopper kernels: barriers and rings of buffers, what all kernels share, and the producer of the forward kernel.
 
-A ring has several stages of shared memory. A stage's `full` barrier completes when its tile has arrived; its `empty` barrier completes
-when every warp group that reads the stage is done with it. The n-th tile is in stage n % stages, and the parity of n // stages tells
-one use of a stage from the next. In the forward kernel, named barriers tell of empty stages.
+A ring has several stages of shared memory. A stage's `full` barrier completes when its tile has arrived; its
+`empty` barrier completes when every warp group has finished reading the stage. The n-th tile is in stage n %
+stages, and the parity of n // stages distinguishes successive uses of a stage. In the forward kernel, named
+barriers signal empty stages.
 
-In the forward kernel a tile of K and V consists of PARTS KV blocks of the schedule, from anywhere: where blocks are short, the tensor
-cores still get whole tiles. A work tile's parts are, in this order: empty ones, so that tiles are whole and there is at least one; partial
-blocks; full blocks. Where a tile is one block, the work tile's narrow block comes last, and only its first columns are loaded.
+In the forward kernel a tile of K and V consists of PARTS arbitrary KV blocks of the schedule, so that the
+tensor cores get whole tiles even if blocks are short. A work tile's parts are, in this order: empty ones, so
+that tiles are whole and there is at least one; partial blocks; full blocks. Where a tile is one block, the
+work tile's narrow block comes last, and only its first columns are loaded.
 """
 
 from triton.experimental import gluon
@@ -32,12 +34,12 @@ from longca.ops.band.sm90.tile_scheduler import (
     take_ticket,
 )
 
-FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # instead of a partial-block mask: everything is visible, nothing is
+FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # instead of a partial-block mask: all columns are visible, none is
 # Fields of a block's `info` in the backward kernels: its first column and its mask. The other two are not read.
 COLUMN_FIELD, MASK_FIELD = gl.constexpr(0), gl.constexpr(1)
 INFO = gl.constexpr(4)  # numbers of a block's `info`
 RUN_OF_BITS = gl.constexpr("bmsk.clamp.b32 $0, $1, $2;")  # first bit, number of bits
-SWIZZLE = gl.constexpr(64)  # elements of a row that lie together in shared memory
+SWIZZLE = gl.constexpr(64)  # contiguous elements of a row in shared memory
 
 
 @gluon.jit
@@ -64,10 +66,11 @@ class Handshake:
 
 @gluon.jit
 def hidden_zero(number):
-    """0, which the compiler does not know.
+    """A 0 that the compiler cannot infer.
 
-    Added to the index of a buffer that does not change in a loop, it keeps the descriptors of its parts from being made before the loop:
-    a matmul takes them from 63 uniform registers, and those that do not fit come from memory, round by round.
+    Added to the index of a loop-invariant buffer, it prevents hoisting of the descriptors of its parts: a
+    matmul reads them from 63 uniform registers, and hoisted descriptors that do not fit would be reloaded
+    from memory in each round.
     """
     return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
@@ -90,8 +93,9 @@ def is_visible(bounds, columns):
 def seen_columns(bounds, like):
     """The bits of a thread's columns of `like` that its rows see, (rows, 4) int32.
 
-    In the result of a warp-group matmul the four threads of a row share its columns: of each 8, thread t has the columns 2 t and 2 t + 1.
-    So those of a thread that its row sees are a run of bits, and each score costs one test and one selection.
+    In the result of a warp-group matmul the four threads of a row share its columns: of each 8, thread t has
+    the columns 2 t and 2 t + 1. So the visible columns of a thread are a run of bits, and each score costs
+    one test and one selection.
 
     Args:
         bounds: (rows,) int32, the first column and the one after the last, in 16 bits each as in `TileSchedule.partial_masks`.
@@ -107,7 +111,7 @@ def seen_columns(bounds, like):
 
 @gluon.jit
 def where_seen(x, bits, other):
-    """x where a bit of `seen_columns` is set, and else another number."""
+    """x where a bit of `seen_columns` is set, and the other value elsewhere."""
     parts = _by_thread(x)
     layout: gl.constexpr = parts.type.layout
     eight = gl.arange(0, parts.shape[1], layout=gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, layout))))[None, :, None, None]
@@ -130,7 +134,7 @@ def _by_thread(x):
 
 @gluon.jit
 def _place(column, quarter):
-    """The number of a thread's columns that come before a column, and 2 · quarter.
+    """The number of a thread's columns before a column, and 2 · quarter.
 
     Not max(column % 8 − 2 · quarter, 0): where a warp's rows have the same bound, CUDA 12.8's assembler adds instead (VIADDMNMX).
     """
@@ -139,7 +143,8 @@ def _place(column, quarter):
 
 @gluon.jit
 def store_rows_through_smem(buffer, x, row_start, row_end, pack, rows, x_ptr, x_token, x_head, PACK: gl.constexpr):
-    """Writes a warp group's rows by way of a buffer that is free by then (Q's), so that whole rows are written at a time."""
+    """Writes a warp group's rows through a buffer that is free by then (Q's), so that whole rows are written
+    at once."""
     D: gl.constexpr = x.shape[1]
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
     buffer.store(x.to(buffer.dtype))
@@ -158,7 +163,7 @@ class ForwardPipeline:
     v: gl.shared_memory_descriptor
     work_tiles: WorkTileQueue
     q_bars: Handshake
-    k_full: gl.shared_memory_descriptor  # a barrier for each stage; that a stage is free again is said at a named one
+    k_full: gl.shared_memory_descriptor  # a barrier for each stage; free stages are signalled at a named barrier
     v_full: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
@@ -187,7 +192,8 @@ def _copy_block(desc, column, kv_head, full, boxes, place, BOXES: gl.constexpr, 
 @gluon.jit
 def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_boxes, v_boxes, k_full, v_full, CONSUMERS: gl.constexpr,
                PARTS: gl.constexpr, BOXES: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr):
-    """Loads part `count` of K; with a tile's last part also its parts of V, whose stage is free later than K's.
+    """Loads part `count` of K; with the last part of a tile also its parts of V, whose stage is freed later
+    than K's.
 
     Args:
         k_boxes, v_boxes: the rings as boxes of the descriptors' size: BOXES of them for the rows of a stage, in each chunk of columns.
@@ -219,11 +225,11 @@ def _in_boxes(ring, desc, BOXES: gl.constexpr):
 @gluon.jit
 def produce_kv_tiles(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr,
                      CONSUMERS: gl.constexpr, QUEUE: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr, STAGES: gl.constexpr):
-    """The producer warp: takes work tiles, the longest first, tells the consumers, and loads.
+    """The producer warp: takes work tiles, the longest first, broadcasts them to the consumers, and loads.
 
     Args:
         k_narrow_desc, v_narrow_desc: of boxes of NARROW_N keys, if that is not 0.
-        counter_ptr: int32 (1,), how many work tiles have been taken beyond each program's first.
+        counter_ptr: int32 (1,), number of work tiles taken after each program's first.
     """
     BLOCK: gl.constexpr = k_desc.block_type.shape[0]
     CHUNKS: gl.constexpr = pipeline.k.shape[2] // SWIZZLE
@@ -253,7 +259,7 @@ def produce_kv_tiles(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipel
         num_narrow = gl.minimum(narrow, 1) if NARROW_N else 0
         first_partial = partial_start + num_narrow
         for number in range(partial_end - full_start - num_narrow):
-            # Triton 3.6 loses a bound that is carried from the round before, so each round reads its own
+            # Triton 3.6 loses a loop-carried bound, so each round reads its own
             column, num_blocks, _ = range_of(number, full_start, first_partial, partial_end, tables.block_ranges)
             for _ in range(num_blocks):
                 _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_boxes, v_boxes, pipeline.k_full, pipeline.v_full,

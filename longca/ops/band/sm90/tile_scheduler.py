@@ -1,4 +1,5 @@
-"""The tile scheduler of the Hopper kernels: which work tile a program takes next, and how its warps learn of it.
+"""The tile scheduler of the Hopper kernels: the choice of a program's next work tile, and its broadcast to
+the warps.
 
 Kernels are persistent: one or two programs run on each multiprocessor until all items are done. An item is a work tile of a
 `TileSchedule` for one head pack (or one KV head). The producer warp takes items and broadcasts each one to the other warps of its
@@ -20,14 +21,15 @@ FULL_START, PARTIAL_START = gl.constexpr(schedule.FULL_START), gl.constexpr(sche
 PARTIAL_END, NUM_FULL, SLOT = gl.constexpr(schedule.PARTIAL_END), gl.constexpr(schedule.NUM_FULL), gl.constexpr(schedule.SLOT)
 NARROW = gl.constexpr(schedule.NARROW)
 NUM_COLUMNS = gl.constexpr(schedule.NUM_COLUMNS)
-# A message has a work tile's columns, then these. The pack stands where the table has NARROW, the last column.
+# A message has a work tile's columns, then these. The pack is at the position of NARROW, the table's last
+# column.
 PACK_FIELD, INDEX_FIELD = gl.constexpr(schedule.NUM_COLUMNS - 1), gl.constexpr(schedule.NUM_COLUMNS)
-NARROW_FIELD = gl.constexpr(schedule.NUM_COLUMNS)  # in the forward kernel, which does not need the index
+NARROW_FIELD = gl.constexpr(schedule.NUM_COLUMNS)  # only in the forward kernel, which does not need the index
 MESSAGE = gl.constexpr(16)  # numbers of a message, with room to spare
 FROM_LAST = gl.constexpr(int(schedule.AddOrder.FROM_LAST))
 RANGE = gl.constexpr(2)  # numbers of an entry of `TileSchedule.block_ranges`
 
-Scalar = gl.tensor | gl.constexpr  # an argument that is 1 comes as a constant
+Scalar = gl.tensor | gl.constexpr  # Triton specialises an argument of 1 to a constant
 
 
 @gluon.constexpr_function
@@ -93,8 +95,9 @@ class KeyGrid:
 
 @aggregate
 class WorkTile:
-    """A work tile as a consumer warp group reads it; a pack of −1 ends the loop. `slot` is −1 where it writes the result itself, and says
-    nothing in the fused kernel. Only the forward kernel's have `narrow`, their NARROW.
+    """A work tile in the form for a consumer warp group; a pack of −1 ends the loop. `slot` is −1 if the
+    group writes the final result, and has no meaning in the fused kernel. Only the forward kernel uses
+    `narrow`, the column NARROW.
     """
 
     row_start: gl.tensor
@@ -120,7 +123,8 @@ class WorkTile:
 
 @aggregate
 class WorkTileBlocks:
-    """A work tile as a single warp reads it that goes over its blocks: rows, entries of `block_ranges`, pack, and index among the tiles."""
+    """A work tile in the form for a single warp that iterates over its blocks: rows, entries of
+    `block_ranges`, pack, and tile index."""
 
     row_start: gl.tensor
     full_start: gl.tensor
@@ -141,7 +145,8 @@ class WorkTileBlocks:
 
 @aggregate
 class WorkTileQueue:
-    """Two messages in shared memory by which the producer warp broadcasts work tiles to all other warps of its program."""
+    """Two messages in shared memory, in which the producer warp broadcasts work tiles to all other warps of
+    its program."""
 
     messages: gl.shared_memory_descriptor  # int32 (2, MESSAGE)
     full: gl.shared_memory_descriptor
@@ -155,7 +160,8 @@ class WorkTileQueue:
 
     @gluon.jit
     def send(self, entry_ptr, pack, count, last=0):
-        """Broadcasts the `count`-th work tile of this program; `last` comes after the pack. A pack of −1 says that it was the last one."""
+        """Broadcasts the `count`-th work tile of this program; `last` follows the pack. A pack of −1 marks
+        the end."""
         place, phase = count % 2, (count // 2) & 1
         field = gl.arange(0, MESSAGE, layout=gl.BlockedLayout([1], [32], [1], [0]))
         values = gl.load(entry_ptr + field, mask=field < PACK_FIELD, other=last)
@@ -217,7 +223,7 @@ def key_tile_of(item, work_tiles_ptr, grid):
 
 @gluon.jit
 def take_ticket(counter_ptr, lane):
-    """Begins to take the next number of a counter in global memory; `first_lane` reads it."""
+    """Starts an atomic increment of a counter in global memory; `first_lane` reads its result."""
     return gl.atomic_add(counter_ptr + lane * 0, lane * 0 + 1, mask=lane == 0, sem="relaxed")
 
 
@@ -238,7 +244,7 @@ def range_of(number, full_start, partial_start, partial_end, ranges_ptr):
 
 @gluon.jit
 def first_entries(full_start, partial_start, partial_end, IN_ORDER: gl.constexpr):
-    """(full entry, partial entry) of `block_ranges` with which `next_range` begins."""
+    """The first (full entry, partial entry) of `block_ranges` for `next_range`."""
     if IN_ORDER == FROM_LAST:
         return partial_start - 1, partial_end - 1
     return full_start, partial_start

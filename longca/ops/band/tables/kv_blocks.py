@@ -1,4 +1,5 @@
-"""Full and partial blocks of row tiles: cut from the intervals of a mask of bands, or from the visible blocks of a block grid."""
+"""Full and partial blocks of row tiles, from the intervals of a band mask, or from the visible blocks of a
+block grid."""
 
 from collections.abc import Sequence
 
@@ -47,7 +48,8 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
 
 
 def _full_ranges(intervals: Intervals) -> Tensor:
-    """(2, n, T): start and end of the full intervals in each touched one, then empty ones at its end, at least one."""
+    """(2, n, T): start and end of the full intervals in each touched interval, followed by at least one empty
+    interval at its end."""
     owner, end = intervals.full[0], intervals.touched[2]
     if len(owner) == 0:
         return end.expand(2, 1, -1)
@@ -111,5 +113,6 @@ def _visible_stretches(visible: Tensor, bounds: np.ndarray) -> Sequence[Tensor]:
 
 
 def _tensor(array: np.ndarray, dtype: type) -> Tensor:
-    """The array in the same memory where torch takes it as it lies: not if it is read only, or runs backwards."""
+    """A tensor that shares the array's memory if torch supports its layout: not if it is read-only or has
+    negative strides."""
     return torch.from_numpy(np.require(array, dtype, "CW"))

@@ -1,4 +1,4 @@
-"""The masks of partial blocks: which columns each row sees. Blocks that look alike share one mask."""
+"""The masks of partial blocks: the visible columns of each row. Equal masks are shared."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,8 @@ from longca.ops.band.tables.row_tiles import Intervals
 
 @dataclass(frozen=True, eq=False)
 class PartialBlocks:
-    """Partial blocks with their masks. A block in which some row sees several intervals of columns is there as often."""
+    """Partial blocks with their masks. A block in which some row sees several intervals of columns has
+    several entries."""
 
     blocks: Tensor  # (3, P): list (`RowTiles`), column, mask, which counts from the first one of its `TileSpec`; sorted by list and column
     masks: Tensor  # int32 (U, most rows), see `TileSchedule`, or (U, 1) if all rows see the same; those of each `TileSpec` in turn
@@ -85,7 +86,8 @@ def _of_one_slice(fields: Tensor, number: Tensor, width: int, base: int) -> tupl
 def _of_several_slices(owner: Tensor, fields: Tensor, num_blocks: int, width: int, base: int) -> tuple[Tensor, Tensor]:
     """(depth, masks) of blocks that several band slices meet.
 
-    What a row sees is joined where it touches. A block has `depth` masks, one after the other: the n-th has each row's n-th interval.
+    Adjacent intervals of a row are joined. A block has `depth` successive masks: the n-th has each row's n-th
+    interval.
     """
     count = fields[1] - fields[0]
     slice_, rank = expand(count, int(count.sum()))

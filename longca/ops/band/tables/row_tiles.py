@@ -19,13 +19,14 @@ from longca.ops.band.tables.schedule import TileSpec
 
 @dataclass(frozen=True, eq=False)
 class RowTiles:
-    """The row tiles of all specs and head groups, numbered through all *parts*: a part is what one head group has of one `TileSpec`.
+    """The row tiles of all specs and head groups, numbered through all *parts*: a part is one head group
+    under one `TileSpec`.
 
-    Block lists are numbered in the same way. A block list is what a row tile goes over: each row tile of bands has its own, those of one
-    row of a block grid share one.
+    Block lists are numbered in the same way. A row tile iterates over a block list: each row tile of bands
+    has its own, those of one row of a block grid share one.
 
-    Tables are int64 matrices with a row for each field, so that one operation moves all fields: on a GPU, a plan takes as long as its
-    operations take to start.
+    Tables are int64 matrices with a row for each field, so that one operation moves all fields: on a GPU,
+    launches dominate the time of planning.
     """
 
     specs: Sequence[TileSpec]
@@ -57,7 +58,7 @@ class Intervals:
 
 
 def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
-    """Row tiles of bands begin at multiples of tile_m; those of a block grid never leave a row of blocks."""
+    """Row tiles of bands begin at multiples of tile_m; those of a block grid stay within a row of blocks."""
     return _of_bands(mask, specs, device) if mask.grid is None else _of_grid(mask.grid, specs, device)
 
 
@@ -95,7 +96,7 @@ def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -
 
 
 def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Intervals:
-    """The intervals of a mask of bands. O(bands · row tiles that each meets)."""
+    """The intervals of a band mask. O(bands · row tiles that each overlaps)."""
     stride = max(mask.seqlen_q, mask.seqlen_k) + 1
     bands, num_met = _bands(mask, row_tiles)
     num_slices = int(num_met.sum())
@@ -117,7 +118,7 @@ def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Inter
     full = _seen_by_all(inner0, torch.maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride)
 
     left, order = torch.sort(left, stable=True)
-    row1 = torch.where(row1 == bottom - top, row_tiles.parts[3][part], row1)  # what rows past a row tile's end see does not matter
+    row1 = torch.where(row1 == bottom - top, row_tiles.parts[3][part], row1)  # rows after the end of a row tile do not matter
     slices = torch.stack([row0, row1, k0, k1, lo, hi, tile, right]).index_select(1, order)
     reach = torch.cummax(slices[7], 0).values
     first, last = segments(left[1:] > reach[:-1])
@@ -142,7 +143,8 @@ def _bands(mask: Mask, row_tiles: RowTiles) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _seen_by_all(start: Tensor, end: Tensor, num_rows: Tensor, height: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Maximal intervals (start, end), sorted, in which the rows of the given intervals sum up to a whole row tile."""
+    """Maximal sorted intervals (start, end) in which the rows of the given intervals add up to a whole row
+    tile."""
     position, order = torch.sort(torch.cat([start, end]))
     total = torch.cumsum(torch.cat([num_rows, -num_rows])[order], 0)[:-1]
     start, end = position[:-1], position[1:]

@@ -1,10 +1,11 @@
-"""The schedule of a band attention kernel: what it has to do, as tables on the device.
+"""The schedule of a band attention kernel: its work, as tables on the device.
 
-A **row tile** is up to `tile_m` neighbouring rows of one axis: queries for the forward pass and dQ, keys for dK and dV. It goes over the
-other axis in **blocks** of `tile_n` neighbouring columns (for queries: KV blocks). Blocks may begin anywhere: all positions are token
-numbers, never tile numbers. A block is *full* if every row of its row tile sees all its columns (which then all exist), so that it needs
-no mask and no bounds. Else it is *partial* and has a **partial-block mask**: which of its columns each row sees, relative to the block's
-first column.
+A **row tile** is up to `tile_m` neighbouring rows of one axis: queries for the forward pass and dQ, keys for
+dK and dV. The kernel iterates over the other axis in **blocks** of `tile_n` neighbouring columns (for
+queries: KV blocks). Blocks may begin anywhere: all positions are token numbers, never tile numbers. A block
+is *full* if every row of its row tile sees all its columns (which then all exist), so that it needs no mask
+and no bounds. Else it is *partial* and has a **partial-block mask**: which of its columns each row sees,
+relative to the block's first column.
 
     row tile of 4 rows         column → 0       4       8       12
                                         ┌───────┬───────┬─┬─┬─┬─┐
@@ -29,15 +30,15 @@ NUM_COLUMNS = 8
 
 @dataclass(frozen=True)
 class TileSpec:
-    """The sizes of the tiles to make."""
+    """Sizes and rules of the tiles."""
 
     tile_m: int  # most rows of a row tile: queries, or, with `transposed`, keys
     tile_n: int  # columns of a block
     transposed: bool
     max_fraction: float = 1.0  # of the blocks of all row tiles, in one work tile; row tiles with more are split
-    min_blocks: int = 16  # so many blocks are never too many for a work tile
-    in_order: AddOrder = AddOrder.ANY  # work tiles wait for each other, and are sorted so that the one that comes first stays ahead
-    stores_first: bool = False  # ask for `TileSchedule.stores_first`, which takes a wait for the device
+    min_blocks: int = 16  # work tiles of up to this many blocks are never split
+    in_order: AddOrder = AddOrder.ANY  # work tiles wait for each other, sorted so that predecessors stay ahead
+    stores_first: bool = False  # compute `TileSchedule.stores_first`, which needs a synchronisation with the device
     narrow_n: int = 0  # a partial block is narrow if no row sees a column of it from this one on; 0: none is. Not with `in_order`
 
 
@@ -87,7 +88,7 @@ class TileSchedule:
     num_slots: int  # of the group with most
     waits: torch.Tensor  # (N, 2), of no rows where work tiles do not wait for each other
     wait_ranges: torch.Tensor  # (M, W, 2)
-    stores_first: bool = False  # found, if asked for: each column and row is in a work tile, and all of a block's or none in one before it
+    stores_first: bool = False  # computed on request: work tiles cover all columns and rows, and each block is entirely in an earlier tile or not at all
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:

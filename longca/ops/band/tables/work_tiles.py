@@ -17,7 +17,7 @@ from longca.ops.band.tables.ranges import expand, prefix_sums, true_places
 from longca.ops.band.tables.row_tiles import RowTiles
 from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, TileSchedule
 
-SIMILAR = 1.5  # work tiles that wait for each other count as equally long if none is so much longer
+SIMILAR = 1.5  # work tiles that wait for each other count as equally long within this ratio
 FAR = 1 << 40  # more blocks than any work tile has
 
 
@@ -153,7 +153,7 @@ def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[W
 
 
 def _read(*tables: Tensor) -> list[list[int]]:
-    """Reads all tables at once, since each time that the host waits for the device takes long."""
+    """Reads all tables at once, since each synchronisation with the device is slow."""
     numbers = iter(torch.cat(tables).tolist())
     return [[next(numbers) for _ in range(len(table))] for table in tables]
 
