@@ -1,4 +1,4 @@
-"""The cell: one frozen measurement request, and the id that follows from it alone."""
+"""The cell: one frozen measurement request, and the id derived from it."""
 
 import hashlib
 import json
@@ -21,23 +21,24 @@ DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
 MOST_RANKS = 1 << 20
 MOST_HEADS = 1 << 16  # and the largest size of one head
-AS_RELEASED = "as_released_"  # begins the names of kernels that repeat a defect of the study's code: they are never ranked
+AS_RELEASED = "as_released_"  # prefix of kernels that reproduce a defect of the study's code; they are never ranked
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
 SETTLE_SECONDS = 2.0  # of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
-LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}  # with what cells from before had
+LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}  # with their values in older cells
 
 
 @dataclass(frozen=True)
 class CallSpec:
-    """The facts about one attention call that kernels are asked with, beside the traits of its mask. Lengths are in the traits."""
+    """The properties of one attention call that kernels check, in addition to the traits of its mask. Lengths
+    are in the traits."""
 
     num_q_heads: int
     num_kv_heads: int
     head_dim: int
     dtype: Dtype
     direction: Direction
-    """bwd: the call must allow a backward"""
+    """bwd: the call must support a backward"""
 
     @property
     def elem_bytes(self) -> int:
@@ -56,22 +57,24 @@ class CallSpec:
 
 
 class Cell(Frozen):
-    """One measurement request. Every field is resolved, so equal requests have equal ids on every machine."""
+    """One measurement request. All defaults are filled in, so equal requests have equal ids on every
+    machine."""
 
     kind: Literal["kernel", "cp"]
     kernel: Name
-    """the attention operator; under `cp` the one that each rank runs"""
+    """the attention operator; under `cp` the operator of each rank"""
     strategy: Name | None = None
     """the context-parallel strategy; None for a kernel on one device"""
     strategy_params: Named = {}
-    """parameters of the strategy that differ from their defaults; without any, the field is left out of ids and of texts"""
+    """parameters of the strategy that differ from their defaults; an empty field is omitted from ids and
+    JSON"""
     world: int = Field(1, ge=1, le=MOST_RANKS)
     """number of ranks"""
     mask: Name
     mask_params: Named = {}
-    """all parameters of the mask, defaults included; `density` is the share of pairs asked for"""
+    """all parameters of the mask, including defaults; `density` is the requested share of pairs"""
     corpus: Name | None = None
-    """where document lengths come from; None for masks without documents"""
+    """source of document lengths; None for masks without documents"""
     seqlen: int = Field(ge=1, le=MOST_TOKENS)
     """tokens over all ranks, queries and keys alike"""
     num_q_heads: int = Field(ge=1, le=MOST_HEADS)
@@ -80,13 +83,13 @@ class Cell(Frozen):
     dtype: Dtype
     direction: Direction
     seed: int = Field(0, ge=0, le=LARGEST_INT)
-    """seed of everything drawn in the mask; 0 where nothing is"""
+    """seed of random values in the mask; 0 if there are none"""
     input_values: InputValues = "normal"
-    """what q, k, v and the gradient of the output hold: see `longca.bench.check.inputs`. A GPU's power, and with it its clock, depends on
-    it; standard normal values are left out of ids and of texts"""
+    """values of q, k, v and the gradient of the output: see `longca.bench.check.inputs`. They affect a GPU's
+    power and therefore its clock; the default, standard normal values, is omitted from ids and JSON"""
     sustained: bool = False
-    """calls follow each other without a pause, after two seconds of such calls, so that power and clock have settled. False, left out of
-    ids and of texts: each call is timed alone, on a cold L2"""
+    """calls follow each other without a pause, after two seconds of such calls, so that power and clock are
+    stable. False, omitted from ids and JSON: each call is timed separately, with a cold L2"""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Cell":
@@ -109,7 +112,7 @@ class Cell(Frozen):
 
     @model_serializer(mode="wrap")
     def _fields_to_write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """All fields, but those that came later only where they ask for something: cells from before keep their ids."""
+        """All fields, without later fields that have their defaults, so that older cells keep their ids."""
         fields = write(self)
         for name, usual in LATER_FIELDS.items():
             if getattr(self, name) == usual:
@@ -118,7 +121,7 @@ class Cell(Frozen):
 
     @cached_property
     def cell_id(self) -> str:
-        """16 hexadecimal digits of the SHA-256 of the canonical JSON of all fields that are written."""
+        """16 hexadecimal digits of the SHA-256 of the canonical JSON of all written fields."""
         head, tail = self._around
         corpus = "null" if self.corpus is None else json.dumps(self.corpus)
         canonical = f'{{"corpus":{corpus},{head},"seed":{self.seed},"seqlen":{self.seqlen},{tail}}}'
@@ -126,7 +129,8 @@ class Cell(Frozen):
 
     @cached_property
     def _around(self) -> tuple[str, str]:
-        """Parts of the canonical JSON, whose keys are sorted: those between `corpus` and `seed`, and those after `seqlen`."""
+        """Parts of the canonical JSON with sorted keys: those between `corpus` and `seed`, and those after
+        `seqlen`."""
         fields = self.model_dump()
         parts = ({key: value for key, value in fields.items() if "corpus" < key < "seed"},
                  {key: value for key, value in fields.items() if key > "seqlen"})
@@ -134,7 +138,7 @@ class Cell(Frozen):
         return head, tail
 
     def with_seed(self, seed: int) -> "Cell":
-        """The same request with another draw. The seed's bounds are not checked, so that many cells are made quickly."""
+        """The same request with another seed. For speed, the bounds of the seed are not checked."""
         self._around  # noqa: B018  made once: the copies have it
         other = self.model_copy(update={"seed": seed})
         vars(other).pop("cell_id", None)
@@ -146,7 +150,7 @@ class Cell(Frozen):
         return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.direction)
 
     def single_gpu_baseline(self) -> "Cell":
-        """The cell that asks the same of its kernel on one device."""
+        """The cell of the same problem and kernel on one device."""
         return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "strategy_params": {}, "world": 1})
 
     def __hash__(self) -> int:
@@ -162,13 +166,13 @@ class Cell(Frozen):
 
     @property
     def mask_key(self) -> dict[str, Any]:
-        """All that decides the mask: the arguments of `longca.masks.build_mask` beside the pattern's name."""
+        """The inputs of the mask: the arguments of `longca.masks.build_mask` except the pattern's name."""
         return {"seqlen": self.seqlen, "corpus": self.corpus, "seed": self.seed, "num_kv_heads": self.num_kv_heads,
                 **self.mask_params}
 
     @property
     def title(self) -> str:
-        """A short line for logs and tables; switches that are off are left out."""
+        """A short line for logs and tables, without switches that are off."""
         params = ",".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         mask = f"{self.mask}({params})" if params else self.mask
         world = f" ×{self.world}" if self.kind == "cp" else ""

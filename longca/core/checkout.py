@@ -1,4 +1,5 @@
-"""The version of this code, of the package and of its Git checkout; and the project, the folder whose `config` is in force."""
+"""The version of the package and of its Git checkout, and the project: the folder whose `config` is in
+force."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacke
 COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
 COMMIT_FILE = "COMMIT"  # the same as a file in the root: bundles have it
 DIRTY = "-dirty"
-MARK = Path("config/studies")  # a folder that has it is a project
+MARK = Path("config/studies")  # marks a project folder
 
 
 @functools.cache
 def source() -> Source:
-    """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else the file `COMMIT`."""
+    """The commit from `LONGCA_COMMIT`, else from the checkout, else from the file `COMMIT`."""
     from longca.core.record import Source
 
     sha, dirty = _commit(ROOT)
@@ -31,12 +32,12 @@ def source() -> Source:
 
 
 def described(source: Source) -> str:
-    """The commit in the form that `LONGCA_COMMIT` has; empty where it is unknown."""
+    """The commit in the format of `LONGCA_COMMIT`; empty if unknown."""
     return f"{source.git_sha}{DIRTY if source.git_dirty else ''}" if source.git_sha else ""
 
 
 def git(root: Path, *args: str) -> str | None:
-    """The output of a Git command; None without Git, or where it fails."""
+    """The output of a Git command; None without Git, or if it fails."""
     try:
         done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -56,9 +57,10 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
 
 def project_root() -> Path:
-    """The working folder or the nearest one above it that is a project; else the checkout of the package; else the working folder.
+    """The working folder or its nearest parent that is a project; else the checkout of the package; else the
+    working folder.
 
-    It is `Path()` for the working folder, so that messages name files as the user would.
+    The working folder is `Path()`, so that messages show relative paths.
     """
     here = Path.cwd()
     if (here / "config").is_dir():
@@ -70,11 +72,12 @@ def project_root() -> Path:
 
 
 def in_project(path: Path) -> Path:
-    """The place of a file or folder of the project."""
+    """The path of a file or folder of the project."""
     return project_root() / path
 
 
 def home_of_results() -> Path:
-    """The folder that a relative folder of results lies in: the project around the working folder, or else the working folder."""
+    """The base of a relative results folder: the project around the working folder, or else the working
+    folder."""
     root = project_root()
     return root if Path.cwd().is_relative_to(root.absolute()) else Path()

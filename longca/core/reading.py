@@ -1,7 +1,7 @@
-"""Reading of files from outside: regular files alone, within limits, and JSON that means one thing only.
+"""Reading of external files: only regular files, within limits, and unambiguous JSON.
 
-Each limit is checked before memory is taken. Variables `LONGCA_LIMIT_*` change them: the environment alone, since the files of settings are
-read under them, too.
+Each limit is checked before memory is allocated. Environment variables `LONGCA_LIMIT_*` change the limits;
+settings files cannot, since they are read under these limits.
 """
 
 import errno
@@ -24,7 +24,7 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a de
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: `default` holds unless its variable is set."""
+    """One limit, with a default and a variable that overrides it."""
 
     name: str
     default: int
@@ -36,7 +36,8 @@ class Limit:
         return PREFIX + self.name.upper()
 
     def value(self) -> int:
-        """The limit in force, in its unit. Raises UserError where its variable is no whole number of at least 1."""
+        """The limit in force, in its unit. Raises UserError if its variable is not an integer of at least
+        1."""
         text = os.environ.get(self.variable, "")
         if not text:
             return self.default
@@ -45,13 +46,13 @@ class Limit:
         return int(text)
 
     def num_bytes(self) -> int:
-        """The same in bytes, of a limit in MiB."""
+        """The same in bytes, for a limit in MiB."""
         assert self.unit == "MiB"
         return self.value() << 20
 
     @property
     def todo(self) -> str:
-        """The way to a larger limit, to end a message."""
+        """A hint how to raise the limit, for the end of a message."""
         return f"{self.variable} sets the limit"
 
 
@@ -73,7 +74,7 @@ LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORP
 
 
 def check_variables() -> None:
-    """Raises UserError for a variable `LONGCA_LIMIT_*` that is no limit, or whose value cannot be."""
+    """Raises UserError for an unknown variable `LONGCA_LIMIT_*`, or an invalid value."""
     known = {limit.variable: limit for limit in LIMITS}
     for name in os.environ:
         if name.startswith(PREFIX):
@@ -86,17 +87,17 @@ def read_file(path: Path, limit: Limit) -> bytes:
     """The content of a file.
 
     Raises:
-        OSError: there is none, it cannot be read, it is a pipe or the like (nothing waits for its other end), or it is larger than
-            `limit`. `strerror` says which.
+        OSError: it does not exist, cannot be read, is not a regular file (pipes are not waited for), or is
+            larger than `limit`. `strerror` gives the reason.
     """
     if "\0" in str(path):
         raise FileNotFoundError(errno.ENOENT, "A file's name has no NUL", str(path))
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else the opening of a pipe waits for a writer
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # otherwise opening a pipe would wait for a writer
     try:
         facts = os.fstat(file)
         check_file(path, facts, limit)
         content = os.read(file, facts.st_size + 1)
-        if len(content) != facts.st_size:  # it changed meanwhile, has no size that is known before, or comes in parts
+        if len(content) != facts.st_size:  # it changed meanwhile, has an unknown size, or was read partially
             while len(content) <= limit.num_bytes() and (more := os.read(file, CHUNK_BYTES)):
                 content += more
     finally:
@@ -107,7 +108,7 @@ def read_file(path: Path, limit: Limit) -> bytes:
 
 
 def check_file(path: Path, facts: os.stat_result, limit: Limit) -> None:
-    """Raises OSError where that is no regular file, or a larger one than `limit`."""
+    """Raises OSError if it is not a regular file, or larger than `limit`."""
     if stat.S_ISDIR(facts.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(facts.st_mode):
@@ -122,7 +123,8 @@ def too_large(path: Path, limit: Limit) -> OSError:
 
 
 class JsonError(ValueError):
-    """A text that is no JSON, or JSON that could be read in two ways: "is not …" or "has …". `line` is where, if that is known."""
+    """Invalid or ambiguous JSON; the message begins with "is not …" or "has …". `line` is its line, if
+    known."""
 
     def __init__(self, says: str, line: int | None = None) -> None:
         self.line = line
@@ -133,7 +135,8 @@ def read_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        JsonError: it is not JSON, nested too deeply, has a number of thousands of digits, or a key that stands twice in one object.
+        JsonError: invalid JSON, too deep nesting, a number with thousands of digits, or a repeated key in an
+            object.
     """
     try:
         return _decode(text if isinstance(text, str) else text.decode())
@@ -145,7 +148,7 @@ def read_json(text: str | bytes) -> Any:
         raise JsonError("is nested too deeply") from None
     except JsonError:
         raise
-    except ValueError:  # of Python's limit on the digits of a whole number
+    except ValueError:  # Python's limit on the digits of an integer
         raise JsonError("has a number of thousands of digits") from None
 
 

@@ -1,4 +1,4 @@
-"""Lengths and head counts as people write them ("8K", "64:8") and as tables show them."""
+"""Parsing and formatting of lengths ("8K") and head counts ("64:8")."""
 
 import re
 

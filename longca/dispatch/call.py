@@ -1,4 +1,5 @@
-"""One call on (tokens, heads, D) tensors: by the reference, by `band`, or by another kernel of the contract behind autograd."""
+"""One call on (tokens, heads, D) tensors: by the reference, by `band`, or by another kernel wrapped for
+autograd."""
 
 from __future__ import annotations
 
@@ -46,13 +47,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, ret
 
 
 def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> Problem:
-    """The problem that a kernel is prepared for when it is asked for.
+    """The problem for which a requested kernel is prepared.
 
-    A kernel that differs from another one in its gradients alone has no forward measurements. It still serves calls without gradients, as
-    in an evaluation between steps of training: it is then prepared for both directions.
+    A kernel that differs from another one only in its gradients has no forward measurements. It still serves
+    calls without gradients, such as an evaluation between training steps, and is then prepared for both
+    directions.
 
     Raises:
-        UserError: the kernel cannot do the call.
+        UserError: the kernel does not support the call.
     """
     reason = cannot(kernel, problem, return_lse, deterministic)
     if reason is None:
@@ -74,9 +76,9 @@ def _by_band(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, r
 
 
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem) -> tuple[Tensor, ...]:
-    """(out, LSE), or (out,) of a kernel that returns no LSE; the LSE is a constant to autograd.
+    """(out, LSE), or (out,) for a kernel that returns no LSE; the LSE is a constant for autograd.
 
-    The kernel is prepared at the mask's first call for such inputs, and kept as long as the mask is.
+    The kernel is prepared at the mask's first call for such inputs, and lives as long as the mask.
     """
     key = ("attention", kernel.name, problem.num_q_heads, problem.num_kv_heads, problem.head_dim, problem.dtype, problem.device,
            problem.needs_backward)
@@ -97,7 +99,7 @@ class _PreparedCall(torch.autograd.Function):
         out = prepared.from_layout(result.out).detach()
         if prepared.problem.needs_backward:
             ctx.prepared, ctx.result = prepared, result
-            ctx.save_for_backward(q, k, v, out)  # `result` may hold their memory: so autograd tells where it was written to
+            ctx.save_for_backward(q, k, v, out)  # `result` may refer to their memory: so autograd detects in-place changes
         if result.lse is None:
             return (out,)
         lse = prepared.lse_from_layout(result.lse).detach()

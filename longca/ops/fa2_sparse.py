@@ -113,7 +113,7 @@ def _backward_dkdv(q_src, k_ptr, v_ptr, dout_src, lse_log2_ptr, delta_ptr, dk_pt
         head, number = tl.where(is_last, head + 1, head), tl.where(is_last, 0, number + 1)
         block = tl.load(blocks_ptr + number // tiles)  # a round ahead: loads of queries never wait for it
         s_t = tl.dot(k, tl.trans(q))
-        dp_t = tl.dot(v, tl.trans(dout))  # this early it costs the fewest registers
+        dp_t = tl.dot(v, tl.trans(dout))  # at this position it needs the fewest registers
         lse_log2 = tl.load(lse_log2_ptr + place) if EVEN else tl.load(lse_log2_ptr + place, mask=rows < seqlen_q, other=float("inf"))
         p_t = tl.exp2(s_t * (scale * LOG2_E) - lse_log2[None, :])  # 0 for rows past the end, whose LSE is infinite
         dv = tl.dot(p_t.to(dout.dtype), dout, dv)

@@ -1,4 +1,4 @@
-"""Attention in plain torch, as a function. Replace the body of `forward` by your own kernel.
+"""Attention in plain torch, as a function. Replace the body of `forward` with your own kernel.
 
     longca bench NAME.py -m causal -s 1K        # right? how fast, beside the others?
 
@@ -16,7 +16,7 @@ import torch
 
 
 def prepare(mask, device):
-    """Called once, untimed: put the mask into the form that the kernel needs.
+    """Called once, untimed: convert the mask to the kernel's format.
 
     mask.bands      (n, 6) whole numbers: query i of q0..q1 sees key j of k0..k1 where lo ≤ j − i ≤ hi
     mask.traits     facts: full, causal, window, num_segments, empty_rows, per_head …

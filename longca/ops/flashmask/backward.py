@@ -41,7 +41,7 @@ def _add_dkdv(dk, dv, k, v, key, q_src, dout_src, head, delta_ptr, lse_log2_ptr,
         q = load_tile(q_src, head, row0, HEAD_DIM, seqlen_q, TILE_Q, HEAD_DIM, not TESTED, BY_TMA)
         dout = load_tile(dout_src, head, row0, HEAD_DIM, seqlen_q, TILE_Q, HEAD_DIM, not TESTED, BY_TMA)
         s = tl.dot(k, tl.trans(q))
-        dp = tl.dot(v, tl.trans(dout))  # this early it costs the fewest registers
+        dp = tl.dot(v, tl.trans(dout))  # at this position it needs the fewest registers
         lse_log2 = tl.load(lse_log2_ptr + row, mask=row < seqlen_q, other=float("inf")) if TESTED else tl.load(lse_log2_ptr + row)
         p = tl.math.exp2(s * scale_log2 - lse_log2[None, :])
         if TESTED:

@@ -85,7 +85,7 @@ def _dkdv(q_desc, dout_desc, k_ptr, v_ptr, lse_log2_ptr, delta_ptr, dk_ptr, dv_p
             q = q_desc.load([column, pack * PACK, 0]).reshape(TILE_N * PACK, D)
             dout = dout_desc.load([column, pack * PACK, 0]).reshape(TILE_N * PACK, D)
             s = tl.dot(k, q.T)
-            dp = tl.dot(v, dout.T)  # this early it costs the fewest registers
+            dp = tl.dot(v, dout.T)  # at this position it needs the fewest registers
             lse_log2 = tl.load(lse_log2_ptr + stats + column * PACK + query)
             p = tl.math.exp2(s * scale_log2 - lse_log2[None, :])
             if MASKED:  # noqa: SIM102 - the outer one is decided when compiling
