@@ -35,11 +35,11 @@ class BlockTables:
 
 
 def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None, *, of_keys: bool = True) -> BlockTables:
-    """The lists of a mask whose blocks have one size.
+    """The lists of a mask with blocks of one size.
 
     Args:
-        num_lists: of heads, where a kernel wants a list for each; else the mask's head groups.
-        of_keys: without, there are no lists of k-blocks.
+        num_lists: number of heads, for kernels with a list for each head; by default the mask's head groups.
+        of_keys: if False, there are no lists of k-blocks.
 
     Raises ValueError for any other mask.
     """

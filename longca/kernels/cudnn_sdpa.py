@@ -17,16 +17,16 @@ FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]  # prefixes of the frontend's own Cu
 
 
 class CudnnHandle:
-    """A handle of cuDNN on the current device; destroyed when nobody refers to it."""
+    """A handle of cuDNN on the current device; destroyed with its last reference."""
 
     def __init__(self) -> None:
         import cudnn
 
         self._handle: Any = cudnn.create_handle()
-        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False  # CUDA may be gone by then
+        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False  # CUDA may have been shut down by then
 
     def on_stream(self, device: torch.device) -> Any:
-        """The handle, set to torch's stream; this costs nothing if the stream is the same as last time."""
+        """The handle, set to torch's stream; free of cost if the stream is unchanged."""
         import cudnn
         import torch
 
@@ -41,7 +41,7 @@ def diagonal_bounds(window: tuple[int, int]) -> dict[str, int]:
 
 
 def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Tables of packed segments for cuDNN: their lengths, and their starts, in elements, in each kind of tensor."""
+    """Tables of packed segments for cuDNN: lengths, and start offsets in elements for each kind of tensor."""
     bounds = cu_seqlens.view(-1, 1, 1, 1)
     starts = bounds.long()  # 64 bits: there may be more than 2³¹ elements
     num_heads, row = problem.num_q_heads, problem.head_dim
@@ -50,14 +50,15 @@ def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch
 
 
 class SdpaGraph:
-    """A planned graph. In memory all tensors are T × heads × D; cuDNN sees B segments × heads × S tokens × D, ragged if B > 1.
+    """A planned graph. In memory all tensors are T × heads × D; for cuDNN they are B segments × heads × S
+    tokens × D, ragged if B > 1.
 
     Args:
         direction: "fwd" reads q, k, v and writes out, lse. "bwd" reads those and dout, and writes dq, dk, dv.
         max_seqlen: S, the length of the longest segment.
         tables: the result of `ragged_tables`; empty for one segment.
 
-    Raises `cudnn.cudnnGraphNotSupportedError` where cuDNN has no kernel for the problem.
+    Raises `cudnn.cudnnGraphNotSupportedError` if cuDNN has no kernel for the problem.
     """
 
     def __init__(self, direction: str, problem: Problem, window: tuple[int, int], max_seqlen: int,
@@ -85,7 +86,7 @@ class SdpaGraph:
         """Run the graph on torch's stream, with a workspace from torch's allocator.
 
         Args:
-            tensors: every operand by its name, results included, contiguous.
+            tensors: all operands and results by name, contiguous.
         """
         import torch
 
@@ -101,7 +102,7 @@ class SdpaGraph:
 
     def _backward(self, rules: dict[str, Any]) -> None:
         mask = self._problem.mask
-        if self._tables:  # else its workspace is for B × S tokens
+        if self._tables:  # otherwise its workspace would be sized for B × S tokens
             rules |= {"max_total_seq_len_q": mask.seqlen_q, "max_total_seq_len_kv": mask.seqlen_k}
         q, k, v, out, dout, lse = (self._input(name) for name in ("q", "k", "v", "out", "dout", "lse"))
         grads = self._graph.sdpa_backward(q=q, k=k, v=v, o=out, dO=dout, stats=lse, **rules)
@@ -136,7 +137,7 @@ class SdpaGraph:
         num_segments, num_tokens = self._num_segments, self._max_seqlen
         if name in OF_KEYS and not self._tables:
             num_tokens = self._problem.mask.seqlen_k
-        if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward reads no other
+        if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward supports no other layout
             num_heads = self._problem.num_q_heads
             by_head_and_token = [1, num_heads] if self._tables else [num_tokens, 1]
             return ([num_segments, num_heads, num_tokens, 1], [num_heads * num_tokens, *by_head_and_token, 1],
@@ -146,7 +147,7 @@ class SdpaGraph:
                 self._tables.get("k_starts" if name in OF_KEYS else "q_starts"))
 
     def _plan(self) -> None:
-        """Have cuDNN choose its kernel and build it."""
+        """Let cuDNN choose its kernel and build it."""
         import cudnn
 
         graph = self._graph

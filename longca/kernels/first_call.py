@@ -1,4 +1,5 @@
-"""The first call of a prepared kernel. Many kernels are compiled, tuned or loaded in it; this must not be timed."""
+"""The first call of a prepared kernel, in which many kernels are compiled, tuned or loaded. It must not be
+timed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def first_call_ms(prepared: Prepared) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a GPU has finished its work; on a CPU there is nothing to wait for."""
+    """Wait until a GPU has finished its work; does nothing on a CPU."""
     import torch
 
     if device.type == "cuda":

@@ -9,7 +9,8 @@ The file may define more, all of it optional:
 | `prepare(mask, device)`                               | no     | called once; `forward` gets what it returns, instead of the mask |
 | `LAYOUT`                                              | –      | order of the axes: "BHTD" (the default), "BTHD", "HTD" or "THD" |
 
-`docs/guide/own-kernel.md` tells shapes, dtypes and devices. User code runs in the measuring process alone, never where the command runs.
+`docs/guide/own-kernel.md` describes shapes, dtypes and devices. User code runs only in the measuring process,
+never in the process of the command.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "THD")
 CALLS = {"forward": ("q", "k", "v", "mask"), "backward": ("dout", "q", "k", "v", "out", "lse", "mask"), "prepare": ("mask", "device")}
-"""with what each function of the file is called, in this order"""
+"""arguments of each function of the file, in this order"""
 PLACE = "at {file}, line {line}, in {function}: {code}"
-"""the note that an exception gets: where in the user's file it was raised"""
+"""note of an exception: where in the user's file it was raised"""
 
 
 class OwnFileKernel(Kernel):
-    """The kernel in `file`. A sub-class sets the path."""
+    """The kernel in `file`; a sub-class sets the path."""
 
     label = "Own file"
     family = "both"
@@ -57,15 +58,16 @@ class OwnFileKernel(Kernel):
 
 
 class ResultError(TypeError):
-    """A function of the file returned something that is no result."""
+    """A function of the file returned an invalid result."""
 
 
 class DefinitionError(TypeError):
-    """The file defines something that cannot be called, or no known layout. Nothing of it is measured."""
+    """The file defines an invalid function or an unknown layout, so it is not measured."""
 
 
 class OwnFilePrepared(Prepared):
-    """The file's functions, with tensors in its own layout. Exceptions of the file get a note of the line that raised them."""
+    """The file's functions, with tensors in its own layout. Exceptions get a note with the line of the file
+    that raised them."""
 
     def __init__(self, problem: Problem, file: Path) -> None:
         super().__init__(problem)
@@ -156,7 +158,7 @@ class OwnFilePrepared(Prepared):
 
 
 def _check_definitions(module: ModuleType) -> None:
-    """Raise DefinitionError for functions that cannot be called as they will be, and for an unknown layout."""
+    """Raise DefinitionError for functions with an incompatible signature, and for an unknown layout."""
     for name, arguments in CALLS.items():
         function = getattr(module, name, None)
         if function is None and name != "forward":
@@ -171,7 +173,7 @@ def _check_definitions(module: ModuleType) -> None:
 
 
 def _described(found: Any) -> str:
-    """A value in few words, for messages."""
+    """A short description of a value, for messages."""
     shape = getattr(found, "shape", None)
     if shape is None:
         return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, (tuple, list)) else "")
@@ -179,7 +181,8 @@ def _described(found: Any) -> str:
 
 
 def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
-    """A function that torch.compile compiles inside keeps all that backward needs, since backward is called many times on one forward."""
+    """A context in which functions compiled by torch.compile keep all inputs of backward, since backward is
+    called many times on one forward."""
     if not is_needed:
         return nullcontext()
     from torch._functorch import config
@@ -198,7 +201,7 @@ def _load(file: Path) -> ModuleType:
         return loaded
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # whatever its suffix
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # for any suffix
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -1,4 +1,5 @@
-"""Attention inside packed segments under one window, the only masks of the FlashAttention family and cuDNN."""
+"""Attention within packed segments under one window, the only masks of the FlashAttention family and
+cuDNN."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
 
 
 def unfit_build(call: CallSpec, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
-    """The reason why a kernel that was built for these head dims and dtypes alone does not do the call; None if it does."""
+    """The reason why a kernel built only for these head dims and dtypes does not support the call; None if it
+    does."""
     if call.head_dim in head_dims and call.dtype in dtypes:
         return None
     return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
@@ -59,7 +61,8 @@ class PackedPrepared(Prepared):
     keys and queries.
 
     Args:
-        always_packed: use T × heads × D and segment bounds for one segment, too, for kernels that know nothing else.
+        always_packed: use T × heads × D and segment bounds also for one segment, for kernels that support
+            only this layout.
     """
 
     def __init__(self, problem: Problem, always_packed: bool = False) -> None:

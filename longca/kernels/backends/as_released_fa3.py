@@ -1,4 +1,5 @@
-"""FlashAttention-3 as LongCA-bench released it: a backward that adds to gradients which nothing resets."""
+"""FlashAttention-3 as LongCA-bench released it: its backward accumulates into gradients that are never
+reset."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class AsReleasedFa3(Fa3):
 
 
 class Accumulating(Prepared):
-    """A backward whose gradients are kept and added to by the next call, as autograd does with `.grad`; it returns those of the call."""
+    """A backward that accumulates its gradients over calls, as autograd does in `.grad`; it returns the
+    gradients of the call."""
 
     _kept: tuple[torch.Tensor, ...] | None = None
 

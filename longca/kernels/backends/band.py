@@ -1,4 +1,4 @@
-"""Band attention: this project's own operator for any mask, dense or of blocks, forward and backward."""
+"""Band attention: this project's own operator for any mask, dense or block-sparse, forward and backward."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BandPrepared(Prepared):
         super().__init__(problem)
         self.deterministic = deterministic
         self._plans: dict[tuple[tuple[int, int], ...], BandPlan] = {}
-        first_ms = self.costs["plan_ms"] = self._plan()  # also loads torch's kernels, if this process has not loaded them yet
+        first_ms = self.costs["plan_ms"] = self._plan()  # also loads torch's kernels, unless they are loaded already
         if problem.records_costs:
             self.costs["plan_ms"] = self._plan()
             self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - self.costs["plan_ms"], 0.0)
@@ -100,7 +100,7 @@ class BandPrepared(Prepared):
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these.
+        """(dq, dk, dv) from an output and LSE that may cover more keys.
 
         Args:
             lse: (T, H) float32, natural log.

@@ -35,7 +35,8 @@ class Wait(Control):
 
 
 class WaitPrepared(PreparedControl):
-    """A wait. On a CPU it spins on the monotonic clock; on a GPU one kernel spins on the GPU's clock, so the host is not involved."""
+    """A wait. On a CPU it spins on the monotonic clock; on a GPU one kernel spins on the GPU's clock,
+    independent of the host."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -1,4 +1,4 @@
-"""cuDNN's fused attention by torch's aten operators, called directly and not through SDPA."""
+"""cuDNN's fused attention through torch's aten operators, called directly instead of through SDPA."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cudnn(Kernel):
         if call.direction == "bwd" and traits.seqlen_q == 1:
             return "cuDNN's backward takes no sequence of one token alone"
         if call.direction == "bwd" and traits.num_segments > 1:
-            # https://github.com/pytorch/pytorch/pull/186142: it takes the head dim for the longest segment
+            # https://github.com/pytorch/pytorch/pull/186142: it uses the head dim as the longest segment
             return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"
         return None
 
@@ -69,12 +69,13 @@ class CudnnPrepared(PackedPrepared):
         if self.cu_seqlens is not None:
             host_ms = self._host_ms()
             if host_ms > MOST_HOST_MS:
-                # torch 2.11 looks for the plan among those kept and keeps none: https://github.com/pytorch/pytorch/pull/191576
+                # torch 2.11 looks plans up in its cache but never stores them:
+                # https://github.com/pytorch/pytorch/pull/191576
                 self.notes.append("torch plans cuDNN's graph anew on every call for packed documents: "
                                   f"{host_ms:.0f} ms of each call pass on the host")
 
     def _host_ms(self) -> float:
-        """Time of the host for one call, in ms, after a first call that loaded all kernels."""
+        """Host time of one call, in ms, after a first call that loaded all kernels."""
         import torch
 
         problem = self.problem
@@ -94,7 +95,7 @@ class CudnnPrepared(PackedPrepared):
             return x_THD.contiguous()
         import torch
 
-        # `contiguous` leaves odd strides where there is one head
+        # `contiguous` keeps odd strides if there is one head
         return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""cuDNN's block-sparse attention: CuTe kernels of the cuDNN frontend over lists of blocks of 64 or 128."""
+"""cuDNN's block-sparse attention: CuTe kernels of the cuDNN frontend, over lists of blocks of 64 or 128."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class CudnnBsa(Kernel):
 
 
 class CudnnBsaPrepared(Prepared):
-    """Layout (1, heads, T, D), LSE (1, H, T). Every query head has lists of its own, even if heads share a mask."""
+    """Layout (1, heads, T, D), LSE (1, H, T). Every query head has separate lists, even if heads share a
+    mask."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -63,7 +64,7 @@ class CudnnBsaPrepared(Prepared):
         tables = block_tables(mask, problem.device, problem.num_q_heads, of_keys=False)
         lists, counts = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
         fewest, most = (int(count) for count in counts.aminmax())
-        # if all lists have one length, it gets that one number, as in its documentation: these kernels are simpler
+        # lists of equal length are passed as one number, as documented: these kernels are simpler
         lengths = {"block_sparse_num": most} if fewest == most > 0 else {"q2k_block_nums": counts}
         self._rules: dict[str, Any] = {"q2k_block_index": lists, "sparse_block_size": size, "softmax_scale": problem.scale,
                                        **lengths}

@@ -60,7 +60,7 @@ class CudnnFlexPrepared(Prepared):
         q, k = (torch.zeros(1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
                 for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
                                               (problem.mask.seqlen_k, problem.num_kv_heads)))
-        first_ms = plan_ms = self._plan(table, q, k)  # also compiles the planner's kernels, if this process has not compiled them yet
+        first_ms = plan_ms = self._plan(table, q, k)  # also compiles the planner's kernels, unless they are compiled already
         if problem.records_costs:
             plan_ms = self._plan(table, q, k)
             self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - plan_ms, 0.0)
@@ -79,7 +79,7 @@ class CudnnFlexPrepared(Prepared):
         return (time.perf_counter() - start) * 1e3
 
     def _plan_bytes(self) -> int:
-        """Bytes of the plan that the kernels read, each tensor counted once."""
+        """Bytes of the plan's tensors that the kernels read, each counted once."""
         from cudnn.flex_attention.execution import _plan_tensors
 
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _plan_tensors(self._mask_plan)}
@@ -98,7 +98,7 @@ class CudnnFlexPrepared(Prepared):
         return lse_TH.T.contiguous().unsqueeze(0)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        # what `flex_attn_func` calls, without autograd around it
+        # the operators that `flex_attn_func` calls, without autograd
         from cudnn.flex_attention.execution import _flex_attention_forward
 
         out, lse, _ = _flex_attention_forward(q, k, v, mask_plan=self._mask_plan, softmax_scale=self.problem.scale, return_lse=True)

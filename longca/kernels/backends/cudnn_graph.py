@@ -1,4 +1,5 @@
-"""cuDNN's fused attention by graphs of its frontend, planned before they are timed. They do more than torch's operators."""
+"""cuDNN's fused attention through graphs of its frontend, planned before timing. They support more than
+torch's operators."""
 
 from __future__ import annotations
 

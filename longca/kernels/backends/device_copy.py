@@ -1,4 +1,5 @@
-"""A control without attention: a copy inside device memory. Its bytes a second are the ceiling of everything that only moves data."""
+"""A control without attention: a copy inside device memory. Its rate is the ceiling for all memory-bound
+calls."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class DeviceCopy(Control):
 
 
 class DeviceCopyPrepared(PreparedControl):
-    """A copy of random bits. They are compared as integers, since as floats some would be NaN, which is unequal to itself."""
+    """A copy of random bits, compared as integers, since as floats some would be NaN, which is unequal to
+    itself."""
 
     def __init__(self, problem: Problem) -> None:
         import torch

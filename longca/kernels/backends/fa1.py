@@ -1,7 +1,8 @@
 """The first FlashAttention: flash-attn 1.0.9, the last release before FlashAttention-2.
 
-PyPI has its sources alone. `tools/kernel_build` compiles them for sm_90 with the machine's own nvcc into its extension,
-`flash_attn_cuda`, which is put on the path without the Python package beside it: that has FlashAttention-2's name.
+PyPI has only its sources. `tools/kernel_build` compiles them for sm_90 with the local nvcc into its
+extension, `flash_attn_cuda`. The extension is put on the path without its Python package, whose name
+conflicts with FlashAttention-2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FlashAttention-2 over block lists: this project's own Triton implementation, since no package on PyPI has one."""
+"""FlashAttention-2 over block lists: this project's own Triton implementation, since PyPI has none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Fa2Sparse(Kernel):
 
 
 class Fa2SparsePrepared(Prepared):
-    """Layout T × heads × D, as in FlashAttention. One list for each head group; all query heads of a KV head share it."""
+    """Layout T × heads × D, as in FlashAttention. There is one list for each head group, shared by all query
+    heads of a KV head."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -1,4 +1,5 @@
-"""FlashAttention-4: CuTe kernels compiled at run time, with an element test and block lists where a mask needs them."""
+"""FlashAttention-4: CuTe kernels compiled at run time, with an element test and block lists if the mask needs
+them."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Fa4(Kernel):
 
 
 def _missing_cute() -> str | None:
-    """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2 only."""
+    """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2."""
     spec = importlib.util.find_spec("flash_attn")
     folders = spec.submodule_search_locations or [] if spec is not None else []
     found = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
@@ -152,8 +153,9 @@ class Fa4MaskedPrepared(Prepared):
 
 
 def element_tables(mask: Mask) -> list[np.ndarray]:
-    """Tables that the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M, N), the block of each row
-    (G, Sq) and of each key (G, Sk). Rows and keys go on to whole blocks, since it is asked for those before they are left out.
+    """Tables that the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M,
+    N), the block of each row (G, Sq) and of each key (G, Sk). Tables are padded to whole blocks, since the
+    kernel evaluates the test there before it discards these elements.
     """
     import numpy as np
 

@@ -1,4 +1,5 @@
-"""FFA, the kernel of MagiAttention: a mask as slices, rectangles of four types. Installed from its repository by those who have it."""
+"""FFA, the kernel of MagiAttention: a mask as slices, rectangles of four types. It must be installed from its
+repository."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Ffa(Kernel):
 
 
 class FfaPrepared(Prepared):
-    """Layout T × heads × D. Where no two slices share a query, outputs are stored without atomics."""
+    """Layout T × heads × D. If no two slices share a query, outputs are stored without atomics."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

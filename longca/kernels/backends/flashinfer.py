@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FLOAT_WORKSPACE_BYTES = 128 << 20  # as its documentation recommends
 LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's default
-BYTES_PER_WORK_ITEM = 64  # its planners store seven int32 for each tile of queries; the rest is for rounding up
+BYTES_PER_WORK_ITEM = 64  # its planners store seven int32 for each tile of queries; the rest allows for rounding up
 MOST_INDICES = (1 << 31) - 1
 TOO_MANY = "it plans an index for each key of each q-block, in 32 bits: {} do not fit"
 
@@ -72,7 +72,7 @@ class FlashInferPrepared(Prepared):
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
 
     def _load(self, problem: Problem) -> None:
-        """Load the kernels, or compile them if they are not there, by planning a single block."""
+        """Load or compile the kernels by planning a single block."""
         import torch
 
         one = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
@@ -110,7 +110,7 @@ class FlashInferPrepared(Prepared):
         items = (num_lists + -(-num_rows * ratio // 64)) * ratio
         int_bytes = max(LEAST_INT_WORKSPACE_BYTES, items * BYTES_PER_WORK_ITEM)
         self._wrapper.reset_workspace_buffer(workspace, torch.empty(int_bytes, dtype=torch.uint8, device=problem.device))
-        if num_lists > self._wrapper._kv_lens_buffer.numel():  # no public way to enlarge it, and its plan writes there
+        if num_lists > self._wrapper._kv_lens_buffer.numel():  # there is no public method to enlarge it, and the plan writes there
             self._wrapper._kv_lens_buffer = torch.empty(num_lists, dtype=torch.int32, device=problem.device)
         self.costs["workspace_bytes"] = FLOAT_WORKSPACE_BYTES + int_bytes
 
@@ -121,7 +121,7 @@ class FlashInferPrepared(Prepared):
         return x.transpose(0, 1)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """The natural LSE, T × H; the kernel's own is to base 2, (H, T)."""
+        """The natural LSE, T × H; the kernel's LSE has base 2, (H, T)."""
         return lse.transpose(0, 1) * math.log(2)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

@@ -1,4 +1,5 @@
-"""FlashMask's column form in an operator of this project. It is not Paddle's kernel, which cannot be installed together with torch."""
+"""FlashMask's column format in this project's own operator, not Paddle's kernel, which cannot be installed
+together with torch."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class FlashMask(Kernel):
             return "takes bf16 and fp16 only"
         if call.head_dim not in (64, 128):
             return "takes head dims 64 and 128 only"
-        most = 1 if traits.is_block_grid else 3  # its two hidden runs have at most three visible ones around them
+        most = 1 if traits.is_block_grid else 3  # two hidden runs leave at most three visible ones
         if traits.max_col_intervals > most:
             return (f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
                     "and FlashMask's columns can hide two runs from a key")

@@ -1,4 +1,4 @@
-"""FlexAttention, compiled, with a block mask that is built from bands before the call."""
+"""FlexAttention, compiled, with a block mask built from bands before the call."""
 
 from __future__ import annotations
 
@@ -76,13 +76,14 @@ class FlexPrepared(Prepared):
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
         twin = _twin(flex_attention)
         self._attend = torch.compile(twin, dynamic=False, fullgraph=True)
-        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)  # else its variants would stay
+        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)  # otherwise its compiled variants would never be freed
         drop.atexit = False
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
     def _kernel_options(self) -> dict[str, Any] | None:
-        """Loads by TMA where torch does not choose it and it is faster: forward; backward would be slower (tried on an H200)."""
+        """Enables TMA loads in the forward, where they are faster and torch does not choose them; the
+        backward would be slower (measured on an H200)."""
         import torch
 
         device = self.problem.device
@@ -104,7 +105,7 @@ class FlexPrepared(Prepared):
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         import torch
 
-        # with one head `contiguous` keeps odd strides, and strides other than the compiled ones would compile again
+        # with one head `contiguous` keeps odd strides, and other strides would cause a recompilation
         return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
@@ -135,10 +136,10 @@ class FlexPrepared(Prepared):
 
 
 def _twin(function: Any) -> Any:
-    """The function with a code object of its own.
+    """The function with a separate code object. torch stops compiling a code object after a few variants, so
+    other problems must not count.
 
-    torch counts the variants of a code object and stops compiling after a few: those of other problems must not
-    count. To reset dynamo instead would also drop what the caller has compiled.
+    Resetting dynamo instead would also drop the caller's compiled functions.
     """
     twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
                         function.__closure__)

@@ -1,4 +1,4 @@
-"""Unfused attention: every score is stored. It is the baseline for all other kernels."""
+"""Unfused attention, which stores every score: the baseline for all other kernels."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class Naive(Kernel):
 
 
 class NaivePrepared(Prepared):
-    """Layout (G, R, T, D): the R query heads of a KV head next to each other; keys have R = 1.
+    """Layout (G, R, T, D), with the R query heads of a KV head contiguous; keys have R = 1.
 
-    Folding R into the rows lets one matmul per KV head serve its whole group, and sums dK and dV over it.
+    With R folded into the rows, one matmul for each KV head serves its whole group, and sums dK and dV over
+    it.
     """
 
     def __init__(self, problem: Problem) -> None:

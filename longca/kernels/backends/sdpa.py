@@ -1,4 +1,4 @@
-"""torch's scaled dot-product attention, called so that it takes its fused path."""
+"""torch's scaled dot-product attention, called such that it uses its fused path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sdpa(Kernel):
         return None
 
     def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
-        """A dense mask, in bool and as torch adds it to the scores; KV heads copied beside it are linear in tokens."""
+        """A dense mask, as bool and in the additive form of torch; copied KV heads are linear in tokens."""
         if traits.full or traits.causal:
             return 0
         copies = 3 * traits.seqlen_k * call.head_dim * call.num_q_heads * call.elem_bytes
@@ -56,7 +56,8 @@ class SdpaPrepared(Prepared):
         visible = dense_mask(problem.mask, problem.device)
         visible = visible.reshape(problem.mask.num_groups, 1, *visible.shape[-2:])
         if problem.mask.traits.empty_rows:
-            # the result of a row without keys may be NaN, which spreads to all of dK: so it sees one key and is set to 0 afterwards
+            # the result of a row without keys may be NaN, which would spread to all of dK: so the row sees
+            # one key and is zeroed afterwards
             self._empty_rows = ~visible.any(-1, keepdim=True)
             visible[..., :1] |= self._empty_rows
             self.notes.append("rows without keys are repaired inside the timed call")
@@ -64,7 +65,8 @@ class SdpaPrepared(Prepared):
         self.costs["metadata_bytes"] = visible.numel()
 
     def _share_heads(self, problem: Problem) -> None:
-        """Share KV heads: by torch's `enable_gqa` where that is good, otherwise by copies of the KV heads."""
+        """Share KV heads: by torch's `enable_gqa` if that path is fused, otherwise by copies of the KV
+        heads."""
         if "attn_mask" in self._options:
             reason = "a mask with GQA takes some versions of torch off their fused paths on GPUs"
         elif problem.needs_backward and problem.device.type == "cpu":
@@ -77,7 +79,7 @@ class SdpaPrepared(Prepared):
                           "the copies are summed inside it")
 
     def _note_path(self, problem: Problem) -> None:
-        """Note the implementation that torch will choose."""
+        """Records the implementation that torch will choose in the notes."""
         import torch
         from torch.nn.attention import SDPBackend
 

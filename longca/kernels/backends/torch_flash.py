@@ -1,4 +1,4 @@
-"""torch's copy of FlashAttention-2, called directly and not through SDPA."""
+"""torch's copy of FlashAttention-2, called directly instead of through SDPA."""
 
 from __future__ import annotations
 

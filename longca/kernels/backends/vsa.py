@@ -54,7 +54,7 @@ class VsaPrepared(BlockListed):
             self.notes.append("gradients come in float32; casting them to bf16 is timed, as in the package's own wrapper")
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """The natural LSE, T × H; the kernel's own is −sqrt(D) times that, (1, H, T, 1)."""
+        """The natural LSE, T × H; the kernel's LSE is −sqrt(D) times that, (1, H, T, 1)."""
         return lse.flatten(2).squeeze(0).transpose(0, 1) * -self.problem.scale
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Video sparse attention's Triton kernels, the fallback of its package where there is no compiled kernel."""
+"""Video sparse attention's Triton kernels, the fallback of its package without a compiled kernel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class VsaTritonPrepared(BlockListed):
             self.costs["compile_ms"] = first_call_ms(self)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """The natural LSE, T × H; the kernel's own is to base 2, (1, H, T)."""
+        """The natural LSE, T × H; the kernel's LSE has base 2, (1, H, T)."""
         return lse.squeeze(0).transpose(0, 1) * math.log(2)
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
