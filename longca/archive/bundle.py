@@ -1,4 +1,5 @@
-"""Writes a bundle: records and page of a study, its configuration, and the files of the project that can repeat it."""
+"""Writes a bundle: records and page of a study, its configuration, and the project files that are needed to
+repeat it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from longca.store.files import replace_file
 from longca.store.load import Loaded
 from longca.store.text import plural
 
-BESIDE = ("corpora.json", "masks.json")  # drawn documents and masks of the study, if the workflow wrote them
+BESIDE = ("corpora.json", "masks.json")  # sampled documents and masks of the study, if the workflow wrote them
 README = """# {title}: a study by longca
 
 {num_records} records of {num_cells} cells, measured from {first} to {last}.
@@ -48,14 +49,15 @@ class Bundle:
 
 
 def write_bundle(study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path) -> Bundle:
-    """Write one file from which the study can be checked and repeated. The same records and code give the same bytes.
+    """Write one file with which the study can be checked and repeated. Equal records and code give equal
+    bytes.
 
     Args:
-        results: the study's folder of results.
+        results: the study's results folder.
         loaded: records and problems of that folder.
 
     Raises:
-        UserError: there are no records, some are damaged, or the project's files are not known.
+        UserError: there are no records, some are damaged, or the project's files are unknown.
     """
     _refuse_damaged(study, loaded.problems)
     entries = project_files(ROOT) | plugin_files()
@@ -82,14 +84,16 @@ def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
 
 
 def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[str, BundleFile]:
-    """The page with figures and tables, made again from the records, and the files that list drawn documents and masks."""
+    """The page with figures and tables, rebuilt from the records, and the files with sampled documents and
+    masks."""
     made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))
     drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
     return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
 
 
 def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
-    """The present settings, so that the workflow repeats this study by default. What is a local file is left out: an image, a key."""
+    """The present settings, so that the workflow repeats this study by default, without local files such as
+    an image or a key."""
     settings = config.model_dump(mode="json") | {"study": study.name, "results": "results", "image_key": ""}
     if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
         settings |= {"image": "", "image_digest": ""}

@@ -72,7 +72,7 @@ def _image(digest: str) -> Json:
 
 
 def _runs(records: list[Record], digests: list[str]) -> list[Json]:
-    """One action for each run; it ends with the run's last cell."""
+    """One action for each run, which ends with its last cell."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.run_id, []).append(record)

@@ -28,7 +28,7 @@ def sha256(content: bytes) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file of any size. Raises OSError."""
+    """The digest of a file. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -53,9 +53,9 @@ def read_manifest(content: bytes) -> dict[str, str]:
 
 
 def unreadable(folder: Path, path: str) -> str:
-    """The reason why this file of an unpacked bundle is not read; empty where it may be.
+    """The reason why this file of an unpacked bundle is not read; empty if it is safe.
 
-    Only regular files below `folder` are: what a link leads to, and a file that has a second name, may lie anywhere.
+    Only regular files below `folder` are safe: links, and files with hard links, may lead outside.
     """
     place = folder
     for part in PurePosixPath(path).parts:
@@ -74,7 +74,8 @@ def unreadable(folder: Path, path: str) -> str:
 
 
 def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]:
-    """Files that are missing, changed or not listed. Files that the use of an unpacked bundle leaves there do not count."""
+    """Files that are missing, changed or not listed, except for files that the use of an unpacked bundle
+    creates."""
     for path, digest in sorted(listed.items()):
         if why := unreadable(folder, path):
             yield Difference(path, why)
@@ -86,7 +87,7 @@ def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]
 
 
 def _entries(folder: Path) -> Iterator[str]:
-    """All that lies below `folder` but folders, and but what use leaves there. No link is followed."""
+    """All files below `folder`, except for files that its use creates. Links are not followed."""
     for top, folders, files in os.walk(folder):
         at_top = Path(top) == folder
         kept = [name for name in folders if name != "__pycache__" and not (at_top and _left_by_use(name))]

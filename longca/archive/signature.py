@@ -10,29 +10,30 @@ from longca.archive import manifest
 from longca.core.errors import UserError
 
 SUFFIX = ".minisig"
-"""the signature of `x.tar.gz` is the file `x.tar.gz.minisig` beside it"""
+"""the signature of `x.tar.gz` is the file `x.tar.gz.minisig`"""
 PUBLIC_KEY = re.compile(rb"\n[A-Za-z0-9+/]{56}\s*$")  # the second line: 42 bytes in base64
 
 
 def check_key(key: Path) -> None:
-    """Raises UserError where minisign is not here, or there is no such key."""
+    """Raises UserError if minisign or the key is missing."""
     _program()
     if not key.is_file():
         raise UserError(f"There is no key '{key}'", todo="`minisign -G -s longca.key -p longca.pub` makes a pair")
 
 
 def sign(bundle: Path, key: Path) -> Path:
-    """Sign a packed bundle with a secret key, and return the signature. The key's password is asked for if it has one.
+    """Sign a packed bundle with a secret key, and return the signature. A protected key prompts for its
+    password.
 
     Raises:
-        UserError: minisign is not here, or cannot sign.
+        UserError: minisign is missing, or cannot sign.
     """
     check_key(key)
     signature = _of(bundle)
     comment = f"{bundle.name} sha256:{manifest.file_sha256(bundle)}"
     command = ("-S", "-s", str(key), "-m", str(bundle), "-x", str(signature), "-t", comment)
     done = _run(command)
-    if "get_password" in done.stderr:  # it found none on its input
+    if "get_password" in done.stderr:  # no password on its input
         done = _run(command, _password(key))
     if done.returncode:
         raise UserError(f"'{bundle}' cannot be signed", why=_one_line(done.stderr),
@@ -41,18 +42,18 @@ def sign(bundle: Path, key: Path) -> Path:
 
 
 def refusal(bundle: Path, key: Path) -> str:
-    """The reason why a packed bundle does not count as signed with this key; empty where it does.
+    """The reason why a packed bundle does not count as signed with this key; empty if it does.
 
     Args:
         key: a file with the public key.
 
     Raises:
-        UserError: minisign is not here, or the key cannot be used.
+        UserError: minisign is missing, or the key is invalid.
     """
     check_key(key)
     if not bundle.is_file():
         raise UserError(f"'{bundle}' is no packed bundle", why="a signature is one of the file that `longca archive` wrote")
-    if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:  # minisign ends with one code for this and for a signature that is damaged
+    if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:  # minisign has the same exit code for this and for a damaged signature
         raise UserError(f"'{key}' is no public key of minisign", todo="Give the file that `minisign -G -p` wrote")
     signature = _of(bundle)
     if not signature.is_file():

@@ -1,6 +1,7 @@
-"""Verification of a bundle: every hash, its study, every record, and the page made again.
+"""Verification of a bundle: every hash, its study, every record, and the rebuilt page.
 
-Nothing outside the bundle is read: a file counts only if the manifest lists it and no link is on the way to it.
+Nothing outside of the bundle is read: a file counts only if the manifest lists it and its path contains no
+link.
 """
 
 import json
@@ -21,7 +22,7 @@ from longca.store.load import Loaded, load
 from longca.store.text import plural
 
 SHOWN = 5  # of many differences
-LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before it is known to be what it should be
+LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before its verification
 RECORDS = f"{MEASURED}/records.parquet"
 HARDWARE, LISTS = "config/hardware.yaml", "containers/*/contents.json"
 
@@ -37,7 +38,7 @@ class Check:
 
 
 def verify(folder: Path) -> list[Check]:
-    """All checks of an unpacked bundle, made by this longca. No code of the bundle is run.
+    """All checks of an unpacked bundle, made by the installed longca. No code of the bundle is run.
 
     Raises:
         UserError: its manifest or its provenance cannot be read.
@@ -56,7 +57,7 @@ def verify(folder: Path) -> list[Check]:
 
 
 def _obstacle(folder: Path, listed: dict[str, str], path: str) -> str:
-    """The reason why this file of the bundle is not read; empty where it is."""
+    """The reason why this file of the bundle is not read; empty if it is."""
     return manifest.unreadable(folder, path) or ("" if path in listed else "is not in the manifest")
 
 
@@ -85,7 +86,7 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
         return Check("study", False, f"{path} is study '{study.name}', {provenance.NAME} names '{facts.study}', or their titles differ")
     try:
         asked = {cell.cell_id for cell in study.cells()}
-    except UserError as error:  # plug-ins of the bundle, which are not here, may bear its names
+    except UserError as error:  # its names may belong to plug-ins of the bundle, which are not installed
         has_plugins = any(name.startswith(f"{PLUGINS}/") for name in listed)
         return Check("study", has_plugins, f"of cells that are not known here ({error})")
     found = () if len(asked) == facts.num_cells else (f"{provenance.NAME} says {plural(facts.num_cells, 'cell')}, it has {len(asked):,}",)
@@ -105,7 +106,7 @@ def _records(facts: Provenance, loaded: Loaded) -> Check:
 
 
 def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
-    """Make page, figures and tables again and compare bytes; if they differ, name the versions that differ."""
+    """Rebuild page, figures and tables and compare bytes; if they differ, name the versions that differ."""
     if obstacle := _obstacle(folder, listed, HARDWARE):
         return Check("page", False, f"cannot be made again: {HARDWARE} {obstacle}")
     lists = [folder / path for path in sorted(listed) if fnmatch(path, LISTS) and not _obstacle(folder, listed, path)]

@@ -1,4 +1,4 @@
-"""The sum of the verdicts: counts, methods, the largest changes, and the conclusion in words."""
+"""Summary of the verdicts: counts, methods, the largest changes, and the conclusion."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous"
 
 @dataclass(frozen=True)
 class Change:
-    """A pair and the verdict on it."""
+    """A pair with its verdict."""
 
     pair: RecordPair
     verdict: PairVerdict
 
     @property
     def method(self) -> str:
-        """The method, and the source where it is published."""
+        """The method, and the source of a published rate."""
         source = self.pair.b.source if self.pair.b else ""
         return f"{self.pair.cell.method} · {source}" if source else self.pair.cell.method
 
     @property
     def size(self) -> float:
-        """The distance of the two speeds, whichever is larger; 0 without speeds."""
+        """The logarithmic distance of the two speeds; 0 without speeds."""
         return abs(math.log(self.verdict.ratio)) if self.verdict.ratio else 0.0
 
 
@@ -48,9 +48,10 @@ class MethodRow:
 
     method: str
     mean: Lead | None
-    """geometric mean of speed of B over that of A, and what it means; None where no pair was timed on both sides"""
+    """geometric mean of the speed of B over that of A, with its meaning; None if no pair was timed on both
+    sides"""
     counts: dict[str, int]
-    """outcome → pairs, those that occur"""
+    """outcome → number of pairs, without zeros"""
 
     @property
     def mean_ratio(self) -> float | None:
@@ -68,12 +69,12 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sets of results, compared.
+    """The comparison of two sets of results.
 
     Args:
         names: of A and B.
-        changes: pairs with verdicts, in an order that does not depend on the records'.
-        num_alone: (cells of A without a published rate, published rates without a cell), where B is published.
+        changes: pairs with verdicts, in an order independent of the records.
+        num_alone: (cells of A without a published rate, published rates without a cell), if B is published.
     """
 
     names: tuple[str, str]
@@ -83,12 +84,12 @@ class Comparison:
 
     @cached_property
     def attention(self) -> tuple[Change, ...]:
-        """The changes without those of controls, which tell of the machine alone."""
+        """The changes without controls, which only characterise the machine."""
         return tuple(change for change in self.changes if not _is_control(change.pair))
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Outcome → cells of attention, those that occur."""
+        """Outcome → number of attention cells, without zeros."""
         return _counted(self.attention)
 
     @cached_property
@@ -97,7 +98,7 @@ class Comparison:
 
     @property
     def methods(self) -> list[MethodRow]:
-        """One row a method, the slowest B first; methods without a time last."""
+        """One row for each method, the slowest B first; methods without a time last."""
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.attention:
             groups[change.method].append(change)
@@ -105,7 +106,8 @@ class Comparison:
         return sorted(rows, key=lambda row: (row.mean_ratio is None, row.mean_ratio or 0.0, row.method))
 
     def largest(self, count: int | None = 10) -> list[Change]:
-        """The pairs whose speeds differ most, of those that are not the same; all if `count` is None."""
+        """The pairs with the largest differences of speed that do not count as the same; all if `count` is
+        None."""
         found = [change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")]
         return sorted(found, key=lambda change: -change.size)[:count]
 
@@ -115,14 +117,14 @@ class Comparison:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """(source, what a reader must know of its numbers), of published rates that were paired."""
+        """(source, notes on its numbers) of paired published rates."""
         found = ((change.pair.b.source, note) for change in self.attention if change.pair.b and change.pair.b.source
                  for note in change.pair.b.note.split("; ") if note)
         return sorted(set(found))
 
     @property
     def reasons(self) -> list[tuple[str, int]]:
-        """(why pairs cannot be compared, how many), most first."""
+        """(reason why pairs cannot be compared, number of pairs), most frequent first."""
         return _most(change.verdict.why for change in self.of("incomparable"))
 
     @property
@@ -151,7 +153,7 @@ class Comparison:
         return found + (f"; {', '.join(rest)}" if rest else "") + "."
 
     def _extreme(self, outcome: str, word: str) -> str:
-        """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" if none is."""
+        """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" without such cells."""
         found = self.of(outcome)
         if not found:
             return ""
@@ -161,7 +163,7 @@ class Comparison:
 
     @property
     def bases(self) -> list[str]:
-        """The kinds of comparison, a line each: by time, by rate, or by share of which peaks."""
+        """The kinds of comparison, one line each: by time, by rate, or by share of peak."""
         found: Counter[tuple[Basis, str]] = Counter()
         for change in self.attention:
             if change.verdict.basis:
@@ -170,13 +172,15 @@ class Comparison:
 
     @property
     def num_rested_on_one_side(self) -> int:
-        """Pairs of which one GPU rested after each call and the other one did not: the clock of long calls differs by that alone."""
+        """Pairs in which only one GPU rested after each call, which by itself changes the clock of long
+        calls."""
         sides = ((change.pair.a, change.pair.b) for change in self.attention)
         return sum({a.rests, b.rests} == {True, False} for a, b in sides if a is not None and b is not None)
 
     @property
     def resolutions(self) -> list[str]:
-        """What tells speeds apart, a line for each kind of comparison that occurs: how many pairs, and which repeats say so."""
+        """The resolution of each kind of comparison, one line each: the number of pairs, and the underlying
+        repeats."""
         leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
         counts = Counter((lead.relation, str(lead.resolution)) for lead in leads)
         return [f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
@@ -184,16 +188,16 @@ class Comparison:
 
     @property
     def controls(self) -> list[tuple[str, float]]:
-        """(control, geometric mean of B over A): how much the machines themselves differ."""
+        """(control, geometric mean of B over A): the difference of the machines themselves."""
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
-            if _is_control(change.pair) and change.pair.cell.kernel != "control":  # a wait of known length tells of the timer alone
+            if _is_control(change.pair) and change.pair.cell.kernel != "control":  # a wait of known length only characterises the timer
                 groups[change.method].append(change)
         means = ((name, _mean(changes)) for name, changes in sorted(groups.items()))
         return [(name, mean.ratio) for name, mean in means if mean is not None]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """The whole comparison for JSON."""
         return {
             "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule), "counts": self.counts,
             "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone, strict=True)),
@@ -243,7 +247,7 @@ def _mean(changes: Iterable[Change]) -> Lead | None:
 
 
 def _devices(pair: RecordPair, basis: Basis) -> str:
-    """The two devices, with their peaks where these matter; one name where they are the same."""
+    """The two devices, with their peaks if relevant; one name if they are the same."""
     sides = [side for side in (pair.a, pair.b) if side is not None]
     names = [f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device for side in sides]
     return names[0] if len(set(names)) == 1 else " → ".join(names)

@@ -20,11 +20,11 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 @dataclass(frozen=True)
 class FailCondition:
-    """An outcome of a pair, perhaps from some difference on; or a status, which B then has."""
+    """An outcome of a pair with an optional minimum difference, or a status of B."""
 
     name: str
     limit: float = 0.0
-    """the larger speed over the smaller, less 1; 0.03 is written 3%"""
+    """the larger speed over the smaller, minus 1; 0.03 is written 3%"""
 
     def __str__(self) -> str:
         return f"{self.name}:{100 * self.limit:g}%" if self.limit else self.name
@@ -39,13 +39,14 @@ def parse_fail_on(text: str, rule: Rule) -> tuple[FailCondition, ...]:
     """The conditions of "slower:3%,broke".
 
     Raises:
-        UserError: a name is not known, a limit is no percentage, belongs to no speed, or is below the tolerance.
+        UserError: an unknown name, or a limit that is not a percentage, has no speed outcome, or is below the
+            tolerance.
     """
     return tuple(_condition(part.strip(), rule) for part in text.split(",") if part.strip())
 
 
 def parse_share(text: str, what: str, todo: str) -> float:
-    """0.03 of "3%" or "3". Raises UserError, of these words, for anything else."""
+    """0.03 for "3%" or "3". Raises UserError with this text for other input."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         raise UserError(what, why=f"'{text}' is no percentage", todo=todo)
@@ -68,6 +69,6 @@ def _condition(text: str, rule: Rule) -> FailCondition:
 
 
 def matched(comparison: Comparison, conditions: Sequence[FailCondition]) -> list[str]:
-    """One line for each condition that cells of attention match; empty where none does."""
+    """One line for each condition that attention cells match; empty if none does."""
     counts = {condition: sum(map(condition.matches, comparison.attention)) for condition in conditions}
     return [f"{condition}: {plural(count, 'cell')}" for condition, count in counts.items() if count]

@@ -28,6 +28,6 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Text escaped for Markdown."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{sign}" if sign in "\\|`*_[]" else sign for sign in text)

@@ -1,4 +1,4 @@
-"""Pairing of two sets of results by what was asked."""
+"""Pairing of two sets of results by request."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from longca.store.view import View
 
 @dataclass(frozen=True)
 class RecordPair:
-    """Two results for one request; None where a side has none, never on both."""
+    """Two results for one request; None on at most one side."""
 
     a: Side | None
     b: Side | None
 
     @property
     def cell(self) -> Cell:
-        """The request; that of A where the two differ in what is not paired by."""
+        """The request; that of A if the two differ in fields that are not compared."""
         side = self.a if self.a is not None and self.a.cell is not None else self.b
         assert side is not None and side.cell is not None
         return side.cell
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sort key that knows no values."""
+        """Sort key without values."""
         cell = self.cell
         return (cell.kind == "cp", cell.method, cell.world, cell.mask, cell.direction == "bwd", cell.seqlen, cell.cell_id,
                 self.a.device if self.a else "", self.b.source if self.b else "")
 
 
 def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -> list[RecordPair]:
-    """RecordPair two sets of records; their order changes nothing.
+    """Pairs of two sets of records, independent of their order.
 
-    Records of one cell are paired by GPU model, and if the sides share none, the last of each. What is left is paired by kernel, strategy,
-    ranks, mask with parameters, length, heads, direction and seed: these pairs differ in dtype, head dim or corpus, and a verdict says so.
-    The last record counts where a cell was measured several times on one GPU model.
+    Records of one cell are paired by GPU model; if the sides share no model, the last records are paired. The
+    remaining records are paired by kernel, strategy, ranks, mask with parameters, length, heads, direction
+    and seed: these pairs differ in dtype, head dim or corpus, as their verdicts say. If a cell was measured
+    several times on one GPU model, the last record counts.
     """
     left, right = _last(a), _last(b)
     found: list[tuple[Record | None, Record | None]] = []
@@ -60,7 +61,7 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
 
 
 class PublishedPairs(NamedTuple):
-    """Records paired with published rates, and what is left."""
+    """Records paired with published rates, and unpaired ones."""
 
     pairs: list[RecordPair]
     num_cells_alone: int
@@ -70,7 +71,7 @@ class PublishedPairs(NamedTuple):
 
 
 def pair_published(records: Iterable[Record], rates: Iterable[PublishedRate], hardware: Hardware) -> PublishedPairs:
-    """RecordPair each record, as A, with all published rates for its request, as B."""
+    """Pairs of each record, as A, with all published rates for its request, as B."""
     index: dict[Hashable, list[PublishedRate]] = defaultdict(list)
     alone = set()
     for rate in rates:
@@ -89,7 +90,7 @@ def pair_published(records: Iterable[Record], rates: Iterable[PublishedRate], ha
 
 
 def _last(records: Iterable[Record]) -> dict[str, dict[str, Record]]:
-    """Cell id → GPU model → the last record of the cell there."""
+    """Cell id → GPU model → the last record of the cell on that model."""
     found: dict[str, dict[str, Record]] = {}
     unknown = Hardware()
     for record in records:

@@ -1,4 +1,4 @@
-"""A comparison as lines and tables of text: the same for the terminal, Markdown and HTML."""
+"""A comparison as lines and text tables, shared by terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longca.store.text import percent, plural
 
 
 class TableOfText(NamedTuple):
-    """A title, the columns' names, and rows of text."""
+    """A title, column names, and rows of text."""
 
     title: str
     columns: tuple[str, ...]
@@ -21,15 +21,15 @@ class TableOfText(NamedTuple):
 
 @dataclass(frozen=True)
 class Described:
-    """A side as its user knows it."""
+    """A user's description of one side."""
 
     name: str
     text: str
-    """what it holds: records, GPUs, days"""
+    """its content: records, GPUs, days"""
 
 
 def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
-    """Facts that a reader needs before the tables: the sides, what was compared, controls, and what has no partner."""
+    """Facts before the tables: the sides, the kind of comparison, controls, and unpaired results."""
     found = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
     found += comparison.bases
     found += comparison.resolutions
@@ -51,10 +51,10 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
 
 
 def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
-    """The tables that have rows: methods, what broke, the largest changes, what was fixed.
+    """The non-empty tables: methods, broken cells, the largest changes, fixed cells.
 
     Args:
-        count: most rows of the last three; None for all.
+        count: largest number of rows of the last three; None for all.
     """
     methods = [(row.method, row.mean_text, row.outcomes) for row in comparison.methods]
     found = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]

@@ -23,20 +23,20 @@ SILENT_FILES = re.compile(r"\.dist-info/|(^|/)(tests?|docs?|examples)/|\.(md|rst
 
 @dataclass(frozen=True)
 class ImageDifference:
-    """One thing in which two images differ."""
+    """A difference of two images."""
 
     what: str
     """"system package", "Python package", "file" or "Python" """
     name: str
     before: str
-    """version or hash in the first image; empty if it is not there"""
+    """version or hash in the first image; empty if missing"""
     after: str
     touches_numbers: bool
-    """whether a measurement runs or links it"""
+    """True if a measurement runs or links it"""
 
 
 def contents(wanted: str) -> dict[str, Any]:
-    """The list of an image by name, file or URL, or of a JSON file that holds one. Raises UserError."""
+    """The list of an image by name, file or URL, or from a JSON file. Raises UserError."""
     if wanted.endswith(".json"):
         try:
             text = Path(wanted).read_text(encoding="utf-8")
@@ -51,18 +51,19 @@ def contents(wanted: str) -> dict[str, Any]:
 
 
 def comparable(listed: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a list that records are compared with: `containers/<name>/contents.json`, a tenth of the whole."""
+    """The part of a list for comparison with records: `containers/<name>/contents.json`, a tenth of the
+    whole."""
     objects = {shared["path"] for shared in listed.get("objects", ())}
     return {**listed, "system": {}, "files": {path: sha256 for path, sha256 in listed["files"].items() if path in objects or ".so" in path}}
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ImageDifference]:
-    """In which two lists differ, what can touch a number first."""
+    """The differences of two lists; those that can affect a number come first."""
     found = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
              for key in ("machine", "python") if before[key] != after[key]]
     found += [ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
               for changed in _changed(before["system"], after["system"])]
-    # a package by its files: what a new version changes in notes alone is no matter
+    # a package is compared by its files; a new version that changes only notes does not matter
     found += [ImageDifference("Python package", *changed, touches_numbers=False)
               for changed in _changed(before["packages"], after["packages"])]
     found += [ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
@@ -71,7 +72,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ima
 
 
 def finding(first: str, second: str, found: list[ImageDifference], num_files: int) -> str:
-    """A sentence: whether two images are the same, and whether that can touch a number."""
+    """A sentence on whether two images are the same, and whether the differences can affect a number."""
     if not found:
         return f"{first} and {second} are the same: {num_files} files of Python packages by hash, and all system packages by version."
     touching = sum(difference.touches_numbers for difference in found)

@@ -18,10 +18,11 @@ PATIENCE_S = 5
 
 
 def fetch(recipe: Recipe) -> Path:
-    """Wheels and sources of the recipe's locks, in `images/wheels`. A file that is there with the right hash is not fetched again.
+    """Wheels and sources of the recipe's locks, in `images/wheels`. Existing files with the right hash are
+    kept.
 
     Raises:
-        UserError: something cannot be fetched, or is not what the lock says.
+        UserError: a file cannot be downloaded, or differs from the lock.
     """
     folder = PACKAGE_ROOT.parent / WHEELS
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def fetch(recipe: Recipe) -> Path:
                "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}", f"--abi=cp{version}", "--abi=abi3",
                "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d", str(folder), "-r", str(recipe.lock),
                *(("-r", str(recipe.build_lock)) if recipe.kernels else ())]
-    if recipe.index and reachable(recipe.index):  # else pip has to find its packages by its own settings
+    if recipe.index and reachable(recipe.index):  # otherwise pip must find its packages by its own settings
         command.append(f"--extra-index-url={recipe.index}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -53,7 +54,7 @@ def reachable(url: str) -> bool:
     """True if a server answers at that address."""
     try:
         urllib.request.urlopen(url, timeout=PATIENCE_S).close()
-    except urllib.error.HTTPError:  # an answer, too
+    except urllib.error.HTTPError:  # also an answer
         return True
     except (OSError, ValueError):
         return False

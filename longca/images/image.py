@@ -1,4 +1,4 @@
-"""An image as a file, and its stamp: the SHA-256 at the time when it was obtained, in the format of `sha256sum --check`."""
+"""An image file, and its stamp: the SHA-256 of the obtained image, in the format of `sha256sum --check`."""
 
 import hashlib
 import platform
@@ -13,14 +13,14 @@ from longca.images.recipe import names
 from longca.store.files import replace_file
 
 IMAGES = PACKAGE_ROOT.parent / "images"
-SIF_MAGIC, SIF_ARCH = slice(32, 41), slice(45, 47)  # places in its header
+SIF_MAGIC, SIF_ARCH = slice(32, 41), slice(45, 47)  # positions in its header
 SIF_ARCHS = {"x86_64": b"02", "aarch64": b"04"}
 PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Image:
-    """The place of an image, which may not be there yet."""
+    """The path of an image, which may not exist yet."""
 
     wanted: str
     """name in containers/, file or URL, as given"""
@@ -29,12 +29,12 @@ class Image:
 
     @property
     def log(self) -> Path:
-        """The output of its build or pull: each step of a build begins with a line "+ command"."""
+        """The log of its build or pull; each step of a build begins with a line "+ command"."""
         return self.stamp.with_suffix(".log")
 
     @property
     def recipe(self) -> Path:
-        """The digest of the recipe that it was built from."""
+        """The digest of its recipe."""
         return self.stamp.with_suffix(".recipe")
 
     @property
@@ -44,7 +44,8 @@ class Image:
 
 
 def locate(wanted: str) -> Image:
-    """The paths for a wanted image. Raises UserError for a URL without a digest: it could give another image later."""
+    """The paths of a requested image. Raises UserError for a URL without a digest, which could give another
+    image later."""
     if wanted in names():
         file = IMAGES / f"{wanted}.sif"
     elif "://" in wanted:
@@ -57,11 +58,11 @@ def locate(wanted: str) -> Image:
 
 
 def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
-    """The image's digest, "sha256:…", if it is the image that was obtained and the one that is asked for.
+    """The image's digest, "sha256:…", after a check that the image is unchanged and the requested one.
 
     Args:
-        digest: the digest that is asked for; any if empty.
-        thorough: read the whole file even if it was not changed since it was stamped.
+        digest: the required digest; any if empty.
+        thorough: read the whole file even if it seems unchanged since its stamp.
 
     Raises:
         UserError: it is another image, or there is none.
@@ -85,7 +86,7 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
 
 
 def check_architecture(image: Image) -> None:
-    """Raises UserError if the image is a SIF for another kind of processor than this machine's."""
+    """Raises UserError if the image is a SIF for another processor architecture."""
     with image.file.open("rb") as file:
         head = file.read(SIF_ARCH.stop)
     if head[SIF_MAGIC] == b"SIF_MAGIC" and (here := SIF_ARCHS.get(platform.machine())) is not None and head[SIF_ARCH] != here:
@@ -95,12 +96,13 @@ def check_architecture(image: Image) -> None:
 
 
 def stamped(image: Image) -> str:
-    """The digest in the image's stamp, as records of jobs in the image have it; empty while there is no stamp."""
+    """The digest in the image's stamp, as in records of its jobs; empty without a stamp."""
     return _read(image.stamp) or ""
 
 
 def check_or_exit(image: Image, digest: str = "") -> None:
-    """Check for the workflow: a wrong image ends the process with a message of one line instead of a traceback."""
+    """Check for the workflow: a wrong image ends the process with a one-line message instead of a
+    traceback."""
     if image.stamp.exists():
         try:
             check(image, digest)
@@ -126,7 +128,7 @@ def _read(path: Path) -> str | None:
 
 
 def _untouched(image: Image) -> bool:
-    """True if neither the image's content nor its place in the folder has changed since it was stamped."""
+    """True if neither the image's content nor its inode has changed since its stamp."""
     touched = image.file.stat()
     return max(touched.st_mtime_ns, touched.st_ctime_ns) <= image.stamp.stat().st_mtime_ns
 

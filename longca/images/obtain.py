@@ -1,4 +1,4 @@
-"""Obtaining an image once: building it from its recipe, or pulling it by digest."""
+"""Obtains an image: builds it from its recipe, or pulls it by digest."""
 
 import json
 import os
@@ -19,22 +19,25 @@ from longca.images.render import BOUND, EPOCH, recipe_digest
 from longca.store.files import replace_file
 
 MACHINE = "x86_64"  # of the wheels in the locks
-HUB = {"docker.io": "registry-1.docker.io"}  # names that are no hosts
+HUB = {"docker.io": "registry-1.docker.io"}  # registry names that are not hosts
 LAST_LINES = 15
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the default takes minutes longer and saves some percent
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the default takes minutes longer and saves a few percent
          "SOURCE_DATE_EPOCH": str(EPOCH)}
 
 
 def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[str], object] = print) -> str:
-    """Obtain and stamp the image, and give its digest. An image that is there is checked and kept. Its bill of materials goes beside it.
+    """Obtain and stamp the image, and return its digest. An existing image is checked and kept. Its bill of
+    materials is written next to it.
 
     Args:
-        digest: what it must be; as it comes if empty.
-        key: file of the public key that must have signed it, unless it is built here; no signature is asked for if empty.
-        announce: gets a line before a step that takes long.
+        digest: the required digest; any if empty.
+        key: file of the public key of the required signature, unless it is built here; no signature is
+            required if empty.
+        announce: receives a line before each long step.
 
     Raises:
-        UserError: it can neither be built nor pulled here, it is another image than asked for, or not signed with that key.
+        UserError: it can neither be built nor pulled here, it is not the requested image, or it is not signed
+            with that key.
     """
     recipe = load_recipe(image.wanted) if image.wanted in names() else None
     if image.file.exists():
@@ -82,7 +85,7 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
 
 
 def _check_space(recipe: Recipe) -> None:
-    """Raises UserError if there is not enough of it where the build unpacks and where the image goes."""
+    """Raises UserError if there is not enough disk space for the build and for the image."""
     for folder in (Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir()), IMAGES.parent):
         free = shutil.disk_usage(folder).free / 1e9
         if free < recipe.disk_gb:
@@ -92,7 +95,7 @@ def _check_space(recipe: Recipe) -> None:
 
 
 def _check_signature(name: str, file: Path, key: str) -> None:
-    """Raises UserError unless the image carries a signature of that key, which covers all of it (`apptainer sign --key` makes it)."""
+    """Raises UserError unless the whole image is signed by that key (`apptainer sign --key` does this)."""
     if not Path(key).is_file():
         raise UserError(f"There is no key '{key}'", why="image_key names the public key whose signature an image must carry",
                         todo="Give the PEM file of whoever signs your images, or none")
@@ -104,7 +107,7 @@ def _check_signature(name: str, file: Path, key: str) -> None:
 
 
 def _into_place(image: Image, command: list[str], source: str, key: str = "") -> None:
-    """Make the image under another name, then move it into place: a build that was stopped leaves no image."""
+    """Make the image under a temporary name, then rename it, so that an interrupted build leaves no image."""
     image.file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:
@@ -122,13 +125,14 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
         if key:
             _check_signature(image.wanted, unfinished, key)
         unfinished.replace(image.file)
-        image.bill.unlink(missing_ok=True)  # of an image that was here before
+        image.bill.unlink(missing_ok=True)  # of a previous image
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def _note_bill(image: Image) -> None:
-    """Write the image's bill of materials, unless it is there. An image that was not built from a recipe may have no list to make it of."""
+    """Write the image's bill of materials, unless it exists. An image that was not built from a recipe may
+    lack the list for it."""
     if image.bill.is_file():
         return
     try:

@@ -1,7 +1,8 @@
 """Renders a recipe as definition files: for Apptainer from a registry, for Apptainer from Debian's packages, and for Docker.
 
-All run the same steps. Python packages come from a folder of wheels that were fetched by hash before. So the build itself needs
-the network for system packages only. That folder and the compiler's cache are bound for the time of the build, not copied.
+All run the same steps. Python packages come from a folder of wheels that were downloaded by hash, so the
+build itself needs the network only for system packages. That folder and the compiler's cache are mounted
+during the build, not copied.
 """
 
 import hashlib
@@ -12,15 +13,15 @@ from longca.images.recipe import Recipe
 
 HEAD = "# Made by `make containers` from image.yaml beside it: edit that."
 WHEELS = "images/wheels"  # below the project's root
-OBJECTS = "images/objects"  # what was compiled already
+OBJECTS = "images/objects"  # cache of compiled objects
 BOUND = {WHEELS: "/wheels", OBJECTS: "/ccache"}
 PARTS = "/opt/longca"  # in the image: locks and scripts
 CONTENTS = f"{PARTS}/contents.json"
 VENV = "/opt/venv"
-EPOCH = 1767225600  # 2026-01-01: the time of what is made, the same in every build
+EPOCH = 1767225600  # 2026-01-01: file times, the same in every build
 CLEARED = ("apt-get clean", "rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache",
            "find /var/log -type f -delete")
-"""what installing leaves behind: packages of the system, and notes with the times of this build"""
+"""leftovers of installation: packages of the system, and logs with the times of this build"""
 QUIET_APT = "DEBIAN_FRONTEND=noninteractive apt-get"
 PIP = f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes -r {PARTS}"
 
@@ -36,12 +37,12 @@ def definitions(recipe: Recipe) -> dict[str, str]:
 
 
 def lock_digest(recipe: Recipe) -> str:
-    """The digest that records name as their lock."""
+    """The lock digest in records."""
     return f"sha256:{hashlib.sha256(recipe.lock.read_bytes()).hexdigest()}"
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """A digest of all that a build is made from: definition, locks and the files that are copied in."""
+    """A digest of all inputs of a build: definition, locks and copied files."""
     found = hashlib.sha256(_dockerfile(recipe).encode())
     for source, _ in _files(recipe):
         path = PACKAGE_ROOT.parent / source
@@ -51,7 +52,8 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def _steps(recipe: Recipe) -> list[str]:
-    """Commands that turn the base into the image; the wheels are in /wheels, the compiler's cache in /ccache."""
+    """Commands that build the image from the base; the wheels are in /wheels, the compiler's cache in
+    /ccache."""
     steps = [f"export SOURCE_DATE_EPOCH={EPOCH}",
              "apt-get update -qq",
              f"{QUIET_APT} install -y -qq --no-install-recommends {' '.join([*recipe.apt, *recipe.build_apt])}",
@@ -70,7 +72,7 @@ def _steps(recipe: Recipe) -> list[str]:
 
 
 def _files(recipe: Recipe) -> list[tuple[str, str]]:
-    """(path in the project, path in the image) of each file or folder that stays in the image."""
+    """(path in the project, path in the image) of each file or folder that is copied into the image."""
     own = [recipe.lock, *([recipe.build_lock, recipe.sources_lock] if recipe.kernels else [])]
     here = [(f"containers/{recipe.name}/{path.name}", f"{PARTS}/{path.name}") for path in own]
     listing = [(f"longca/environment/{name}.py", f"{PARTS}/longca/environment/{name}.py") for name in ("elf", "packages")]
@@ -83,13 +85,14 @@ def _environment(recipe: Recipe) -> dict[str, str]:
 
 
 def _check(recipe: Recipe) -> str:
-    """A command that finds the modules without importing them, since some need a GPU for that. Only torch is imported."""
+    """A command that locates the modules without importing them, since some imports need a GPU. Only torch is
+    imported."""
     return (f"{VENV}/bin/python -c \"import importlib.util as u, torch; missing = [m for m in {list(recipe.modules)!r} "
             "if u.find_spec(m) is None]; assert not missing, missing\"")
 
 
 def _apptainer(recipe: Recipe, head: str) -> str:
-    bootstrap, _, rest = head.partition("\n")  # Apptainer wants the header first of all
+    bootstrap, _, rest = head.partition("\n")  # Apptainer requires the header at the beginning
     binds = " ".join(f"--bind {source}:{target}" for source, target in BOUND.items())
     files = "\n".join(f"    {source} {target}" for source, target in _files(recipe))
     steps = "\n".join(f"    {step}" for step in ["set -eux", *_steps(recipe)])

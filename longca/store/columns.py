@@ -1,4 +1,4 @@
-"""The columns of the derived table, each defined once: its value, and what the data dictionary says of it."""
+"""The columns of the derived table, each defined once: its value, and its entry in the data dictionary."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from longca.store.view import View
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `source` is the field of the record that it follows from."""
+    """One column. `source` is the underlying field of the record."""
 
     name: str
     type: Literal["str", "int", "float", "bool", "floats"]
@@ -20,7 +20,7 @@ class Column:
     meaning: str
     source: str
     value: Callable[[View], Any]
-    """empty text or None where it does not apply"""
+    """empty text or None if not applicable"""
 
 
 def _texts(pairs: dict[str, Any]) -> str:

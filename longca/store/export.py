@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 LINES_AT_A_TIME, ROWS_OF_GROUP = 1_000, 20_000
 EXPORTED = ("records.parquet", "records.csv", "records.json")
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-"""text that begins so is a formula to a spreadsheet, which may start programs or send cells to others"""
+"""text with these prefixes is a formula in a spreadsheet, which may start programs or send cells to others"""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 NUMBERS = (float, int, type(None))
 SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
 
 
 def export(records: Iterable[Record], folder: Path, environments: Environments | None = None) -> list[Path]:
-    """Write records.parquet, records.csv and records.json into `folder`; the same records give the same bytes.
+    """Write records.parquet, records.csv and records.json into `folder`; equal records give equal bytes.
 
     Args:
-        environments: listings, of which those that the records name are written with them.
+        environments: listings; those of the records are written with them.
 
     Raises:
-        UserError: the folder cannot be written; files that were there stay as they were.
+        UserError: the folder cannot be written; existing files are unchanged.
     """
     ordered = in_order(records)
     return [replace_file(folder / name, chunks) for name, chunks in export_files(ordered, columns(ordered), environments).items()]
@@ -48,12 +48,12 @@ def export(records: Iterable[Record], folder: Path, environments: Environments |
 
 def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]],
                  environments: Environments | None = None) -> dict[str, Iterator[bytes]]:
-    """Name → content of each file, made piece by piece, since those of many records are larger than all else in memory.
+    """Name → content of each file, in chunks, since the files of many records are large.
 
     Args:
         ordered: records, by `in_order`.
         values: their columns, by `columns`.
-        environments: as of `export`.
+        environments: as in `export`.
     """
     listings = {} if environments is None else environments.contents(ordered)
     return {"records.parquet": _parquet(ordered, values, listings), "records.csv": csv_chunks(values, zip(*values.values(), strict=True)),
@@ -61,20 +61,20 @@ def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]],
 
 
 def record_json(record: Record) -> str:
-    """The whole record in one line, with its checksum where its schema has one."""
+    """The whole record in one line, with a checksum if its schema has one."""
     return encode(record).decode().rstrip("\n") if record.schema_version >= CHECKSUM_SINCE else record.model_dump_json()
 
 
 def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
-    """A CSV file: UTF-8, one line a row, empty where there is no value, lists separated by blanks.
+    """A CSV file: UTF-8, one line for each row, empty fields for missing values, lists separated by blanks.
 
-    Text that a spreadsheet would run as a formula gets an apostrophe before it; numbers stay as they are.
+    Text that a spreadsheet would run as a formula is prefixed with an apostrophe; numbers are unchanged.
     """
     return b"".join(csv_chunks(names, lines))
 
 
 def csv_chunks(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> Iterator[bytes]:
-    """The same, some lines at a time."""
+    """The same in chunks of lines."""
     text = io.StringIO()
     writer, texts = csv.writer(text, lineterminator="\n"), _Texts()
     writer.writerow([texts[name] for name in names])
@@ -88,7 +88,7 @@ def csv_chunks(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> Iterator
 
 
 def frame_csv(frame: pd.DataFrame) -> bytes:
-    """A CSV file of a frame's columns, empty where there is no value."""
+    """A CSV file of a frame's columns, with empty fields for missing values."""
     return csv_bytes(frame.columns, frame.astype(object).where(frame.notna(), None).values.tolist())
 
 
@@ -120,12 +120,12 @@ def _json(ordered: Sequence[Record], listings: Mapping[str, Any]) -> Iterator[by
 
 
 def _schema_version(records: Sequence[Record]) -> int:
-    """The newest schema of the records: files of old records stay as they were, byte for byte."""
+    """The newest schema of the records, so that files of old records are unchanged, byte for byte."""
     return max((record.schema_version for record in records), default=SCHEMA_VERSION)
 
 
 class _Texts(dict[str, Any]):
-    """Texts as a CSV file has them. Most stand in many rows, so each is made once."""
+    """Texts in CSV format, each formatted once, since most occur in many rows."""
 
     def __missing__(self, text: str) -> Any:
         self[text] = found = _plain(text)

@@ -1,4 +1,5 @@
-"""Records from a study's folder of results, or from exported files. Files that cannot be read are reported, not dropped."""
+"""Loading of records from a study's results folder, or from exported files. Unreadable files are reported,
+not dropped."""
 
 from __future__ import annotations
 
@@ -28,35 +29,34 @@ from longca.store.table import derived, is_own, of_grid
 if TYPE_CHECKING:
     import pandas as pd
 
-IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")  # equal in all of these: the same record
-# with what tables from before them had
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")  # identity of records in older tables: records that agree in all of these are the same
 LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False, "duty": float("nan")}
 
-COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
+COMMITTED = PACKAGE_ROOT.parent / "reports"  # committed records of the checkout, independent of the working folder
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
-MOST_NAMED = 100  # rows of one file that cannot be used
-DISTURBED = "disturbed"  # a later column: of records from before it nothing is known
-GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')  # a later column, and the key of a GPU in the text of a record
-FILES = (".parquet", ".json")  # files of records end so
+MOST_NAMED = 100  # invalid rows of one file in a report
+DISTURBED = "disturbed"  # a later column: unknown for older records
+GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')  # a later column, and the key of a GPU's UUID in the text of a record
+FILES = (".parquet", ".json")  # suffixes of record files
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Records, and the files and rows that could not be read."""
+    """Records, and unreadable files and rows."""
 
     records: list[Record]
-    """of the grid: of each cell its own"""
+    """the cells' own records"""
     problems: list[UnusableFile]
     playoffs: list[Record] = field(default_factory=list)
-    """of the same cells, measured in turn with others: see `longca.core.playoff`"""
+    """play-offs of the same cells: see `longca.core.playoff`"""
     repeats: list[Record] = field(default_factory=list)
-    """of the same cells, measured a second time: see `longca.core.playoff.repeats`"""
+    """repeats of the same cells: see `longca.core.playoff.repeats`"""
     environments: Environments = field(default_factory=Environments)
-    """listings of the software that measured, as far as the sources hold them"""
+    """software listings, as far as the sources contain them"""
 
     @property
     def all_records(self) -> list[Record]:
-        """Those of the grid, then those of play-offs, then repeats, for whoever keeps the three apart."""
+        """The cells' own records, those of play-offs, and repeats, in this order."""
         return [*self.records, *self.playoffs, *self.repeats]
 
 
@@ -69,23 +69,23 @@ class _Content(NamedTuple):
 
 
 def holds_records(folder: Path) -> bool:
-    """True for a folder of results, or one of exported records."""
+    """True for a results folder, or a folder of exported records."""
     return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()
 
 
 def committed(study: str = "*") -> list[Path]:
-    """The files of this project's own records of one study, or of all."""
+    """The files of the committed records of one study, or of all studies."""
     return [path for gpu in COMMITTED_OF for path in sorted((COMMITTED / gpu).glob(f"{study}.parquet"))]
 
 
 def load(*sources: Path | str) -> Loaded:
-    """All records of the sources, a record that stands in several of them once.
+    """All distinct records of the sources.
 
     Args:
-        sources: folders of results (their cells), records.parquet or records.json files.
+        sources: results folders (their cells), records.parquet or records.json files.
 
     Raises:
-        UserError: a file is not there, or is of no kind that can be read. A folder without results holds no records.
+        UserError: a missing file, or a file of unknown kind. A folder without results has no records.
     """
     records: dict[tuple[str, ...], Record] = {}
     problems: list[UnusableFile] = []
@@ -110,7 +110,8 @@ def _divided(records: Iterable[Record], problems: list[UnusableFile], environmen
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Records have no cycles and stay: looking through all of them for garbage, again and again, takes time."""
+    """A context without garbage collection: records have no cycles and stay alive, so repeated collections
+    only cost time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -121,17 +122,17 @@ def _no_collection() -> Iterator[None]:
 
 
 def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
-    """These columns of the derived table of all sources, and what could not be read.
+    """These columns of the derived table of all sources, and problems.
 
-    Play-offs have rows only where the column `playoff` is asked for, and repeats where `repeat` is: whoever does not know them must not
-    count a cell twice. The rows are made from records. Only of this project's own tables, whose columns are known to agree with their
-    records, nothing else is read, as far as they have the columns.
+    Rows of play-offs are included only if the column `playoff` is requested, and repeats only with `repeat`,
+    so that other callers do not count a cell twice. Rows are made from records. Only committed tables, whose
+    columns are known to agree with their records, are read by columns, if they have all of them.
 
     Args:
-        sources: as of `load`.
+        sources: as in `load`.
 
     Raises:
-        UserError: as of `load`.
+        UserError: as in `load`.
     """
     import pandas as pd
 
@@ -152,7 +153,7 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
 
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
-    """None where the file is damaged, or from before one of the columns: then its records must tell."""
+    """None if the file is damaged or lacks one of the columns, so that its records must be read."""
     import pandas as pd
 
     try:
@@ -163,7 +164,7 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
         values = {name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name] for name in lacking if name in LATER_COLUMNS}
         if DISTURBED in lacking:
             values[DISTURBED] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
-        if GPUS in lacking:  # of records from before the column: without decoding them, which takes seconds
+        if GPUS in lacking:  # for older records, without decoding them, which takes seconds
             values[GPUS] = [" ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)]
     except BadTable:
         return None
@@ -186,12 +187,14 @@ def _load(path: Path) -> _Content:
 
 
 def compared(path: Path) -> Loaded:
-    """The rows of a Parquet file whose columns agree with their records, and the others as problems; no file is trusted."""
+    """The rows of an untrusted Parquet file whose columns agree with their records, and the others as
+    problems."""
     return _divided(*_from_parquet(path, trusted=False))
 
 
 def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
-    """Records and problems of a file; its columns are not compared where they are `trusted`, by default in this project's own tables."""
+    """Records and problems of a file; `trusted` columns, by default those of committed tables, are not
+    compared."""
     records: dict[int, Record] = {}
     reasons: dict[int, str] = {}
     decoder = Decoder()
@@ -212,7 +215,7 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
 
 
 def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:
-    """Rows whose columns say something else than their records, and what. Raises BadTable."""
+    """Rows whose columns disagree with their records, with the difference. Raises BadTable."""
     columns = {column.name: column.type for column in checked_columns()}
     table = read_columns(path, columns, optional=columns)
     return differing_rows(records, {name: table.column(name).to_pylist() for name in table.column_names})
@@ -241,7 +244,7 @@ def _from_json(path: Path) -> _Content:
 
 
 def _first(problems: list[UnusableFile]) -> list[UnusableFile]:
-    """The first problems of a file, and one that counts the others."""
+    """The first problems of a file, and one with the number of others."""
     if len(problems) <= MOST_NAMED:
         return problems
     return [*problems[:MOST_NAMED], UnusableFile(problems[0].path, f"has {len(problems) - MOST_NAMED:,} more rows that cannot be used")]
