@@ -1,4 +1,4 @@
-"""The headline's numbers: the cells that ran, the fastest method, accuracy, and noise."""
+"""The numbers of the headline: cells, the fastest method, accuracy, and noise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tile:
 
 
 def statuses(table: pd.DataFrame) -> list[tuple[str, int, float]]:
-    """(status, number of cells, share) of those that occur."""
+    """(status, number of cells, share) of occurring statuses."""
     counts = table.status.value_counts()
     return [(status, int(counts[status]), counts[status] / len(table)) for status in STATUSES if status in counts]
 
@@ -61,7 +61,8 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
 
 
 def _fastest(found: Cases, kind: str, direction: str, label: str, link: str) -> list[Tile]:
-    """The strategy or the kernel that leads alone most often, on each model of device; none where no two of them ran the same."""
+    """The strategy or kernel that most often leads alone, for each device model; none if no two methods ran
+    the same case."""
     of_device: dict[str, dict[CaseKey, Standing]] = {}
     for key, case in found.where(direction=direction).counting.items():
         of_device.setdefault(case.device, {})[key] = case

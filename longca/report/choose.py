@@ -1,4 +1,5 @@
-"""The choice of a method for one call, from records: which rows answer the question, and which are nearest where none does."""
+"""The choice of a method for one call, from records: the rows that answer the question, or else the nearest
+ones."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ _OWN = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "
         "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density", "tflops_per_device",
         "tflops_per_device_low", "tflops_per_device_high", "device", "git_sha")
 COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
-"""the columns of the derived table that a choice needs"""
+"""required columns of the derived table"""
 AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
 WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0, "num_kv_heads": 1.0, "seqlen": 1.0}
-"""of each axis where a question has no answer: the nearest settings differ least; numbers by their logarithm"""
+"""weights of the axes for nearest settings, if a question has no answer; numbers differ by their logarithm"""
 
 
 @dataclass(frozen=True)
 class CallQuestion:
-    """The attention call that a method is sought for."""
+    """The attention call of the question."""
 
     mask: str
     params: dict[str, Any]
-    """parameters of the mask that must be as they are given"""
+    """required parameters of the mask"""
     usual_params: dict[str, Any]
-    """all its parameters with their defaults: preferred where they were measured"""
+    """default parameters, preferred if measured"""
     seqlen: int
     num_q_heads: int
     num_kv_heads: int
@@ -51,7 +52,7 @@ class CallQuestion:
 
     @property
     def mask_text(self) -> str:
-        """The mask with the parameters that were given."""
+        """The mask with the given parameters."""
         params = ", ".join(f"{key}={value}" for key, value in self.params.items())
         return f"{self.mask} ({params})" if params else self.mask
 
@@ -61,7 +62,7 @@ class CallQuestion:
 
 @dataclass(frozen=True)
 class CallRanking:
-    """All methods in one case, the fastest first, and those that have no number there."""
+    """All methods of one case, fastest first, and those without a number."""
 
     finding: str
     setting: str
@@ -69,7 +70,7 @@ class CallRanking:
     missing: list[tuple[str, str, str]]
     """(method, status, reason)"""
     earlier: list[str]
-    """methods with records of this project's kernels before the present ones"""
+    """methods whose records are of earlier versions of this project's kernels"""
     devices: tuple[str, ...]
     studies: tuple[str, ...]
 
@@ -83,7 +84,8 @@ class CallRanking:
 
 
 def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
-    """The rankings that answer the question; several where corpora, devices or parameters that were not asked for differ; else none."""
+    """The rankings that answer the question; several if unspecified corpora, devices or parameters differ;
+    none without records."""
     asked = _of_mask(table, question)
     for axis in AXES:
         asked = asked.loc[asked[axis] == getattr(question, axis)]
@@ -95,7 +97,8 @@ def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
 
 
 def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3) -> list[str]:
-    """In what the settings with records of this mask differ that are nearest to the question, the nearest first; none without records."""
+    """The differences of the nearest settings with records of this mask, nearest first; none without
+    records."""
     ok = _of_mask(table, question)
     settings = ok.loc[ok.status == "ok", list(AXES)].drop_duplicates().to_dict("records")
     by_distance = sorted(settings, key=lambda one: (_distance(one, question), one["seqlen"]))
@@ -103,7 +106,8 @@ def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3
 
 
 def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
-    """Rows that may be ranked, of the question's kind and mask; parameters that are not asked for have their defaults where these ran."""
+    """Rows that may be ranked, of the question's kind and mask; unspecified parameters have their defaults if
+    those were measured."""
     rows = table.loc[is_ranked(table) & (table["mask"] == question.mask) & (table.kind == question.kind)]
     given = [dict(pair.split("=", 1) for pair in text.split(", ") if pair) for text in rows.mask_params]
     for key, usual in question.usual_params.items():
@@ -140,7 +144,8 @@ def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
 
 
 def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
-    """The values of all axes in words: "32K tokens · 64:8 heads · head dim 128 · bf16 · forward"; only those that are not as in `other`."""
+    """The values of all axes in words: "32K tokens · 64:8 heads · head dim 128 · bf16 · forward"; only those
+    that differ from `other`."""
     heads = f"{values['num_q_heads']}:{values['num_kv_heads']} heads"
     words = {"seqlen": f"{format_length(int(values['seqlen']))} tokens", "world": f"{values['world']} ranks" if values["world"] > 1 else "",
              "num_q_heads": heads, "num_kv_heads": heads, "head_dim": f"head dim {values['head_dim']}", "dtype": values["dtype"],

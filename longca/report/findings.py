@@ -1,4 +1,4 @@
-"""Standings of the points that figures show, and the setting at which each case is judged."""
+"""Standings of figures' points, and the setting at which each case is judged."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def standings_of(data: pd.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...], Standing]:
-    """The standing of each case of points, by the values of `by`; cases in which nothing has a number are left out.
+    """The standing of each case of points, by the values of `by`, without cases that have no number.
 
     Args:
         data: points (`longca.report.series.points`) with a column `method`.
-        by: columns that tell cases apart; the device's model among them, where the data are of several.
+        by: columns that identify a case, including the device model if the data have several.
     """
     points: dict[tuple[Any, ...], list[MeasuredPoint]] = defaultdict(list)
     could_not: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
@@ -53,7 +53,8 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
 
 
 def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
-    """Who leads how often, as `longca.ranking.sentences.counts_text` says it; of several models of devices, each by itself."""
+    """The numbers of leads, formatted by `longca.ranking.sentences.counts_text`; separately for each device
+    model."""
     of_devices: dict[str, dict[Any, Standing]] = defaultdict(dict)
     for key, case in standings.items():
         of_devices[case.device][key] = case
@@ -63,13 +64,14 @@ def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
 
 
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:
-    """The methods that lead most often, alone or in a tie; of equals the ones with the highest mean share, then by name."""
+    """The methods that lead most often, alone or in a tie; ties by count are sorted by mean share, then by
+    name."""
     found = sorted(tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method))
     return [tally.method for tally in found[:most]]
 
 
 def _point(row: Mapping[Any, Any]) -> MeasuredPoint | None:
-    """The point of a row; where it has none, one of its numbers."""
+    """The point of a row; if it has none, a point from its numbers."""
     if POINT in row:
         return row[POINT] if isinstance(row[POINT], MeasuredPoint) else None
     value = float(row["value"])

@@ -23,17 +23,17 @@ class Entry:
     """The outcome of one method under one mask in one direction."""
 
     status: str
-    """the worst of its cells"""
+    """the worst outcome of its cells"""
     text: str
     partly: bool
-    """some of its cells are ok, some are not"""
+    """True if only some of its cells are ok"""
     tip: str
     link: str
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows are masks, columns are (method, direction)."""
+    """A matrix with masks as rows and (method, direction) as columns."""
 
     title: str
     methods: list[str]
@@ -42,7 +42,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Reason:
-    """Cells that ended in the same way for the same reason."""
+    """Cells with the same outcome for the same reason."""
 
     status: str
     text: str
@@ -53,7 +53,7 @@ class Reason:
 
 
 def matrices(table: pd.DataFrame) -> list[Matrix]:
-    """One for kernels, one for context parallelism; controls are left out."""
+    """One matrix for kernels, one for context parallelism, without controls."""
     named = labelled(table[~table.is_control.astype(bool)])
     found = []
     for kind, title in (("kernel", "Kernels"), ("cp", "Context parallelism")):
@@ -68,7 +68,7 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
 
 
 def reasons(table: pd.DataFrame) -> list[Reason]:
-    """The reasons why cells have no number, the gravest first."""
+    """The reasons of missing numbers, most severe first."""
     bad = table[table.status != "ok"]
     found = []
     for (status, text), group in bad.groupby(["status", "reason"], sort=False):

@@ -1,4 +1,4 @@
-"""Small multiples: one panel for each mask, one line for each method, all on one scale."""
+"""Small multiples: one panel for each mask, one line for each method, on a common scale."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from longca.report.look.style import Style
 
-LOG_FROM = 60  # the largest over the smallest value from which a linear scale hides the small ones
-MOST_COLOURS = 6  # of more methods the four best are drawn in colours, the others in grey
-MOST_LABELS = 4  # methods whose names stand beside the ends of their lines, too
-MOST_LABELLED = 4  # panels in a row that have such names beside them
+LOG_FROM = 60  # ratio of largest to smallest value above which a linear scale would hide small values
+MOST_COLOURS = 6  # with more methods, the four best are coloured and the others grey
+MOST_LABELS = 4  # methods with names at the ends of their lines
+MOST_LABELLED = 4  # panels in a row with such names
 PANEL = ["mask", "detail"]  # title and second line
-MASK = ["mask", "mask_label", "setting", "detail"]  # what names a mask's panel in the points
+MASK = ["mask", "mask_label", "setting", "detail"]  # columns that identify a mask's panel
 
 
 def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Rows sorted as their panels are: masks from dense to sparse, settings within them."""
+    """Rows in the order of panels: masks from dense to sparse, then settings."""
     order = {label: index for index, label in enumerate(mask_order(table))}
     return data.sort_values(["mask_label", "detail", "method", *(["direction"] if "direction" in data else [])], kind="stable",
                             key=lambda column: column.map(order) if column.name == "mask_label" else column, ignore_index=True)
@@ -36,12 +36,13 @@ def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str, x_log: bool = True,
                 y_log: bool = False, per_row: int = 5, lowest_is_best: bool = False) -> Canvas:
-    """Points as `longca.report.series.points` gives them, with columns `method`, `x` and perhaps `direction` (bwd is dashed).
+    """Panels of points from `longca.report.series.points`, with columns `method`, `x` and optionally
+    `direction` (bwd is dashed).
 
     Args:
-        unit: of the values, shown above the first panel.
-        y_log: a logarithmic scale where values are far apart; else it begins at zero.
-        lowest_is_best: of the values; where there are many methods, only the best are drawn in colours.
+        unit: unit of the values, shown above the first panel.
+        y_log: use a logarithmic scale if values differ strongly; otherwise the scale begins at zero.
+        lowest_is_best: True if low values are best; with many methods, only the best are coloured.
     """
     panels = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
@@ -78,7 +79,8 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
 
 
 def _labels(methods: list[str]) -> dict[str, str]:
-    """Those methods that are labelled at the ends of their lines, and how: a few, without the kernel where all have the same."""
+    """The few methods with labels at the ends of their lines, and the labels, without a kernel that all
+    share."""
     if not 0 < len(methods) <= MOST_LABELS:
         return {}
     kernels = {method.partition("+")[2] for method in methods}
@@ -91,7 +93,7 @@ def _ends(rows: pd.DataFrame, labels: dict[str, str], x: str) -> list[tuple[str,
 
 
 class _Scale:
-    """One vertical scale for all panels."""
+    """A common vertical scale for all panels."""
 
     def __init__(self, data: pd.DataFrame, log: bool) -> None:
         values = data.value.dropna().to_numpy(float)
@@ -114,7 +116,7 @@ class _Scale:
 
 
 def _tick(value: float) -> str:
-    """Short: 0.5, 20, 1,000."""
+    """A short text: 0.5, 20, 1,000."""
     return f"{value:,.0f}" if value >= 10 else number(value, 2).rstrip("0").rstrip(".") or "0"
 
 
@@ -124,7 +126,7 @@ def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, 
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
 
-        aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not hide each other
+        aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not overlap
         marks, = ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5,
                          markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
         style.mark(marks, method, failed.cell_ids)
@@ -141,7 +143,7 @@ def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:
 
 
 def _ticks(values: list[Any], most: int, log: bool) -> list[Any]:
-    """At most so many of the values, the first and the last among them, about as far apart as can be on the axis."""
+    """At most this many of the values, including the first and the last, about evenly spaced on the axis."""
     if len(values) <= most:
         return values
     places = np.log2(values) if log else np.asarray(values, float)

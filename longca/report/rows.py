@@ -1,4 +1,5 @@
-"""The records as the page's own data: columns of short values, from which the script makes the table and the details."""
+"""The records as data of the page: columns of short values, from which the script builds the table and the
+details."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOG_END = 1500  # characters
-UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}  # signs that may end a script, as JSON escapes
+UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}  # characters that may end a script, as JSON escapes
 _LONG_NUMBER = re.compile(r"\d+\.\d{3,}")
-TABLE = (  # what the table of records shows
+TABLE = (  # columns of the table of records
     "anchor", "study", "kind", "method", "world", "mask", "mask_label", "seqlen", "heads", "head_dim", "dtype", "direction", "seed",
     "device", "status", "reason", "notes", "log", "tflops_per_device", "ceiling_percent", "time_ms_median", "noise", "drift",
     "num_samples", "peak_bytes", "budget_ratio")
-DETAILS = (  # what a record shows when it is opened
+DETAILS = (  # columns of the details of a record
     "mask_params", "corpus", "tflops_per_device_low", "tflops_per_device_high", "time_ms_q1", "time_ms_q3",
     "time_ms_low", "time_ms_high", "precision_percent", "drift_percent", "time_ms_mean_ranks", "enqueue_ms", "warmup", "warm_seconds",
     "steady", "duty", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops",
@@ -32,22 +33,22 @@ DETAILS = (  # what a record shows when it is opened
     "costs", "sm_clock_mhz_median", "mega_cycles_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
     "cuda", "environment", "asked", "git_sha", "method_version", "run_id", "started_at", "seconds")
 
-MOST_ROWS = 8_000  # records of a page: it stays small enough to be sent by mail, and quick
-CASE = ["kind", "method", "mask_label", "setting", "direction", "seqlen", "world", "status"]  # in all of which draws of one cell are equal
-POINT = (  # what the tip on a point says
+MOST_ROWS = 8_000  # records of a page, which then stays small enough for e-mail, and fast
+CASE = ["kind", "method", "mask_label", "setting", "direction", "seqlen", "world", "status"]  # fields that are equal for all draws of a cell
+POINT = (  # columns of the tooltip of a point
     "study", "method", "world", "mask_label", "seqlen", "heads", "direction", "status", "reason", "tflops_per_device",
     "tflops_per_device_low", "tflops_per_device_high", "time_ms_median", "noise", "num_samples", "peak_bytes", "absolute_peak_bytes",
     "budget_ratio", "error_tensor")
 
 
 def on_page(table: pd.DataFrame, first: Collection[str]) -> list[int]:
-    """The positions of the records that a page holds, in order: all, or `MOST_ROWS` of more.
+    """The positions of a page's records, in order: all, or at most `MOST_ROWS`.
 
-    Those that the page names come first. Then, of each case and status one draw, then the second one of each, and so on.
+    Named cells have priority, then one draw of each case and status, then the second draw of each, and so on.
 
     Args:
         table: `longca.report.series.labelled` of the records.
-        first: cells that the page names.
+        first: named cells.
     """
     if len(table) <= MOST_ROWS:
         return list(range(len(table)))
@@ -56,7 +57,7 @@ def on_page(table: pd.DataFrame, first: Collection[str]) -> list[int]:
 
 
 def anchors(cell_ids: Iterable[str]) -> list[str]:
-    """One name a record: its cell's id, counted on where a cell was measured several times."""
+    """One name for each record: its cell id, numbered if a cell has several records."""
     seen: Counter[str] = Counter()
     names = []
     for cell_id in cell_ids:
@@ -66,12 +67,13 @@ def anchors(cell_ids: Iterable[str]) -> list[str]:
 
 
 def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = True, details: bool = True) -> str:
-    """JSON, safe inside a script element: column → {"values": […]}, {"names": […], "at": [index …]} or {"every": value}.
+    """JSON, escaped for a script element: column → {"values": […]}, {"names": […], "at": [index …]} or
+    {"every": value}.
 
     Args:
         table: `longca.report.series.labelled` of the records, in their order.
-        samples: with the ordered samples, for small charts.
-        details: with what a record shows when it is opened.
+        samples: include the ordered samples, for small charts.
+        details: include the details of records.
     """
     content: dict[str, list[Any]] = {name: table[name].tolist() for name in (*TABLE, *DETAILS) if name in table}
     content["anchor"] = anchors(table.cell_id)
@@ -82,7 +84,7 @@ def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = Tru
 
 
 def points_json(table: pd.DataFrame, more: Mapping[str, list[Any]]) -> str:
-    """The same of what the tips on a figure's points say, for a page without a table of records.
+    """The same for tooltips of a figure's points, for a page without a table of records.
 
     Args:
         table: `longca.report.series.labelled` of the records.
@@ -97,7 +99,7 @@ def _packed(columns: Mapping[str, list[Any]]) -> str:
 
 
 def _pack(values: list[Any]) -> dict[str, Any]:
-    """Values that repeat are named once."""
+    """A column in which repeated values are stored once."""
     if not any(isinstance(value, list) for value in values):
         names = list(dict.fromkeys(values))
         if len(names) == 1:

@@ -1,4 +1,5 @@
-"""Small tables of the page (errors against budgets, controls, machines, images, software), and what it says of its samples."""
+"""Small tables of the page (errors and budgets, controls, machines, images, software), and sentences on its
+samples."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PRECISE_PERCENT = 0.5
-MOST_NAMED = 5  # cells that drift most
+MOST_NAMED = 5  # named cells with the largest drift
 TENSORS = ("out", "lse", "dq", "dk", "dv")
 
 
 @dataclass(frozen=True)
 class WorstError:
-    """The cell of one method and direction whose tensor came nearest to its budget."""
+    """The cell of one method and direction with the largest ratio of error to budget."""
 
     method: str
     direction: str
@@ -38,16 +39,16 @@ class WorstError:
 
 @dataclass(frozen=True)
 class ImageUse:
-    """The cells that were measured in one image, or outside of any."""
+    """The cells measured in one image, or outside of any."""
 
     container: str
-    """digest of the image; empty outside of any"""
+    """digest of the image; empty outside of images"""
     lock: str
     num_cells: int
 
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:
-    """For each method, direction and tensor the cell nearest to its budget, or furthest beyond."""
+    """The cell with the largest ratio of error to budget for each method, direction and tensor."""
     from longca.core.units import format_length
     from longca.store.hardware import Hardware
     from longca.store.view import View
@@ -72,18 +73,18 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
 
 
 def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The calls of known length: the time that was measured, and its error."""
+    """Controls of known duration: the measured time, and its error."""
     return table[table.nominal_ms.notna()].sort_values(["device", "nominal_ms"], kind="stable").to_dict("records")
 
 
 def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The calls of known work: the highest rates of the device."""
+    """Controls of known work: the highest rates of the device."""
     found = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
     return found.sort_values(["method", "device", "seqlen"], ascending=[False, True, True], kind="stable").to_dict("records")
 
 
 def machine_facts(node: Node) -> dict[str, str]:
-    """The known facts about a machine and its GPU, each under its name."""
+    """The known facts about a machine and its GPU, by name."""
     facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores",
              "memory": format_bytes(node.memory_bytes)}
     for key, value in node.gpu.items():
@@ -93,13 +94,13 @@ def machine_facts(node: Node) -> dict[str, str]:
 
 
 def software_facts(used: Software) -> dict[str, str]:
-    """Versions of all that a cell ran on, and variables, each under its name."""
+    """Software versions and environment variables of a cell, by name."""
     known = (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl), ("container", used.container), ("lock", used.lock))
     return {"python": used.python, **used.packages, **{name: value for name, value in known if value}, **used.env}
 
 
 def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, GpuModel | None]]:
-    """(facts, number of cells, the GPU's peak rates) of each machine and GPU that took part."""
+    """(facts, number of cells, the GPU's peak rates) of each machine and GPU."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for environment, count in _environments(records):
         for node in {node.model_dump_json(): node for node in environment.nodes}.values():
@@ -119,7 +120,7 @@ def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
 
 
 def images(records: Iterable[Record]) -> list[ImageUse]:
-    """The images that cells were measured in, those of most cells first. None if no cell names one."""
+    """The images of cells, most cells first. None if no cell names an image."""
     counts: Counter[tuple[str, str]] = Counter()
     for environment, count in _environments(records):
         used = environment.software
@@ -129,7 +130,7 @@ def images(records: Iterable[Record]) -> list[ImageUse]:
 
 
 def finding_of_images(used: Sequence[ImageUse]) -> str:
-    """A sentence: in how many images the cells were measured, and what that means for comparisons. Empty without an image."""
+    """A sentence on the number of images and its consequence for comparisons. Empty without an image."""
     inside, outside = [use for use in used if use.container], sum(use.num_cells for use in used if not use.container)
     if not inside:
         return ""
@@ -141,7 +142,7 @@ def finding_of_images(used: Sequence[ImageUse]) -> str:
 
 
 def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
-    """Each environment and the number of its records; those that were read together share it."""
+    """Each environment and the number of its records; records that were read together share one object."""
     found = [record.environment for record in records if record.environment]
     counts = Counter(map(id, found))
     return [(environment, counts[key]) for key, environment in {id(environment): environment for environment in found}.items()]
@@ -158,7 +159,7 @@ def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def methods(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each method version: the hash of all that defines how its numbers were made."""
+    """Each method version: the hash of the definition of its measurements."""
     found = []
     for (method, version), cells in table.groupby(["method", "method_version"]):
         found.append({"method": method, "version": version, "num_cells": len(cells)})
@@ -176,7 +177,7 @@ class Drifting:
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """Sentences about the samples of a page, and the cells that drift most."""
+    """Sentences about the samples of a page, and the cells with the largest drift."""
 
     sentences: tuple[str, ...]
     drifting: tuple[Drifting, ...]
@@ -186,7 +187,7 @@ def steadiness(table: pd.DataFrame) -> SampleFacts:
     """The steadiness of all results of a page.
 
     Args:
-        table: the derived table, one row a record.
+        table: the derived table, one row for each record.
     """
     timed = table[table.status == "ok"]
     drifting = timed[timed.drift.isin(("rising", "falling"))]

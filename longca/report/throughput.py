@@ -1,4 +1,5 @@
-"""Throughput of dense kernels against length, one panel a mask: the base of both directions' figures."""
+"""Throughput of dense kernels over length, one panel for each mask: the base of the figures of both
+directions."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Throughput(Figure):
-    """Median rates of one direction, a line for each kernel."""
+    """Median rates of one direction, one line for each kernel."""
 
     section = "dense"
     direction: ClassVar[str]  # fwd or bwd
-    word: ClassVar[str]  # the direction, to begin the title with
+    word: ClassVar[str]  # the direction at the beginning of the title
     caption = ("Throughput of visible pairs against sequence length: higher is better. FLOPs come from the exact "
                "area of the mask, so work on hidden pairs earns nothing. Points are medians, bars reach from the "
                "first to the third quartile (over all seeds where there are several). Masks stand from dense to "

@@ -22,19 +22,19 @@ FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks 
                  "block-sparse": "Block-sparse masks"}
 NOT_TIMED = "not timed"
 Chosen = tuple[int, Standing]
-"""(tokens, standing) at which a mask is judged"""
+"""(tokens, standing) of the judgement of a mask"""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The first method of one mask, or of one family of masks, in one direction."""
+    """The leading method of one mask, or of one family of masks, in one direction."""
 
     method: str
     rate: str
     spread: str
-    """the median's 95 % interval of one mask; lowest and highest mask of a family"""
+    """the 95 % interval of the median for one mask; lowest and highest mask for a family"""
     rest: str
-    """by how much it leads and by what comparison, and the data behind the number"""
+    """the lead, its relation, and the underlying data"""
     cell_id: str = ""
 
 
@@ -45,24 +45,25 @@ class Row:
     title: str
     is_family: bool
     winners: dict[str, Winner | str]
-    """direction → winner, or why there is none"""
+    """direction → winner, or the reason for none"""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """All rows of one setting: a family's row stands before those of its masks."""
+    """All rows of one setting: the row of a family precedes those of its masks."""
 
     setting: str
-    """"" where the study has one"""
+    """"" if the study has a single one"""
     length: str
-    """the longest one, where all masks share it; else ""; then each winner names its own"""
+    """the longest length if all masks share it; otherwise "", and each winner has its own length"""
     rows: list[Row]
 
 
 def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
-    """One for each setting of the kernels; of context parallelism ("cp") one for each number of ranks and of tokens besides.
+    """One ranking for each setting of kernels; for context parallelism ("cp") also one for each number of
+    ranks and tokens.
 
-    There is none of a setting where no two methods ran the same.
+    Settings without two comparable methods have none.
     """
     named = labelled(table)
     found = cases(named, kind)
@@ -89,7 +90,7 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
 
 
 def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
-    """The cells that rankings name.
+    """The cells of rankings.
 
     Args:
         found: (kind, rankings of that kind).
@@ -101,15 +102,15 @@ def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
 
 @dataclass(frozen=True)
 class _Tells:
-    """What the texts of one setting need."""
+    """Inputs of the texts of one setting."""
 
     unit: Unit
     length: bool
-    """each text names its length"""
+    """True if each text names its length"""
     ceilings: Mapping[str, float]
 
     def share(self, rate: float, cell_id: str) -> str:
-        """The share of a matrix product's rate; "" where none was measured."""
+        """The share of the rate of a matrix product; "" without one."""
         ceiling = self.ceilings.get(cell_id, float("nan"))
         return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""
 
@@ -141,7 +142,8 @@ def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
 
 
 def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
-    """The method with the highest geometric mean among those that ran every mask of the family that any two were asked for."""
+    """The method with the highest geometric mean among those that ran every mask of the family that was
+    requested from at least two methods."""
     if not members:
         return NOT_TIMED
     asked = [case for case in members if case.is_compared or case.could_not]

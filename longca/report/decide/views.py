@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-ENOUGH = 0.75  # of the most points: the default is the largest setting with so many
-ALONE = "alone"  # in place of a number of ranks: kernels on one device
+ENOUGH = 0.75  # of the maximum number of points: the default is the largest setting with at least this share
+ALONE = "alone"  # instead of a number of ranks: kernels on one device
 ASIDE = "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
-PALEST = 0.4  # this share and less has the palest colour
-STRONG = 68  # percent of the strongest colour from which text has the colour of the ground
+PALEST = 0.4  # shares up to this one have the palest colour
+STRONG = 68  # percent of the strongest colour above which text has the background colour
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Placed:
     share: float
     place: int
     tied: bool
-    """it is in front with others that are not told apart"""
+    """True if it ties with others in front"""
     margin: str
     num_samples: int
     num_cells: int
     cell_id: str
     is_alone: bool
-    """no other method ran the mask, so that its share and its place say nothing"""
+    """True for the only method measured on this mask; its share and rank carry no information"""
 
     @property
     def strength(self) -> int:
-        """Percent of the strongest colour; differences between the best ones show most."""
+        """Percent of the strongest colour, most sensitive to differences between the best methods."""
         return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
 
     @property
@@ -62,13 +62,13 @@ class Placed:
 
 @dataclass(frozen=True)
 class ColumnFoot:
-    """The foot of a method's column in a heat map."""
+    """The summary below a method's column in a heat map."""
 
     method: str
     share: float | None
-    """its worst share; None if it was compared with no other method"""
+    """its worst share; None without a comparison"""
     note: str
-    """what stands below it: what it leaves out, on how many masks it ran"""
+    """the text below it: omissions, and the number of its masks"""
     ran_all: bool
     tip: str
 
@@ -88,9 +88,9 @@ class HeatMap:
     entries: dict[tuple[str, str], Placed]
     """(mask, method) → its result"""
     missing: dict[tuple[str, str], tuple[str, str]]
-    """(mask, method) → (status, cell id) of what has no number"""
+    """(mask, method) → (status, cell id) of missing numbers"""
     num_counted: int
-    """of the masks: repeats do not count (`longca.report.series.is_repeat`)"""
+    """masks that do not count (`longca.report.series.is_repeat`)"""
 
     @property
     def has_repeats(self) -> bool:
@@ -98,21 +98,21 @@ class HeatMap:
 
     @property
     def num_compared(self) -> int:
-        """The results on masks that several methods ran."""
+        """The results on masks with several methods."""
         return sum(len(case.entries) for case in self.cases.values() if case.is_compared)
 
     @property
     def opening(self) -> str:
-        """The mask that is shown first: the first that several methods ran, or else the first."""
+        """The initial mask: the first with several methods, or else the first."""
         return next((mask for mask in self.masks if self.cases[mask].is_compared), self.masks[0])
 
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
-        """The methods of one mask, the best first."""
+        """The methods of one mask, best first."""
         return [(entry.method, self.entries[mask, entry.method]) for entry in self.cases[mask].entries]
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
-        """The outcome of each mask, in words."""
+        """A description of the outcome of each mask."""
         unit = rate_unit(max(entry.tflops for entry in self.entries.values()))
         return {mask: verdict(self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms")
                 for mask in self.masks}
@@ -123,7 +123,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Decision:
-    """All views, and the one that the page shows first."""
+    """All views, and the initial one."""
 
     views: list[HeatMap]
     default: HeatMap
@@ -199,9 +199,10 @@ def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str],
 
 
 def _default(views: list[HeatMap]) -> HeatMap:
-    """With the most ranks, then of the longest length with nearly as many points as any, then of the setting with the most; forward.
+    """The view with the most ranks, then the longest length with nearly the maximum number of points, then
+    the setting with the most points; forward.
 
-    Points that nothing is compared with count only where nothing is compared at all.
+    Points without a comparison count only if there are no comparisons at all.
     """
     views = [view for view in views if view.num_compared] or views
 
@@ -221,7 +222,8 @@ def _default(views: list[HeatMap]) -> HeatMap:
 
 
 def _sentence(found: Cases, kind: str) -> str:
-    """The leaders at the default setting, and the method that loses least of those that ran everything."""
+    """The leaders at the default setting, and the method with the best worst share among those that ran
+    everything."""
     counting = found.counting
     first, case = next(iter(counting.items()))
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
@@ -231,7 +233,7 @@ def _sentence(found: Cases, kind: str) -> str:
 
 
 def _covered(counting: dict[CaseKey, Standing]) -> str:
-    """The masks and directions of the cases that were compared: "12 masks, forward and backward"."""
+    """The masks and directions of the compared cases: "12 masks, forward and backward"."""
     compared = [key for key, case in counting.items() if case.is_compared]
     masks, directions = {key.mask_label for key in compared}, {key.direction for key in compared}
     if len(directions) == 1:
@@ -242,13 +244,13 @@ def _covered(counting: dict[CaseKey, Standing]) -> str:
 
 
 def cells(found: Decision) -> set[str]:
-    """The cells that the views name."""
+    """The cells of the views."""
     return {cell_id for view in found.views for cell_id in (*(entry.cell_id for entry in view.entries.values()),
                                                             *(cell_id for _, cell_id in view.missing.values()))}
 
 
 def views_json(found: Decision, rows: dict[str, int]) -> str:
-    """All views for the page's script, safe inside a script element.
+    """All views for the page's script, escaped for a script element.
 
     Args:
         rows: cell → its row in the page's records.
@@ -284,6 +286,6 @@ def described(view: HeatMap, found: Decision) -> str:
 
 
 def _short(value: float) -> float:
-    """Three digits more than are shown: with fewer, the script would round otherwise than this module."""
+    """Rounds to three more digits than displayed, so that the script and this module round alike."""
     rounded = float(f"{value:.6g}")
     return int(rounded) if rounded.is_integer() else rounded

@@ -1,4 +1,4 @@
-"""Errors against their budgets, one line a method and direction."""
+"""Errors relative to their budgets, one line for each method and direction."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AccuracyFigure(Figure):
         for position, ((method, _), cells) in enumerate(lines):
             cells = style.dots(cells)
             ratio = cells.budget_ratio.to_numpy(float).clip(low, high / 1.1)
-            shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread out evenly and always alike
+            shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread evenly and deterministically
             dots, = ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7,
                             markeredgewidth=0)
             style.mark(dots, method, cells.cell_id)

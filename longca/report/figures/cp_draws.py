@@ -1,4 +1,5 @@
-"""How much a strategy's rate depends on the documents that are drawn: each draw beside the middle one of its setting."""
+"""Dependence of a strategy's rate on the sampled documents: each draw relative to the median draw of its
+setting."""
 
 from __future__ import annotations
 

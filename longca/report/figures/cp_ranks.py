@@ -1,4 +1,4 @@
-"""Balance of context parallelism: the delay of the slowest rank against the median rank."""
+"""Balance of context parallelism: the delay of the slowest rank relative to the median rank."""
 
 from __future__ import annotations
 

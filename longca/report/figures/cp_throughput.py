@@ -1,4 +1,4 @@
-"""Throughput of context parallelism for each rank, against ranks or length."""
+"""Throughput of context parallelism for each rank, over ranks or length."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class ContextParallelThroughput(Figure):
 
 
 def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
-    """One panel for each mask and number of tokens of a rank; of a whole sequence where each number of ranks has its own such number."""
+    """One panel for each mask and number of tokens per rank, or of the whole sequence if tokens per rank
+    differ for each number of ranks."""
     tokens = data.seqlen // data.world
     what = "a rank"
     if not (data.groupby(tokens).world.nunique() > 1).any():
@@ -53,6 +54,6 @@ def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
     if tokens.nunique() == 1:
         return data
     detail = [join(old, f"{format_length(int(count))} {what}") for old, count in zip(data.detail, tokens, strict=True)]
-    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}  # panels of a mask stay together
+    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}  # panels of a mask are adjacent
     order = data.assign(detail=detail, tokens=tokens, place=data.mask_label.map(places))
     return order.sort_values(["place", "setting", "tokens"], kind="stable", ignore_index=True)

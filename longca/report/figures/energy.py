@@ -1,4 +1,4 @@
-"""Energy for a token: one panel for each direction, one row for each setting, one mark for each method."""
+"""Energy per token: one panel for each direction, one row for each setting, one mark for each method."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 PLACE = ["kind", "setting", "world", "seqlen", "input_values", "sustained", "mask_label", "direction"]
 COLUMNS = ["place", *PLACE, "method", "status", "joules_per_token", "power_w_median", "time_ms_median", "cell_id"]
-MOST_ROWS = 40  # the settings with most methods
-MARGIN = 1.15  # times beyond the least and the most
-SHOWN_FROM = 2  # methods of a setting: one alone compares with nothing
+MOST_ROWS = 40  # rows: the settings with the most methods
+MARGIN = 1.15  # factor of margin below the minimum and above the maximum
+SHOWN_FROM = 2  # methods of a setting, since a single one has no comparison
 
 
 class Energy(Figure):
@@ -78,7 +78,7 @@ class Energy(Figure):
 
 
 def _place(row: object) -> str:
-    """A row's name: "causal · 2 × 32K · backward"."""
+    """The name of a row: "causal · 2 × 32K · backward"."""
     world, seqlen = int(row.world), int(row.seqlen)  # type: ignore[attr-defined]
     size = f"{world} × {format_length(seqlen // world)}" if world > 1 else format_length(seqlen)
     values = "" if row.input_values == "normal" else f"values: {row.input_values}"  # type: ignore[attr-defined]

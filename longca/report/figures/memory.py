@@ -1,4 +1,4 @@
-"""Memory of a call against length, one panel a mask."""
+"""Memory of a call over length, one panel for each mask."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PeakMemory(Figure):
         if not len(longest):
             return "Memory: nothing could be measured at the longest length"
         groups = [rows for _, rows in longest.groupby(["mask", "detail", "direction"], sort=False)]
-        alike = max(groups, key=len).sort_values("value", kind="stable")  # methods are compared where the most of them ran
+        alike = max(groups, key=len).sort_values("value", kind="stable")  # methods are compared at the setting with the most methods
         least, most = alike.iloc[0], alike.iloc[-1]
         what = join(least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen)))
         sizes = f"Memory: {least.method} takes {format_bytes(least.value)}"

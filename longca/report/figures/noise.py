@@ -1,4 +1,4 @@
-"""Steadiness of the times: their spread by method, and the trend of calls to get slower or quicker."""
+"""Steadiness of times: spread by method, and trends over the order of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The cost of choices: how much longer the method that each rule takes runs than the best one, one dot a setting."""
+"""The cost of choices: the extra time of each rule's choice over the best method, one dot for each
+setting."""
 
 from __future__ import annotations
 

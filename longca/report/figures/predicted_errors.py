@@ -1,4 +1,5 @@
-"""Errors of predictions: measured over predicted time, one dot a cell, one row for each strategy and number of ranks."""
+"""Errors of predictions: measured over predicted time, one dot for each cell, one row for each strategy and
+number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throughput under block-sparse masks against their density."""
+"""Throughput under block-sparse masks over density."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SparseThroughput(Figure):
         tried = rankable(attention(labelled(table), "kernel", every=True))
         tried = tried[tried.mask_family == "block-sparse"]
         tried = _at_its_length(tried)
-        lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]  # a single one is in the title
+        lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]  # a single length is in the title
         detail = [join(DIRECTIONS[direction], *rest) for direction, *rest
                   in zip(tried.direction, tried.mask_variant, lengths, tried.setting, strict=True)]
         tried = tried.assign(detail=detail, density=tried.mask_density_asked)
@@ -48,7 +48,7 @@ class SparseThroughput(Figure):
 
 
 def _at_its_length(tried: pd.DataFrame) -> pd.DataFrame:
-    """The cells of each panel at the length with the most densities, at the longest of several: one length makes a line."""
+    """The cells of each panel at one length: the length with the most densities, the longest of several."""
     panel = ["mask", "mask_variant", "setting", "direction"]
     densities = tried.groupby([*panel, "seqlen"]).mask_density_asked.transform("nunique")
     fullest = tried[densities == densities.groupby([tried[column] for column in panel]).transform("max")]

@@ -1,8 +1,10 @@
-"""One colour and one marker for each kernel, and one colour for each strategy: the same on every page and in every figure.
+"""One colour and one marker for each kernel, and one colour for each strategy: the same on every page and in
+every figure.
 
-The pairs of colours were chosen one after the other, each as far as possible from those before it, for normal and for red-blind and
-green-blind sight, on light and on dark ground, with a contrast of 3:1 or more. Kernels that are often compared got the earliest ones.
-Naive attention is a reference and no rival, so that it has no hue: black on light ground, white on dark.
+Pairs of colours were chosen in sequence, each as distant as possible from previous ones, for normal,
+red-blind and green-blind vision, on light and dark backgrounds, with a contrast of at least 3:1. Frequently
+compared kernels have the first colours. Naive attention is a reference without hue: black on a light
+background, white on a dark one.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from hashlib import sha256
 
 INK, MUTED, RULE, GROUND = ("#1b1f24", "#e7e9ec"), ("#5d6673", "#9ba5b1"), ("#dde1e6", "#343a43"), ("#ffffff", "#15181c")
 BAD, GOOD, WARN = ("#c4314b", "#ff6b81"), ("#009e73", "#3ecfa3"), ("#8c6d00", "#e3c04b")
-FAINT = ("#8a929b", "#777f89")  # of lines that are not among the best
+FAINT = ("#8a929b", "#777f89")  # for lines that are not among the best
 HEAT, COLD, MARK = ("#0d5496", "#68b0ff"), ("#e4eef9", "#1c2c40"), ("#c4560a", "#ffb057")  # of heat maps: best, worst, frame of the best
-KERNELS = {  # name → colour on light ground, on dark ground, marker
+KERNELS = {  # name → colour on light and on dark background, marker
     "band": ("#0072b2", "#5aa9e6", "o"), "fa4": ("#d55e00", "#ff8c42", "s"), "fa3": ("#2e06ac", "#7380eb", "^"),
     "cudnn_flex": ("#02995a", "#5ae297", "D"), "flex_flash": ("#6887ff", "#cedafd", ">"), "fa2": ("#701900", "#db6241", "X"),
     "cudnn": ("#34766a", "#7ec0b3", "v"), "flashmask": ("#64006d", "#ba66c2", "<"), "flex": ("#63466c", "#b191bb", "P"),
@@ -24,7 +26,7 @@ KERNELS = {  # name → colour on light ground, on dark ground, marker
     "cudnn_bsa": ("#543cb4", "#8478c8", "v"), "fa2_sparse": ("#a80024", "#c8606c", "X"), "vsa": ("#df4ec4", "#fec7ef", "p"),
     "vsa_triton": ("#6d397d", "#bd86cf", "*"), "flashinfer": ("#b28d00", "#ffd663", "d"),
     "ffa": ("#416e8d", "#88b8da", "D"),
-    # no attention
+    # controls
     "control": ("#5c6670", "#aab4be", "o"), "matmul": ("#3c444d", "#8b949e", "s"), "device_copy": ("#7d8791", "#c8d0d8", "^"),
 }
 STRATEGIES = {
@@ -34,7 +36,7 @@ STRATEGIES = {
     "yunchang": ("#654f20", "#b39b6c"), "paper_style_ring": ("#744244", "#c68d8e"), "paper_style_allgather": ("#5a9147", "#9dd78a"),
     "magi": ("#9c5216", "#ec9b65"),
 }
-SPARE = (  # of kernels and strategies from plug-ins
+SPARE = (  # for kernels and strategies of plug-ins
     ("#125f5c", "#68adaa"), ("#560187", "#a46fd8"), ("#969663", "#dfdfa9"),
     ("#6b183a", "#c66b89"), ("#50744f", "#97bd95"), ("#7457a3", "#bd9ff2"), ("#5a311a", "#b08067"), ("#488d93", "#8dd2d9"),
     ("#493258", "#9b80ab"), ("#017c5d", "#56c9a2"), ("#7d5b80", "#c8a2cb"), ("#4d8a9e", "#91cfe5"), ("#671a48", "#c16c99"),
@@ -51,7 +53,7 @@ MARKERS = {  # name in matplotlib → outline in the page's legends
 
 @dataclass(frozen=True)
 class Look:
-    """A method's colour on light ground, the name of its variable on the page, and its marker."""
+    """A method's colour on a light background, the name of its CSS variable, and its marker."""
 
     colour: str
     variable: str
@@ -59,9 +61,10 @@ class Look:
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """The look of each method. A kernel has its own colour; a strategy has its own, and the marker of its kernel.
+    """The style of each method. Kernels and strategies have fixed colours; a strategy has the marker of its
+    kernel.
 
-    An unknown name takes the spare colour that its hash points to, or the next one that no other unknown name has taken.
+    An unknown name gets a spare colour by its hash, or the next unused one.
     """
     methods = list(methods)
     parts = {method: method.split("+") for method in methods}
@@ -84,7 +87,7 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
 
 
 def theme() -> dict[str, tuple[str, str, str]]:
-    """Each colour of a page: value on light ground → (name of the page's variable, light value, dark value)."""
+    """Each colour of a page: light value → (name of the CSS variable, light value, dark value)."""
     named: dict[str, tuple[str, str]] = {f"k-{name}": (light, dark) for name, (light, dark, _) in KERNELS.items()}
     named |= {f"s-{name}": pair for name, pair in STRATEGIES.items()} | {f"spare-{index}": pair for index, pair in enumerate(SPARE)}
     named |= {"ink": INK, "muted": MUTED, "rule": RULE, "ground": GROUND, "bad": BAD, "good": GOOD, "warn": WARN, "faint": FAINT}

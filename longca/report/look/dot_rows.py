@@ -1,4 +1,5 @@
-"""Plots of dots in rows: a strip of many dots for each name, with a tick at their middle, or a few marks for each setting.
+"""Plots of dots in rows: a strip of many dots for each name, with a tick at their median, or a few marks for
+each setting.
 
     name a  ·· ··│·· ·            setting a   o  x   *
     name b     · ·│··· ·          setting b  o    x *
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 WIDEST_IN = 6.5  # of a plot
 MARKED_ROW_IN = 0.24
 DEVIATION, DEVIATIONS = 10.0, (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)  # percent: where `deviation_scale` is linear, and its marks
-LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the room for them in decades
+LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the width of this part in decades
 
 
 def strips(style: Style, names: Sequence[str], row_in: float) -> tuple[Canvas, Axes]:
@@ -50,7 +51,7 @@ def dots(ax: Axes, style: Style, position: int, values: np.ndarray, cells: pd.Da
     """The dots of one row, each with its method's colour and marker.
 
     Args:
-        values: of the cells, (n,).
+        values: values of the cells, (n,).
         cells: with columns `method` and `cell_id`.
     """
     heights = spread_over(position, len(values))
@@ -62,12 +63,13 @@ def dots(ax: Axes, style: Style, position: int, values: np.ndarray, cells: pd.Da
 
 
 def spread_over(position: int, count: int) -> np.ndarray:
-    """The heights of so many dots of one row, (count,): neighbours lie apart, and equal counts alike."""
+    """The heights of the dots of one row, (count,): neighbours are separated, deterministically for each
+    count."""
     return position + 0.26 * np.sin(np.arange(count) * 2.4)
 
 
 def tick(ax: Axes, position: int, value: float) -> None:
-    """An upright tick at the middle of a row's dots."""
+    """A vertical tick at the median of a row's dots."""
     ax.vlines(value, position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
 
 
@@ -76,9 +78,9 @@ def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterab
     """A horizontal axis in percent: linear near 0, then logarithmic.
 
     Args:
-        marks: numbers that may stand at the axis; those between the ends do.
+        marks: candidate tick labels; those within the range are shown.
         linear: see LINEAR.
-        signed: numbers above 0 have a plus sign.
+        signed: positive numbers have a plus sign.
     """
     ax.set_xscale("symlog", linthresh=linear[0], linscale=linear[1])
     ax.set_xlim(ends)
@@ -89,7 +91,8 @@ def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterab
 
 
 def deviation_scale(ax: Axes, label: str, values: pd.Series) -> None:
-    """A horizontal axis for these deviations in percent, with their signs: linear to DEVIATION percent on either side, then logarithmic."""
+    """A horizontal axis for these signed deviations in percent: linear up to DEVIATION percent on either
+    side, then logarithmic."""
     ends = min(float(values.min()) * 1.05, -DEVIATION * 1.1), max(float(values.max()) * 1.05, DEVIATION * 1.1)
     percent_scale(ax, label, ends, DEVIATIONS, linear=(DEVIATION, 1.5), signed=True)
 
@@ -116,7 +119,7 @@ def mark(ax: Axes, style: Style, position: int, value: float, method: str, cell_
     """One mark of a method in a row.
 
     Args:
-        cell_ids: that it stands for, with spaces between.
+        cell_ids: its cells, separated by spaces.
     """
     colour = style.colour(method)
     found, = ax.plot(value, position, style.marker(method), color=colour, markersize=5, markeredgewidth=1.1,

@@ -14,7 +14,7 @@ _SYMBOL = re.compile(r'<symbol id="m-(\w+)"[^>]*><title>(.*?)</title><desc>(.*?)
 
 @dataclass(frozen=True)
 class MaskDrawing:
-    """A mask's drawing as the content of a symbol of 64 × 64 squares, and its definition."""
+    """The drawing of a mask, as the content of a symbol of 64 × 64 squares, and its definition."""
 
     name: str
     label: str
@@ -31,7 +31,7 @@ def symbol(drawing: MaskDrawing) -> str:
 
 
 def mask_drawings(names: Iterable[str]) -> list[MaskDrawing]:
-    """Those of these masks, in their order; a mask of a plug-in has none."""
+    """The drawings of these masks, in their order; masks of plug-ins have none."""
     found = {name: MaskDrawing(name, unescape(label), unescape(definition), content)
              for name, label, definition, content in _SYMBOL.findall(FILE.read_text(encoding="utf-8"))}
     return [found[name] for name in names if name in found]
