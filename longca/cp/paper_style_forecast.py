@@ -6,7 +6,7 @@
 A collective over several nodes brings each shard into a node once, by one of its adapters, and spreads it there: each adapter carries a
 share. A ring's hop between nodes has one adapter to itself and no more.
 
-One rank in the middle is forecast: padded documents give all ranks the same area, but for the padding.
+The forecast is for a middle rank: with padded documents all ranks have the same area, except for the padding.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
 
 
 def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
-    """(how often, the mask) of a middle rank's calls; the last one is that of the last step."""
+    """(count, mask) of a middle rank's calls; the last entry is that of the last step."""
     rank = world // 2
     own = documents.held(rank)
     found = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]

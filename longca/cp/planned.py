@@ -1,4 +1,5 @@
-"""Planned strategies: a sub-class names its mesh of ranks and its schedules, and all else follows from the plan."""
+"""Planned strategies: a sub-class defines its mesh of ranks and its schedules, and the rest follows from the
+plan."""
 
 from __future__ import annotations
 
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-GAIN_OF_SCHEDULE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
+GAIN_OF_SCHEDULE = 1.05  # least estimated speed-up over a simpler schedule
 
 
 class PlannedStrategy(HeadStrategy):
-    """A strategy that is a mesh and a choice of schedules. Sub-classes define `mesh` and `schedules`."""
+    """A strategy defined by a mesh and schedules. Sub-classes define `mesh` and `schedules`."""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """The mesh of ranks. Ranks of a head group must get whole KV heads. Raises ValueError where parameters do not fit these numbers."""
+        """The mesh of ranks. Ranks of a head group must get whole KV heads. Raises ValueError if parameters
+        do not fit these numbers."""
         return Mesh(world)
 
     def schedules(self, mesh: Mesh) -> Sequence[Schedule]:
-        """The schedules to choose among, the simplest first. Raises ValueError where parameters do not fit this mesh."""
+        """The candidate schedules, the simplest first. Raises ValueError if parameters do not fit this
+        mesh."""
         raise NotImplementedError
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
@@ -58,7 +61,7 @@ class PlannedStrategy(HeadStrategy):
 
     def _refusal(self, mask: Callable[[], Mask], traits: Traits, call: CallSpec, world: int, kernel: Kernel, device_type: str
                  ) -> str | None:
-        """The reason why not, or None. The mask is made only where its traits do not settle it."""
+        """The reason why not, or None. The mask is built only if its traits do not decide."""
         reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
         if reason is not None:
             return reason
@@ -69,7 +72,7 @@ class PlannedStrategy(HeadStrategy):
             reasons = (kernel.supports(local, known, device_type) for local, known in self._block_calls(call, world, traits))
             return next(filter(None, reasons), None)
         choices, misfits = [], []
-        for choice in self._choices(mask(), call, world):  # in no order: a plan that fits settles it, and the others are not made
+        for choice in self._choices(mask(), call, world):  # in any order: the first supported plan decides, and the others are not made
             choices.append(choice)
             misfits.append(support.misfit(choice.plan))
             if misfits[-1] is None:
@@ -88,7 +91,8 @@ class PlannedStrategy(HeadStrategy):
                 "KV heads so that each has whole groups or heads of one")
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        """The calls of all steps of all ranks. Block masks are dear to draw: of these, a bound of what may come, blocks of any size."""
+        """The calls of all steps of all ranks. Block masks are expensive to build: for them a bound with
+        blocks of any size is used."""
         call = cell.call_spec
         if traits.is_block_grid:
             return self._block_calls(call, cell.world, traits)
@@ -123,7 +127,7 @@ class PlannedStrategy(HeadStrategy):
 
     def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str, sharding: Sharding | None = None
                   ) -> Plan:
-        """The plan that promises to be quickest, of those whose steps the kernel does. It is the same on all ranks."""
+        """The estimated fastest plan whose steps the kernel supports. It is the same on all ranks."""
         plans, support = self._plans(mask, call, world, sharding), self._support(call, world, kernel, device_type)
         if mask.grid is not None or support.does_all_bands(mask.traits):
             return plans[0]
@@ -133,13 +137,14 @@ class PlannedStrategy(HeadStrategy):
         """One plan for each schedule, the most promising first.
 
         Args:
-            sharding: of all plans. None: of each schedule the one that promises to be quickest.
+            sharding: sharding of all plans. None: the estimated fastest one for each schedule.
         """
         choices = list(self._choices(mask, call, world, sharding))
         return [choices[number].plan for number in _by_promise(choices)]
 
     def _choices(self, mask: Mask, call: CallSpec, world: int, sharding: Sharding | None = None) -> Iterator[ScoredPlan]:
-        """The plan of each schedule, the simplest first, on shardings as of `_plans`. Each is made when it is asked for."""
+        """The plan of each schedule, the simplest first, with shardings as in `_plans`. Each is made on
+        demand."""
         mesh = self.mesh(world, call.num_kv_heads)
         costs = unit_costs(call, mesh, mask)
         schedules, planner = self.schedules(mesh), self._planners.setdefault(costs, Planner(costs))
@@ -163,5 +168,5 @@ class PlannedStrategy(HeadStrategy):
 
 
 def _by_promise(choices: Sequence[ScoredPlan]) -> list[int]:
-    """Places of the plans of schedules that are given the simplest first, the most promising plan's first."""
+    """Indices of plans, the most promising first; plans are given with the simplest schedule first."""
     return sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
 
-MAX_TEXT = 200  # characters of a value in the comparison of calls
+MAX_TEXT = 200  # of a value in the comparison of calls
 
 __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
@@ -40,28 +40,33 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
                      num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
                      device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
                      timeout: float = DEFAULT_TIMEOUT_S, check: Literal["first", "always"] = "first") -> ContextParallel:
-    """Divides a sequence among the ranks of a group, and plans attention under a mask. All ranks call it together, with equal arguments.
+    """Shards a sequence over the ranks of a group, and plans attention under a mask. A collective call with
+    equal arguments.
 
     Args:
-        mask: of the whole sequence, T × T; or several masks, for layers that differ: they share one sharding.
-        group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those of torchrun, or this
-            process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" takes the one that is predicted to be quickest.
+        mask: mask of the whole sequence, T × T; or several masks for different layers, which share one
+            sharding.
+        group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those
+            of torchrun, or this process alone.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy with the lowest
+            predicted time.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
-        kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which
-            takes O(T²) memory.
-        device: of the tensors, if the group does not settle it.
-        backward: gradients will be asked for.
-        messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
-        timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
-            on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
-        check: when ranks compare a call. On one machine, on CPUs and by "always": before it sends anything. On GPUs
-            of several machines, "first" does so in the first call of each mask and batch, and later before the
-            result is handed out. "always" also compares elements of tensors on GPUs that `shard` is given.
+        kernel: attention on each rank. "auto": `band` on GPUs if it supports the masks with this dtype and
+            head dim; else `naive`, which takes O(T²) memory.
+        device: device of the tensors, if the group does not determine it.
+        backward: True if gradients are needed.
+        messages: "symmetric": copy engines write into other GPUs' memory, if all GPUs are in one machine that
+            supports it.
+        timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost
+            within a call on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
+        check: when ranks compare a call. On one machine, on CPUs and with "always": before the call sends
+            anything. On GPUs of several machines, "first" does so in the first call of each mask and batch,
+            and later before the result is returned. "always" also compares elements of GPU tensors passed to
+            `shard`.
 
     Raises:
-        UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
+        UserError: the same line on every rank, if an argument is invalid or differs between ranks.
     """
     comm = join(group, device, timeout)
     try:
@@ -77,10 +82,12 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
 
 
 class ContextParallel:
-    """Attention of one sequence over the ranks of a group, and this rank's part of the sequence. Made by `context_parallel`.
+    """Attention of one sequence over the ranks of a group, and this rank's part of the sequence. Created by
+    `context_parallel`.
 
-    A rank holds L of the T tokens, an even share but for a few, in the order of the sequence though not next to each other. Where every
-    rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
+    A rank holds L of the T tokens, nearly an even share, in the order of the sequence but not necessarily
+    contiguous. If every rank computes the loss of its own tokens, the gradient of a parameter is the sum over
+    ranks.
     """
 
     def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...],
@@ -93,8 +100,8 @@ class ContextParallel:
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
         self.costs = _costs(self._plan, waited_ms)
-        """`plan_ms`: time to plan on this rank; `waited_ms`: the part of it that was waited for. Then, by mask, what `longca` records of
-        a cell: bytes that the strategy's formula says are moved, imbalance, kernel calls"""
+        """`plan_ms`: planning time on this rank; `waited_ms`: the part spent waiting for it. Then, by mask,
+        costs as in records of cells: bytes by the strategy's formula, imbalance, kernel calls"""
 
     @property
     def rank(self) -> int:
@@ -116,36 +123,37 @@ class ContextParallel:
 
     @property
     def strategy(self) -> str:
-        """The strategy that runs, with its parameters: the choice, where it was "auto"."""
+        """The strategy in use, with its parameters: the chosen one for "auto"."""
         return self._plan.strategy
 
     @property
     def sharding(self) -> str:
-        """The name of the sharding: how tokens are divided."""
+        """The name of the sharding."""
         return self._plan.sharding
 
     @property
     def estimated_ms(self) -> dict[str, float]:
-        """By strategy, the estimate by which "auto" chose: attention of each mask once, with its backward, at the rates of an H200."""
+        """By strategy, the estimates for "auto": attention of each mask once, with its backward, at the rates
+        of an H200."""
         return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s.items()}
 
     @property
     def refused(self) -> dict[str, str]:
-        """By strategy that "auto" left out, the reason."""
+        """By strategy, the reason why "auto" excluded it."""
         return dict(self._plan.refused)
 
     @property
     def notes(self) -> tuple[tuple[str, ...], ...]:
-        """By mask, facts about the plan for a reader."""
+        """By mask, notes on the plan."""
         return tuple(tuple(one.notes) for one in self._plan.prepared)
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that this rank has sent to others so far."""
+        """Bytes sent by this rank so far."""
         return self._comm.moved_bytes
 
     def shard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        """This rank's tokens of a tensor that every rank has as a whole.
+        """This rank's tokens of a tensor that every rank holds in full.
 
         Args:
             dim: the dimension of tokens, of size T.
@@ -163,15 +171,16 @@ class ContextParallel:
 
     @breaks_graph
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        """The whole tensor, in the order of the sequence, on every rank; all ranks call it together.
+        """The whole tensor, in the order of the sequence, on every rank; a collective call.
 
-        Its backward takes this rank's own rows of the gradient, as is right where all ranks compute the same from the whole.
+        Its backward takes this rank's rows of the gradient, which is correct if all ranks compute the same
+        from the whole tensor.
 
         Args:
             dim: the dimension of tokens, of size L.
 
         Raises:
-            UserError: on all ranks, where an argument cannot be used on one of them, or differs between them in
+            UserError: on all ranks, if an argument is invalid on one of them, or differs between them in
                 dtype or shape.
         """
         arguments = f"{_row_text(x, dim)}\n{self._plan_text}"
@@ -185,35 +194,37 @@ class ContextParallel:
     @breaks_graph
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0, *,
                   tag: str | int | None = None) -> torch.Tensor:
-        """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
+        """Attention of this rank's queries to all visible keys; differentiable. A collective call.
 
-        `torch.compile` breaks its graph here, as at every call that needs other ranks.
+        `torch.compile` breaks its graph here, as at every call that involves other ranks.
 
         Args:
-            q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
-            mask: of several, which one: its number in `masks`, or the mask itself.
-            tag: of the call, as the number of the step and layer. Ranks compare it. Without it, ranks cannot notice
-                that one of them swaps or leaves out calls of the same mask and batch.
+            q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L
+                × H × D.
+            mask: one of several masks: its index in `masks`, or the mask itself.
+            tag: an identifier of the call, such as step and layer, which ranks compare. Without it, ranks
+                cannot detect swapped or skipped calls of the same mask and batch.
 
         Returns:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
 
         Raises:
-            UserError: on all ranks, where an argument cannot be used on one of them, or ranks call different things.
-            PeerLost: another rank has not come within the timeout.
+            UserError: on all ranks, if an argument is invalid on one of them, or the calls of ranks differ.
+            PeerLost: another rank did not arrive within the timeout.
         """
         return self._attend(q, k, v, mask, tag)
 
     @breaks_graph
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
-        """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
+        """Starts planning other masks in a background thread, for a later `with_mask`. This is a local
+        call."""
         self._planner.start(self._checked_masks(mask))
 
     @breaks_graph
     def with_mask(self, mask: Mask | Sequence[Mask]) -> ContextParallel:
-        """The same ranks and heads under other masks, on a sharding of their own. All ranks call it together.
+        """The same ranks and heads with other masks and their own sharding. A collective call.
 
-        The plans of the last few masks are kept, by what the masks show: to come back to one is free.
+        The plans of the last few masks are cached by their contents, so reusing one has no cost.
         """
         self._agreement.begin("with_mask", "", lambda: self._checked_masks(mask))
         masks = self._checked_masks(mask)
@@ -226,10 +237,11 @@ class ContextParallel:
 
     @breaks_graph
     def close(self) -> None:
-        """Gives back the process groups that were made for messages. All contexts made by `with_mask` end with it.
+        """Releases the process groups for messages, and closes all contexts from `with_mask`.
 
         Raises:
-            UserError: another rank goes on with a call that this one does not make. All is given back, too.
+            UserError: another rank continues with a call that this one does not make. Everything is released
+                anyway.
         """
         try:
             self._agreement.close(is_failing=sys.exc_info()[0] is not None)
@@ -255,13 +267,13 @@ class ContextParallel:
         else:
             outs = [attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
                     for entry in range(batch)]
-            with torch.autocast(q.device.type, enabled=False):  # under it `stack` takes float32 and one other dtype alone
+            with torch.autocast(q.device.type, enabled=False):  # autocast would make `stack` refuse mixed dtypes other than float32 and one more
                 out = torch.stack(outs)
         self._agreement.end()
         return out
 
     def _call_text(self, number: int, batch: int | None) -> str:
-        """What ranks have in common in calls of that mask and batch, in words."""
+        """A text of the properties that ranks must share in calls of that mask and batch."""
         key = number, batch
         if key not in self._call_texts:
             sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
@@ -325,14 +337,14 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
 
 
 def _plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
-    """A plan for the comparison of calls: equal texts mean equal plans."""
+    """A text of a plan for the comparison of calls: equal texts mean equal plans."""
     whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
     digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
     return f"plan {digest} ({plan.strategy}, {plan.sharding} sharding)"
 
 
 def _row_text(x: Any, dim: Any) -> str:
-    """What ranks have in common of a tensor that `unshard` is given: the dtype, and the shape of a token."""
+    """The properties of a tensor for `unshard` that ranks must share: dtype and shape of a token."""
     import torch
 
     if not isinstance(x, torch.Tensor) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
@@ -341,12 +353,12 @@ def _row_text(x: Any, dim: Any) -> str:
 
 
 def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo: str) -> None:
-    """Raise UserError where that dimension of `x` does not have so many tokens.
+    """Raise UserError if that dimension of `x` has another number of tokens.
 
     Args:
-        call: the method that `x` was given to.
-        whose: says of what the tokens are.
-        todo: what to give instead.
+        call: the method that received `x`.
+        whose: description of the tokens.
+        todo: the remedy.
     """
     import torch
 

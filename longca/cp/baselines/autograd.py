@@ -1,4 +1,5 @@
-"""Prepared strategies of other projects, which are one differentiable function of a rank's shards and send messages by themselves."""
+"""Prepared strategies of other projects: one differentiable function of a rank's shards that sends its own
+messages."""
 
 from __future__ import annotations
 

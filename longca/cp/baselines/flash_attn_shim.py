@@ -1,7 +1,7 @@
-"""A stand-in for the private functions of `flash_attn`, over the copy of FlashAttention-2 inside torch.
+"""A shim for the private functions of `flash_attn`, based on torch's copy of FlashAttention-2.
 
-It is for packages that call no other kernel, where `flash_attn` itself is not installed. A backward call costs a copy of dq, dk and dv
-besides the kernel: the functions write into given tensors, and torch's operator returns new ones.
+It serves packages that call only `flash_attn`, if that is not installed. A backward call has the extra cost
+of copying dq, dk and dv: the functions write into given tensors, but torch's operator returns new ones.
 Shapes: B × T × heads × D, or T × heads × D with the bounds of packed segments.
 """
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 VERSION = "2.8.3"  # the signatures are those of this version
 KERNELS = ("fa2", "torch_flash")
-HIDDEN = ("flashinfer",)  # yunchang only checks that it is installed, but then sets TORCH_CUDA_ARCH_LIST for the whole process
+HIDDEN = ("flashinfer",)  # yunchang only checks whether it is installed, but then sets TORCH_CUDA_ARCH_LIST for the whole process
 NOTES: dict[str, tuple[str, ...]] = {
     "fa2": (), "torch_flash": ("torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",)}
 
 
 @functools.cache
 def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
-    """A function that imports modules of a package over a kernel: `fa2`, which is `flash_attn` itself, or `torch_flash`, the stand-in.
+    """A function that imports modules of a package on top of a kernel: `fa2`, which is `flash_attn` itself,
+    or `torch_flash`, the shim.
 
-    The package is loaded once for each kernel and stays as long as the process; no other code finds it or the stand-in. Its own
-    `__init__` is not run, and it does not find any of `HIDDEN`.
+    The package is loaded once for each kernel for the lifetime of the process; other code cannot see it or
+    the shim. Its `__init__` is not run, and the modules in `HIDDEN` are hidden from it.
     """
     spec = importlib.util.find_spec(package)
     assert spec is not None, "`available` has been asked"
@@ -80,7 +81,7 @@ def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
     """(dq, dk, dv)."""
     import torch
 
-    no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of a dropout that is not used
+    no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of the unused dropout
     return torch.ops.aten._flash_attention_backward(
         dout, q, k, v, out, lse, *bounds, 0.0, causal, no_random, no_random.new_empty(0), scale=scale, window_size_left=window[0],
         window_size_right=window[1])

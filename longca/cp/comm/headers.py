@@ -1,11 +1,10 @@
 """Headers: a short text of each rank for every call, which all ranks read on the host.
 
-Ranks of one machine write headers into a small file that all have mapped. That costs a few microseconds and
-no system call, so each call of an attention layer on a GPU can have a header. Other ranks use a process
-group of their own over gloo.
+Ranks of one machine write headers into a small memory-mapped file. This takes a few microseconds and no
+system call, so each call of an attention layer on a GPU can have a header. Other ranks use a separate process
+group over gloo.
 
-A header has a fixed place and size, so ranks that call different things can still read each other's
-headers.
+A header has a fixed location and size, so ranks can read each other's headers even if their calls differ.
 """
 
 from __future__ import annotations
@@ -34,68 +33,68 @@ if TYPE_CHECKING:
 MAX_BYTES = 4080
 """of a header, in UTF-8"""
 SLOT_BYTES = 4096
-SLOTS = 2  # a rank writes header n + 2 when it has read all headers n + 1, and their ranks all headers n
+SLOTS = 2  # a rank writes header n + 2 after it has read all headers n + 1, whose ranks have read all headers n
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 SHARED_MEMORY = "/dev/shm"
-SPIN_S = 200e-6  # ranks of one machine mostly come within so long of each other, and a sleep takes as long at least
+SPIN_S = 200e-6  # ranks of one machine usually arrive within this time, and a sleep takes at least as long
 MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
 LEAST_S = 1e-3
 LOOK_S = 0.1
-"""time between two looks whether a rank that is waited for still lives"""
+"""interval of checks whether an awaited rank is still alive"""
 
 
 class Headers(Protocol):
     """The exchange of headers among the ranks of a group.
 
-    The n-th `post` of a rank belongs to the n-th of each other rank.
+    The n-th `post` of each rank belongs together.
     """
 
     is_quick: bool
-    """a header is read within microseconds of its post"""
+    """True if a header is visible within microseconds"""
 
     def post(self, header: bytes) -> None:
-        """Shows this rank's next header to the others, without waiting. The one before must have been read."""
+        """Publishes this rank's next header without waiting. The previous one must have been read."""
         ...
 
     def read(self, timeout_s: float) -> list[bytes]:
-        """The headers of all ranks that belong to the last one posted, by rank.
+        """The headers of all ranks for the last post, by rank.
 
         Raises:
-            PeerLost: a rank has posted none within so many seconds of this rank's, or is gone.
+            PeerLost: a rank failed, or did not post within this number of seconds.
         """
         ...
 
     def replace(self, header: bytes) -> None:
-        """Shows another header in place of the last one, where ranks have not read it yet."""
+        """Replaces the last header for ranks that have not read it yet."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_headers(group: WorldGroup) -> Headers:
-    """Headers by shared memory where all ranks can map one file, else by gloo. All ranks call it together."""
+    """Headers in shared memory if all ranks can map one file, else by gloo. A collective call."""
     return SharedHeaders.attempt(group) or GatheredHeaders(group.new_host_group(), group.rank, group.world)
 
 
 class SharedHeaders:
-    """Headers in a file that all ranks have mapped: of each rank two slots, used in turns."""
+    """Headers in a memory-mapped file with two alternating slots for each rank."""
 
     is_quick = True
 
     def __init__(self, file: FileIO, rank: int, world: int) -> None:
         """
         Args:
-            file: of `SLOTS` × world slots. It belongs to this object from now on.
+            file: a file of `SLOTS` × world slots, owned by this object from now on.
         """
         self._file, self._rank, self._world = file, rank, world
         self._memory = mmap.mmap(file.fileno(), SLOTS * world * SLOT_BYTES)
         self._number, self._mine, self._posted_s = 0, b"", 0.0
-        # the kernel gives the lock up when this process ends; its forks do not hold it
+        # the kernel releases the lock when this process ends; forks do not hold it
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
 
     @classmethod
     def attempt(cls, group: WorldGroup) -> SharedHeaders | None:
-        """None on all ranks where one of them cannot map the file of rank 0."""
+        """None on all ranks if one of them cannot map the file of rank 0."""
         file = _new_file(group.world) if group.rank == 0 else None
         machines = group.gather([boot_id(), file.name if file is not None else ""])
         path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
@@ -105,7 +104,7 @@ class SharedHeaders:
                 headers = cls(FileIO(path, "r+") if file is None else file, group.rank, group.world)
         outcomes = group.gather(headers is not None)
         if file is not None:
-            Path(path).unlink(missing_ok=True)  # it lives on while it is mapped, and nobody else can open it
+            Path(path).unlink(missing_ok=True)  # it exists while it is mapped, and no other process can open it
         if all(outcomes):
             return headers
         for opened in filter(None, (headers, file)):
@@ -132,7 +131,7 @@ class SharedHeaders:
         return headers
 
     def close(self) -> None:
-        """The others can read what was posted before, and then find that this rank is gone."""
+        """Other ranks can still read earlier posts, and then detect the end of this rank."""
         self._memory.close()
         self._file.close()
 
@@ -140,7 +139,7 @@ class SharedHeaders:
         return (rank * SLOTS + self._number % SLOTS) * SLOT_BYTES
 
     def _seen(self, rank: int) -> bytes | None:
-        """The header of that rank. None until all its bytes are visible here, whatever their order."""
+        """The header of that rank. None until all its bytes are visible, in any order."""
         start = self._start(rank)
         number, length, checksum = HEAD.unpack_from(self._memory, start)
         if number != self._number or length > MAX_BYTES:
@@ -159,7 +158,7 @@ class SharedHeaders:
             is_late, is_gone = now_s - self._posted_s > timeout_s, False
             if now_s - look_s > LOOK_S:
                 look_s, is_gone = now_s, self._is_gone(rank)
-            header = self._seen(rank)  # after the questions: a rank may have posted its header and then have ended
+            header = self._seen(rank)  # after the liveness checks: a rank may have posted its header before it ended
             if header is not None:
                 return header
             if is_gone:
@@ -177,7 +176,7 @@ class SharedHeaders:
 
 
 class GatheredHeaders:
-    """Headers by a process group over gloo, which nothing else uses."""
+    """Headers by a separate process group over gloo."""
 
     is_quick = False
 
@@ -195,7 +194,7 @@ class GatheredHeaders:
 
         with as_peer_lost():
             if self._work is not None:
-                self._work.wait()  # tensors of an exchange that is under way must not change
+                self._work.wait()  # tensors of an exchange in flight must not change
             row = self._mine.numpy()
             row[: HEAD.size + len(header)] = bytearray(HEAD.pack(0, len(header), 0) + header)
             self._posted_s = time.monotonic()
@@ -208,10 +207,10 @@ class GatheredHeaders:
         return [_header(row.numpy().tobytes()) for row in self._all]
 
     def replace(self, header: bytes) -> None:
-        """What has been sent stays: ranks that come later find that the connection has ended."""
+        """Sent headers stay readable; later ranks detect the closed connection."""
 
     def close(self) -> None:
-        """The process group ends with the group that made it."""
+        """The process group ends with its parent group."""
 
 
 def _header(slot: bytes) -> bytes:
@@ -219,7 +218,7 @@ def _header(slot: bytes) -> bytes:
 
 
 def _new_file(world: int) -> FileIO | None:
-    """A file for the headers of so many ranks, full of zeros. None where there is no room for one."""
+    """A zero-filled file for the headers of this many ranks. None if there is no space."""
     folder = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else tempfile.gettempdir()
     with suppress(OSError):
         fd, path = tempfile.mkstemp(prefix="longca-headers-", dir=folder)
@@ -228,7 +227,7 @@ def _new_file(world: int) -> FileIO | None:
         try:
             os.posix_fallocate(
                 file.fileno(), 0, SLOTS * world * SLOT_BYTES
-            )  # a full disk would be a crash at the first write
+            )  # a full disk would crash the first write
         except OSError:
             file.close()
             Path(path).unlink()

@@ -1,4 +1,4 @@
-"""Partitions of block masks. They stay block masks, made of the parts of blocks that a rank holds."""
+"""Partitions of block masks, which remain block masks of the parts of blocks on each rank."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BlockPartition(MaskPartition):
 
 
 def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
-    """The tokens with local indices start..end, of a rank that holds these ranges."""
+    """The tokens with local indices start..end, on a rank with these ranges."""
     found, held = [], 0
     for part in ranges:
         inside = part[max(start - held, 0):max(end - held, 0)]
@@ -84,13 +84,13 @@ def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
 
 
 def _side_by_side(grids: Sequence[BlockGrid]) -> BlockGrid:
-    """Grids with the same rows, one right of the other."""
+    """Horizontal concatenation of grids with the same rows."""
     return BlockGrid(np.concatenate([grid.visible for grid in grids], axis=2), grids[0].q_bounds,
                      _joined_bounds([grid.k_bounds for grid in grids]))
 
 
 def _stacked(grids: Sequence[BlockGrid]) -> BlockGrid:
-    """Grids with the same columns, one below the other."""
+    """Vertical concatenation of grids with the same columns."""
     return BlockGrid(np.concatenate([grid.visible for grid in grids], axis=1),
                      _joined_bounds([grid.q_bounds for grid in grids]), grids[0].k_bounds)
 

@@ -1,6 +1,6 @@
 """Partitions of band masks by chunks of tokens.
 
-The rows of each band are first divided at the chunks' edges. The columns of such a piece fall into three parts:
+The rows of each band are first divided at the edges of chunks. The columns of such a piece have three parts:
 
         left ends    inside     right ends
        ·  ·  · ┌──┬────────────┬──┐
@@ -45,7 +45,7 @@ class ChunkedPartition(MaskPartition):
         self._q0, self._q1 = np.maximum(q0[band], edges[chunk]), np.minimum(q1[band], edges[chunk + 1])
         # columns that some row sees: all of them, since every row of a normal band sees a key
         self._start, self._end = np.maximum(k0, self._q0 + self._lo), np.minimum(k1, self._q1 + self._hi)
-        # columns that all rows see, drawn in to whole chunks where they are bounded by ends of rows
+        # columns that all rows see, reduced to whole chunks at ragged ends
         start, end = np.maximum(k0, self._q1 - 1 + self._lo), np.minimum(k1, self._q0 + self._hi + 1)
         inner_start = np.where(start > k0, edges[np.minimum(np.searchsorted(edges, start), len(edges) - 1)], k0)
         inner_end = np.where(end < k1, edges[np.maximum(np.searchsorted(edges, end, side="right") - 1, 0)], k1)
@@ -54,7 +54,8 @@ class ChunkedPartition(MaskPartition):
         self._divide_ends()
 
     def _divide_ends(self) -> None:
-        """Divides the columns left and right of the inner ones, with the ends of rows, into one band for each chunk of keys."""
+        """Divides the columns left and right of the inner ones, which contain the row ends, into one band for
+        each chunk of keys."""
         edges, chunk_of = self.sharding.edges, self.sharding.chunk_of
         pieces, chunks = [], []
         for start, end in ((self._start, self._inner_start), (self._inner_end, self._end)):

@@ -1,6 +1,7 @@
-"""The shardings that a planner chooses among. All give each rank the same number of tokens, but for a few where it does not divide.
+"""The shardings that a planner chooses among. All give each rank the same number of tokens up to
+divisibility.
 
-Their names are data: they appear in records' notes, in tables and in `make_sharding`.
+Their names are data: they appear in notes of records, in tables and in `make_sharding`.
 
     name            sharding                    balance by                            keeps neighbours together
     contiguous      one chunk a rank            nothing                               yes
@@ -29,21 +30,23 @@ CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "he
 # limits of `rebalanced`
 TARGET_IMBALANCE = 1.05  # it stops when no rank has more than this multiple of the mean area
 MAX_SWAPS = 192
-SWAP_PARTNERS = 4  # ranks with the least area among which it looks for a chunk to swap
+SWAP_PARTNERS = 4  # number of least loaded ranks that are searched for a chunk to swap
 
 
 def contiguous(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th part. Of a sliding window a rank needs the neighbours' keys alone."""
+    """Rank r holds the r-th part. Under a sliding window a rank needs only the keys of its neighbours."""
     return ChunkedSharding("contiguous", even_lengths(seqlen, world), range(world), world)
 
 
 def zigzag(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows evenly along the sequence, as causal."""
+    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows linearly
+    along the sequence, such as causal attention."""
     return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
-    """Token t is on rank t mod P. It balances every mask in every step, but kernels' tiles then have more ends of rows to mask."""
+    """Token t is on rank t mod P. It balances every mask in every step, but increases the number of row ends
+    that tiles must mask."""
     return StripedSharding(seqlen, world)
 
 
@@ -64,10 +67,11 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
 
 
 def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
-    """Contiguous, but for some swapped chunks of about `chunk` tokens (`level-N`): most documents stay together.
+    """Contiguous, except for some swapped chunks of about `chunk` tokens (`level-N`), so that most documents
+    stay contiguous.
 
-    The rank with the largest area swaps a chunk for one with less area, of a rank with little area. That is repeated until no rank has more
-    than TARGET_IMBALANCE of the mean, no swap helps, or there were MAX_SWAPS.
+    The rank with the largest area repeatedly swaps a chunk for a smaller one of a less loaded rank, until no
+    rank exceeds TARGET_IMBALANCE of the mean, no swap helps, or MAX_SWAPS is reached.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     held = np.arange(len(work)).reshape(world, per_rank)
@@ -100,16 +104,16 @@ def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: 
     """(the larger of both areas after the swap, index of our chunk, the other rank, index of its chunk).
 
     Args:
-        ours, theirs: the areas of our chunks (n,), and of those of other ranks (ranks, n); they rise.
+        ours, theirs: the ascending areas of our chunks (n,), and of those of other ranks (ranks, n).
         our_area, their_areas, ranks: the sum of ours, the sums of theirs, none of which is larger, and the other ranks, (ranks,) each.
     """
-    # All ranks are searched at once, on one axis: the numbers of each lie above those of the rank before. They are twice the areas, so that
-    # half a difference is a whole number.
+    # All ranks are searched at once on one axis, on which the values of each rank lie above those of the
+    # previous one. Values are twice the areas, so that half a difference is an integer.
     count, num_chunks = theirs.shape
     rows, shares = np.arange(count)[:, None], their_areas[:, None]
     apart, first = rows * (4 * our_area + 2), rows * num_chunks
     at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
-    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)  # below half the difference of a chunk of ours, and above
+    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)  # nearest values below and above half the difference, for each of our chunks
     np.maximum(at - 1, first, out=nearest[:, 0])
     np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
     less = ours - theirs.ravel()[nearest]
@@ -159,9 +163,9 @@ def make_sharding(name: str, mask: Mask, world: int) -> Sharding:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """Tells whether the sharding of that name may be the best for this mask.
+    """True if the sharding of that name may be the best for this mask.
 
-    Rebalanced ones (`level-N`) are left out under one or two bands, as of `causal` and `prefix_lm`: there they
-    gain little over the others.
+    Rebalanced ones (`level-N`) are excluded for one or two bands, such as `causal` and `prefix_lm`, where
+    they gain little.
     """
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

@@ -1,8 +1,9 @@
 """Partitions of band masks by stripes.
 
-Rows r, r + P, … of a band see keys s, s + P, … of it: that is a band again. The counts are made for all pairs of ranks at once. The keys of
-rank s below a column x are x // P, and one more where x mod P > s. Along the rows of one rank the end of a row stays or moves by P, so
-x mod P is the same for all of them: a sum over rows is one number for all s, and one step in s.
+Rows r, r + P, … and keys s, s + P, … of a band form a band again. All pairs of ranks are counted at once. The
+number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of one rank the
+end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a step
+function of s.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class StripedPartition(MaskPartition):
     @cached_property
     def areas(self) -> np.ndarray:
         q0, q1, k0, k1, lo, hi = self._bands.T
-        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)  # where the ends of rows begin or cease to move
+        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)  # rows in which row ends begin or stop moving
         upper = self._sum_of_ends(q0, rises, hi + 1, True) + self._sum_of_ends(rises, q1, k1, False)
         return upper - self._sum_of_ends(q0, falls, k0, False) - self._sum_of_ends(falls, q1, lo, True)
 

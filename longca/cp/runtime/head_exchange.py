@@ -1,11 +1,13 @@
-"""All-to-all between a split by tokens ("my tokens, all heads") and a split by heads ("all tokens, my heads"), in flight beside kernels.
+"""All-to-all between a split by tokens ("my tokens, all heads") and a split by heads ("all tokens, my
+heads"), overlapped with kernels.
 
     by tokens: L × all heads × D   ── HeadExchange.to_heads ──▶   by heads: T × h × D
                                    ◀────── HeadGather ────────
 
-A rank's tokens are rows of what another one receives. So messages arrive in the tensors that kernels read, and start from those that
-kernels write: what arrives by heads is not rearranged, and what leaves by tokens is packed once. A tensor is one collective, which costs
-the host one call; copy engines take a message for each peer.
+A rank's tokens are contiguous rows of the receiver's tensor. So messages arrive in the tensors that kernels
+read, and are sent from those that kernels write: data received by heads are not rearranged, and data sent by
+tokens are packed once. Each tensor is one collective, which is one host call; copy engines need a message for
+each peer.
 
 Shapes: L tokens of this rank, T of all; D head dim; h heads of one tensor on this rank.
 """
@@ -26,18 +28,18 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.kernels.contract import Problem
 
-    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]  # messages; slot of the tensor, heads, and their block
+    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]  # messages; index of the tensor, heads, and their block
 
 HeadRanges = Sequence[range]  # heads of one tensor that each rank of the group works on
-TO_HEADS, TO_TOKENS = "heads", "tokens"  # comm streams: results must not wait for chunks that are still to come
+TO_HEADS, TO_TOKENS = "heads", "tokens"  # comm streams: results must not wait for chunks that have not arrived
 
 
 class HeadExchange:
-    """The exchanges of one rank with the group of ranks that divide heads. All ranks of the job post alike.
+    """The exchanges of one rank within its head group. All ranks of the job post the same exchanges.
 
     Args:
-        ranks: of the job, that divide heads.
-        tokens: of each of them, in their order.
+        ranks: ranks of the job in the head group.
+        tokens: number of tokens of each of them, in order.
     """
 
     def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers) -> None:
@@ -63,9 +65,9 @@ class HeadExchange:
         """Starts L × all heads × D → T × h × D of each tensor, of one dtype; results are contiguous.
 
         Args:
-            heads: of each tensor.
+            heads: heads of each tensor.
             chunk: number of the chunk.
-            keep: the result may be needed after the next call with this number.
+            keep: True if the result is needed beyond the next call with this number.
         """
         names = [f"{TO_HEADS} {chunk} {slot}" for slot in range(len(tensors))]
         found = [self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
@@ -86,7 +88,7 @@ class HeadExchange:
         return HeadsInFlight(found, messages, self.receive_buffers.keep if keep else None)
 
     def sizes(self, of_group: Iterable[int]) -> list[int]:
-        """Sizes by rank of the job, from those of the ranks of the group; 0 for others."""
+        """Sizes by rank of the job, from those of the group's ranks; 0 for others."""
         found = [0] * self._world
         for rank, size in zip(self.ranks, of_group, strict=True):
             found[rank] = size
@@ -95,7 +97,7 @@ class HeadExchange:
     def block_rows(self, receiver: int, heads: Sequence[HeadRanges]) -> dict[tuple[int, int], int]:
         """Tokens × heads of each block that a rank receives by tokens, in the order of its buffer.
 
-        Keys: (index of the sender in the group, slot of the tensor).
+        Keys: (index of the sender in the group, index of the tensor).
         """
         return {(sender, slot): self.num_tokens_of[receiver] * len(ranges[sender])
                 for sender in range(len(self.num_tokens_of)) if sender != receiver for slot, ranges in enumerate(heads)}
@@ -108,7 +110,7 @@ class HeadsInFlight:
         self._tensors, self._messages, self._keep = tensors, messages, keep
 
     def wait(self) -> list[torch.Tensor]:
-        """The tensors: they are there, in the order of the current stream."""
+        """The received tensors, available in the order of the current stream."""
         self._messages.wait()
         return self._tensors if self._keep is None else [self._keep(x) for x in self._tensors]
 
@@ -122,9 +124,9 @@ class HeadGather:
     def __init__(self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor) -> None:
         """
         Args:
-            num_heads: of each tensor, all of them.
+            num_heads: total heads of each tensor.
             shared: for each tensor, True if some of its heads are on several ranks.
-            like: L × any × D, of the dtype that results have.
+            like: L × any × D, with the dtype of results.
         """
         import torch
 
@@ -135,9 +137,9 @@ class HeadGather:
         self._parity = 0
 
     def post(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> None:
-        """Sends T × h × D of each tensor to the ranks whose tokens they are; a rank's own are put in their place.
+        """Sends T × h × D of each tensor to the owners of the tokens; own rows are copied locally.
 
-        Two receive buffers take turns: the content of one must have been collected before the post after next.
+        Two receive buffers alternate: the content of one must be collected before the post after the next.
         """
         exchange = self._exchange
         if exchange.receive_buffers.fixed:
@@ -171,7 +173,7 @@ class HeadGather:
         return exchange.to_tokens_stream.post(sends, receives), blocks
 
     def collect(self, but_last: int = 0) -> None:
-        """Waits for what was posted, but for the last so many posts, and puts it into the tensors."""
+        """Waits for all posts except the last ones, and copies their results into the tensors."""
         while len(self._posted) > but_last:
             messages, blocks = self._posted.pop(0)
             messages.wait()
@@ -183,7 +185,7 @@ class HeadGather:
         return [total.to(self._dtype) for total in self._totals]
 
     def _put(self, slot: int, ranges: HeadRanges, block: torch.Tensor) -> None:
-        """Puts heads of some ranks, one rank's after the other's, into a tensor."""
+        """Copies the concatenated heads of several ranks into a tensor."""
         block, start = block.reshape(-1), 0
         for target in heads_of(self._totals[slot], ranges):
             part = block[start:start + target.numel()].view(target.shape)
@@ -192,7 +194,7 @@ class HeadGather:
 
 
 def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
-    """The heads of each rank, one rank's after the other's, 1-d."""
+    """The concatenated heads of each rank, 1-d."""
     parts = heads_of(x_LHD, ranges)
     found, start = x_LHD.new_empty(sum(part.numel() for part in parts)), 0
     for part in parts:
@@ -202,7 +204,8 @@ def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
 
 
 def heads_of(x_LHD: torch.Tensor, ranges: HeadRanges) -> list[torch.Tensor]:
-    """Views of each rank's heads, L × h × D. Where these lie evenly apart, a single one: ranks × L × h × D, which one copy then takes."""
+    """Views of each rank's heads, L × h × D, or a single view, ranks × L × h × D, if they are evenly spaced,
+    for a single copy."""
     starts, counts = [heads.start for heads in ranges], {len(heads) for heads in ranges}
     apart = {later - earlier for earlier, later in pairwise(starts)}
     if len(counts) == len(apart) == 1 and min(apart) >= max(counts):

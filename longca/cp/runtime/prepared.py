@@ -1,7 +1,7 @@
-"""Prepared strategies over a work partition: a plan that divides keys among ranks, or heads divided among all ranks.
+"""Prepared strategies over a work partition: a plan that splits keys, or a split of heads over all ranks.
 
-Where a mesh divides both, all-to-alls inside each group of ranks bring all tokens of one rank of the plan together for the rank's
-heads, one chunk of them after another. For each chunk the plan runs among the ranks with the same heads.
+If a mesh splits both, all-to-alls within each head group collect all tokens of one plan rank for the rank's
+heads, chunk by chunk. For each chunk the plan runs among the ranks with the same heads.
 
 Shapes: L tokens of this rank, T of all; H query and G KV heads, of which a chunk has h and g on this rank; D head dim.
 """
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 class PreparedPlan(PreparedStrategy):
-    """A strategy whose ranks divide the keys, and perhaps the heads too."""
+    """A strategy that splits keys, and optionally heads."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> None:
         """
         Args:
-            planning_ms: time that was taken to make the work partition.
+            planning_ms: planning time of the work partition.
         """
         mesh, plan, chunks = work.mesh, work.plan, work.chunks
         super().__init__(problem, TokenShard(mesh.positions(plan.sharding, comm.rank)))
         ring_rank, number = mesh.of(comm.rank)
-        # all ranks do this together, so it comes before what one of them may fail at
+        # collective, so it precedes work in which a single rank may fail
         receive_buffers = comm.receive_buffers()
         exchange = None
         if mesh.heads > 1:
@@ -76,7 +76,7 @@ class PreparedPlan(PreparedStrategy):
         """Fills in costs and notes.
 
         Args:
-            parts: each once.
+            parts: the distinct parts.
             calls: the part of each chunk.
         """
         prepared = [one for part in parts for one in part.steps.prepared]
@@ -99,12 +99,12 @@ class PreparedPlan(PreparedStrategy):
 
 
 class PreparedHeads(PreparedStrategy):
-    """A strategy whose ranks divide the heads alone: each runs the whole sequence by itself, one chunk of heads after another."""
+    """A strategy that splits only heads: each rank runs the whole sequence by itself, chunk by chunk."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition) -> None:
         """
         Args:
-            work: one of heads alone.
+            work: a work partition of heads only.
         """
         tokens = even_ranges(problem.mask.seqlen_q, comm.world)
         mine = tokens[comm.rank]
@@ -123,7 +123,7 @@ class PreparedHeads(PreparedStrategy):
             self.notes.insert(0, f"heads in chunks of {describe_chunks(chunks)}")
 
     def _prepare_calls(self, work: WorkPartition, problem: Problem, kernel: Kernel, rank: int) -> list[HeadCall | None]:
-        """The call of each chunk. Chunks with as many heads and equal masks share a prepared kernel."""
+        """The call of each chunk. Chunks with equal masks and numbers of heads share a prepared kernel."""
         calls: list[HeadCall | None] = []
         prepared: dict[tuple[str, int, int], Prepared] = {}
         for chunk in work.chunks:
@@ -153,7 +153,7 @@ class PreparedHeads(PreparedStrategy):
 
 
 class HeadCall:
-    """A kernel on all tokens and some heads: T × h × D and T × g × D, with heads as the rank has received them."""
+    """A kernel on all tokens and some heads: T × h × D and T × g × D, with heads as received by the rank."""
 
     def __init__(self, prepared: Prepared, heads: RankHeads) -> None:
         import torch
@@ -162,7 +162,7 @@ class HeadCall:
 
         self.prepared, self._num_kv_heads = prepared, len(heads.kv)
         self._copies = on_device([torch.tensor(heads.local_kv)], prepared.problem.device)[0] if heads.expanded else None
-        """where the kernel needs some KV heads more than once: for each of its KV heads, the one received"""
+        """the received head for each KV head of the kernel, if the kernel repeats some"""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         local = self.prepared.forward(*map(self.prepared.to_layout, (q, self._expand(k), self._expand(v))))
@@ -184,9 +184,9 @@ class HeadCall:
 
 
 def _formula_bytes(problem: Problem, world: int) -> dict[str, float]:
-    """`formula_bytes` by the study's formula, and `formula_replicated_bytes`, which puts max(G, N) for G in it.
+    """`formula_bytes` by the study's formula, and `formula_replicated_bytes` with max(G, N) instead of G.
 
-    The formula leaves out that N ranks, more than the G KV heads, have N copies of KV heads in all.
+    The formula ignores that N ranks, more than the G KV heads, have N copies of KV heads in total.
     """
     copied = replace(problem, num_kv_heads=max(problem.num_kv_heads, world))
     return {"formula_bytes": formula_bytes(problem, Mesh(1, world)), "formula_replicated_bytes": formula_bytes(copied, Mesh(1, world))}

@@ -1,7 +1,7 @@
-"""The package MagiAttention: its own sharding, plan, messages and kernel, over any mask that all heads share.
+"""The package MagiAttention: its own sharding, plan, messages and kernel, for any mask that all heads share.
 
-It dispatches chunks of tokens to ranks so that areas are balanced, casts keys to groups of ranks that need them, and reduces their
-gradients. It is asked by its public functions of release 1.1.
+It assigns chunks of tokens to ranks such that areas are balanced, multicasts keys to the ranks that need
+them, and reduces their gradients. This strategy calls the public functions of release 1.1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 PACKAGE = "magi_attention"
-MOST_IN_CHUNK, CHUNKS_OF_RANK = 2048, 4  # tokens of a chunk, and chunks that a rank has at least: what is dealt out to balance areas
+MOST_IN_CHUNK, CHUNKS_OF_RANK = 2048, 4  # largest chunk in tokens, and least number of chunks of a rank, for balanced areas
 
 
 class Magi(Strategy):
@@ -49,7 +49,8 @@ class Magi(Strategy):
 
 
 def _chunk(seqlen: int, world: int) -> int:
-    """Tokens of a chunk: the largest power of two that leaves each rank whole chunks, and enough of them; 0 if there is none."""
+    """Tokens of a chunk: the largest power of two that gives each rank enough whole chunks; 0 if there is
+    none."""
     share, rest = divmod(seqlen, world)
     sizes = (1 << power for power in range(MOST_IN_CHUNK.bit_length() - 1, -1, -1))
     return 0 if rest else next((size for size in sizes if share % size == 0 and share // size >= CHUNKS_OF_RANK), 0)

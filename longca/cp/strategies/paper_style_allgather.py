@@ -1,8 +1,9 @@
-"""The study's ring all-gather, written anew from its description: an all-gather of all keys, then two kernel calls.
+"""The study's ring all-gather, re-implemented from its description: an all-gather of all keys, then two
+kernel calls.
 
-Every rank gathers the keys and values of all ranks, padding included, before it computes anything. Then each half of its queries attends to
-the keys before it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and reduce-scatters them in it.
-Nothing is overlapped.
+Every rank first gathers the keys and values of all ranks, with padding. Then each half of its queries attends
+to the preceding keys. Backward gathers again, adds the gradients of both halves in the dtype of the inputs
+and reduce-scatters them in this dtype. There is no overlap.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ class PaperStyleAllgather(PaperStyle):
 
 @dataclass(frozen=True, eq=False)
 class _Half:
-    """One kernel call: a chunk of each document against the keys of that document. Every query is in one, with all its keys."""
+    """One kernel call: a chunk of each document with the keys of that document. Every query is in one call,
+    with all its keys."""
 
     queries: torch.Tensor  # indices into what the rank holds
-    keys: torch.Tensor  # rows of all ranks' buffers: of the keys, then of the values
+    keys: torch.Tensor  # rows of all ranks' buffers: the keys, then the values
     call: LocalCall
 
 
@@ -90,7 +92,7 @@ class PreparedAllgather(PaperStylePrepared):
         return dq, dk, dv
 
     def _gather(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The buffers of all ranks, one after the other."""
+        """The concatenated buffers of all ranks."""
         return all_gather(self.comm, self.pad(k, v)).flatten(0, 1)
 
     def _keys(self, half: _Half, gathered: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,9 +1,10 @@
-"""The study's ring, written anew from its description: keys go round in P steps, and everything is kept.
+"""The study's ring, re-implemented from its description: keys circulate in P steps, and everything is stored.
 
-The keys of a step arrive while the step before is computed. Each step's keys stay in a buffer of their own. Each step's output stays until
-the end, when all outputs are merged. In causal documents, queries attend to the first half of the keys of earlier ranks; of later ranks'
-keys, only the second half of the queries sees something. Backward sends the keys round again, followed by their gradients, and every rank
-adds to these in the dtype of the inputs.
+The keys of a step arrive while the previous step is computed. Each step's keys stay in a separate buffer.
+Each step's output is stored until the end, when all outputs are merged. In causal documents, queries attend
+to the first half of the keys of earlier ranks; only the second half of the queries sees keys of later ranks.
+Backward circulates the keys again, followed by their gradients, to which every rank adds in the dtype of the
+inputs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class PaperStyleRing(PaperStyle):
         own = cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share)
         if cell.world == 1:
             return [own]
-        ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0  # padding is taken out before each call
+        ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0  # padding is removed before each call
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
         return [own, *((cell.call_spec, replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
 
@@ -49,10 +50,10 @@ class PaperStyleRing(PaperStyle):
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One kernel call: queries of this rank, and the keys of the rank that is that many steps before it."""
+    """One kernel call: queries of this rank, and the keys of the rank that many steps before it."""
 
     queries: torch.Tensor  # indices into what the rank holds
-    keys: torch.Tensor  # rows of the other rank's buffer: of the keys, then of the values
+    keys: torch.Tensor  # rows of the other rank's buffer: the keys, then the values
     call: LocalCall
 
 
@@ -60,11 +61,11 @@ class PreparedRing(PaperStylePrepared):
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
         super().__init__(problem, kernel, comm)
         self._steps = [self._step(number) for number in range(comm.world)]
-        hops = comm.world - 1 + (comm.world if problem.needs_backward and comm.world > 1 else 0)  # gradients go home with the last one
+        hops = comm.world - 1 + (comm.world if problem.needs_backward and comm.world > 1 else 0)  # the last hop returns the gradients
         self.costs["formula_bytes"] = hops * 2 * self.shard_bytes
 
     def _step(self, number: int) -> _Step | None:
-        """None where nothing is visible."""
+        """None if no pair is visible."""
         before = number <= self.comm.rank
         queries = self.documents.held(self.comm.rank, SECOND if self.causal and not before else BOTH)
         keys = self.documents.held((self.comm.rank - number) % self.comm.world, FIRST if self.causal and before and number else BOTH)
@@ -98,7 +99,7 @@ class PreparedRing(PaperStylePrepared):
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
         for number, step in enumerate(self._steps):
             keys_arrived = ring_shift(self.comm, buffer) if number + 1 < self.comm.world else None
-            sums_arrived = ring_shift(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
+            sums_arrived = ring_shift(self.comm, dkv) if number else None  # of the keys that the next rank uses now
             grads = None
             if step is not None:
                 operands = (x.index_select(0, step.queries) for x in (forward.out, forward.lse, dout))

@@ -1,7 +1,9 @@
-"""The package ring-flash-attn: its ring for full attention, its zigzag ring for causal, its all-gather (llama3) inside documents.
+"""The package ring-flash-attn: its ring for full attention, its zigzag ring for causal attention, its
+all-gather (llama3) for documents.
 
-It calls private functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
-(`torch_flash`). Its adapters for transformers, which need a certain version of transformers, are not loaded.
+It calls private functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a shim over
+torch's own copy (`torch_flash`). Its adapters for transformers, which need a specific version of
+transformers, are not loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "ring_flash_attn"
 FULL, CAUSAL = (-1, -1), (-1, 0)
-HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which is overlapped with the attention of the heads before
+HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which overlaps with the attention of the previous heads
 
 
 class RingFlashAttn(Strategy):

@@ -1,7 +1,9 @@
-"""torch's own ring attention, which `context_parallel` puts in the place of SDPA. Keys come by one all-gather, torch's default.
+"""torch's own ring attention, with which `context_parallel` replaces SDPA. Keys arrive by one all-gather,
+torch's default.
 
-Its ring functions are called on the shards directly. `context_parallel` reaches them through DTensor, which costs host time in every call;
-that time is left out, in torch's favour. Causal attention is balanced by a zigzag sharding, full attention is not permuted.
+Its ring functions are called directly on the shards. `context_parallel` calls them through DTensor, which
+costs host time in every call; excluding this time favours torch. Causal attention is balanced by a zigzag
+sharding, full attention is not permuted.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class TorchCp(Strategy):
         return super().refusal(cell, traits, kernel, device_type)
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        # causal attention also has halves without a mask: torch's operators take every one of these
+        # causal attention also has unmasked halves, which all of torch's operators support
         share = cell.seqlen // cell.world
         return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
@@ -89,7 +91,7 @@ class PreparedTorchCp(PreparedStrategy):
 
     @contextmanager
     def _options(self) -> Iterator[None]:
-        """Sets torch's choices, which it keeps in a module, for one call, and then sets them back."""
+        """Sets torch's module-level options for one call, and restores them."""
         from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
 
         before = _cp_options.enable_load_balance, _cp_options.rotate_method
@@ -110,7 +112,7 @@ class _Ring:
         self.rings, self.mesh, self.causal, self.scale = _attention, mesh, causal, scale
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
-        """(out, LSE, and whatever else the operator's backward takes)."""
+        """(out, LSE, and further inputs of the operator's backward)."""
         raise NotImplementedError
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -125,7 +127,7 @@ class _CudnnRing(_Ring):
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
-        no_bias: Any = None  # what autograd gives the operator where there was no bias
+        no_bias: Any = None  # autograd's argument for a missing bias
         return self.rings._scaled_dot_product_ring_cudnn_attention_backward(
             self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0, self.causal, scale=self.scale)
 
@@ -141,7 +143,7 @@ class _FlashRing(_Ring):
 
 
 class _CpuRing(_Ring):
-    """torch's ring over its operator for CPUs. torch itself has rings over its operators for GPUs only."""
+    """torch's ring over its CPU operator. torch itself has rings only over its GPU operators."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
         import torch

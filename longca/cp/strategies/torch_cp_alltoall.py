@@ -1,4 +1,4 @@
-"""torch's own ring attention with its other way to rotate keys: to the next rank in each step."""
+"""torch's own ring attention with its other rotation of keys: to the next rank in each step."""
 
 from longca.cp.strategies.torch_cp import TorchCp
 

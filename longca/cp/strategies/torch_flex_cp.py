@@ -1,7 +1,7 @@
 """FlexAttention under torch's own context parallelism: an all-gather of all keys, then one compiled call on a part of the queries.
 
-torch makes the block mask of each rank from the mask_mod. Its balancer for block masks (PTRR) deals blocks of 128 tokens to ranks by the
-number of key blocks that they see.
+torch builds the block mask of each rank from the mask_mod. Its balancer for block masks (PTRR) assigns blocks
+of 128 tokens to ranks by their number of visible key blocks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PreparedTorchFlexCp(AutogradPrepared):
         self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
         balancer = _PTRRLoadBalancer(block_mask(mask, device), comm.world)
         super().__init__(problem, TokenShard(balancer._generate_indices()[0].chunk(comm.world)[comm.rank].cpu().numpy().astype("int64")))
-        torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count
+        torch._dynamo.reset()  # torch stops compiling a function after a few variants: those of earlier problems must not count
         start = time.perf_counter()
         local = _create_cp_block_mask(mask_mod(mask, device, problem.num_q_heads), 1, 1, mask.seqlen_q, mask.seqlen_k, self._mesh, balancer)
         self._options = {"block_mask": local, "scale": problem.scale, "enable_gqa": problem.num_kv_heads < problem.num_q_heads}

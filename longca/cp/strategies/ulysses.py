@@ -1,8 +1,9 @@
 """Ulysses: an all-to-all from tokens to heads, attention over the whole sequence, and an all-to-all back (arXiv 2309.14509).
 
-Every rank runs the whole mask on its heads, so all masks are balanced. Tokens are in contiguous shards. Lengths, heads and ranks need not
-divide each other: messages have uneven sizes, KV heads go to every rank that needs them, and a rank without heads only takes part in the
-all-to-alls. Heads go in chunks, so that most messages are overlapped with a kernel.
+Every rank runs the whole mask on its heads, so all masks are balanced. Tokens are in contiguous shards. There
+are no divisibility requirements for lengths, heads and ranks: messages have uneven sizes, KV heads are sent
+to every rank that needs them, and a rank without heads only takes part in the all-to-alls. Heads are
+processed in chunks, so that most messages overlap with a kernel.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Ulysses(HeadStrategy):
 
     def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
                        weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
-        return partition_heads(mask, call, world, weights)  # tokens are always in contiguous shards
+        return partition_heads(mask, call, world, weights)  # shards are always contiguous
 
     def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedHeads:
         from longca.cp.runtime.prepared import PreparedHeads

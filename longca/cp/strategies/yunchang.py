@@ -1,8 +1,9 @@
-"""The package yunchang (USP): neighbours divide heads by all-to-alls, and keys go round a ring of such groups.
+"""The package yunchang (USP): neighbours split heads by all-to-alls, and keys circulate in a ring of such
+groups.
 
-It calls functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
-(`torch_flash`). Its other local kernels are left out: its call of torch's attention has no backward, and its call of FlashAttention-3 drops
-the causal mask.
+It calls functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a shim over torch's
+own copy (`torch_flash`). Its other local kernels are excluded: its call of torch's attention has no backward,
+and its call of FlashAttention-3 drops the causal mask.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Yunchang(Strategy):
 
 
 def _mesh(world: int, num_kv_heads: int) -> Mesh:
-    """The mesh: head groups as large as divide the KV heads evenly and leave a ring of two or more."""
+    """The mesh: the largest head groups that divide the KV heads evenly and leave a ring of two or more."""
     heads = max(degree for degree in range(1, world) if world % degree == 0 and num_kv_heads % degree == 0)
     return Mesh(world // heads, heads)
 
@@ -82,7 +83,7 @@ class PreparedYunchang(AutogradPrepared):
 
 
 def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
-    """Makes the process groups that the package keeps for the whole process, if it has none for this mesh."""
+    """Creates the package's process-wide process groups, unless they exist for this mesh."""
     import torch.distributed as dist
 
     groups = package.PROCESS_GROUP
