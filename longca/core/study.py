@@ -41,25 +41,23 @@ class Measure(Frozen):
     repeats: int = Field(default=10, ge=1, le=1_000_000)
     """minimum number of timed calls"""
     precision: float = Field(default=0.005, ge=0, le=1)
-    """timed calls continue until the 95 % interval of their median lies within this share of it; 0: `repeats` calls, or three in
-    `max_seconds`"""
+    """timed calls until the 95 % interval of their median is this narrow; 0: `repeats`, or three in `max_seconds`"""
     max_repeats: int = Field(default=100, ge=1, le=1_000_000)
     """maximum number of timed calls, unless `repeats` is larger"""
     max_seconds: float = Field(default=4.0, gt=0, le=1e6)
     """time limit of timed calls beyond `repeats`"""
     duty: float = Field(default=0.5, gt=0, le=1)
-    """largest share of time in which calls keep a GPU busy: it rests after each call, so that its clock stays high. No rests with 1,
-    sustained calls and CPUs"""
+    """busy share of a GPU, which rests after each call to keep its clock; 1, sustained calls, CPUs: no rests"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """time limit of a cell, which then ends as `timeout`"""
     check: Check = "sample"
     """part of a result that is compared with float64: as much as takes a second, or all"""
     messages: Messages = "nccl"
-    """transport of context parallelism: NCCL (gloo on CPUs), or copy engines that write into another GPU's memory, with NCCL as fallback"""
+    """context parallelism: NCCL (gloo on CPUs), or copy engines writing to peer GPUs, else NCCL"""
 
     @classmethod
     def fixed(cls, **settings: Any) -> "Measure":
-        """A fixed number of timed calls after a fixed number of untimed ones, without rests, for measurements outside of studies."""
+        """Fixed numbers of untimed and timed calls without rests, for measurements outside of studies."""
         return cls(warm_seconds=0, precision=0, duty=1, **settings)
 
     @property
@@ -76,7 +74,7 @@ class Grid(Frozen):
     kernel: tuple[str, ...]
     """names of `longca list kernels`"""
     strategy: tuple[Choice, ...] = ()
-    """for context parallelism: a name of `longca list strategies`, or `name: {parameter: value or list of values}`"""
+    """for context parallelism: a strategy name, or `name: {parameter: value or list of values}`"""
     world: tuple[Annotated[int, Field(ge=1, le=MOST_RANKS)], ...] = (1,)
     """numbers of ranks"""
     mask: tuple[Choice, ...]
@@ -100,10 +98,9 @@ class Grid(Frozen):
     seed: tuple[Annotated[int, Field(ge=0, le=LARGEST_INT)], ...] = (0,)
     """seeds of random values in the mask"""
     input_values: tuple[InputValues, ...] = ("normal",)
-    """values of q, k, v and the gradient of the output: standard normal, their signs (±1), 1 % of them, or 1 everywhere (forward only)"""
+    """q, k, v, output gradient: standard normal, signs (±1), 1 % non-zero, or all 1 (forward only)"""
     sustained: tuple[bool, ...] = (False,)
-    """true: calls follow each other without a pause, after two seconds of such calls; false: each call is timed separately, with a cold
-    L2"""
+    """true: calls without pauses, after two seconds of such calls; false: separate calls with a cold L2"""
     measure: Measure | None = None
     """measurement settings of this grid; missing keys are taken from the study"""
 
@@ -138,7 +135,7 @@ class Study(Frozen):
     playoff: PlayoffRules | None = PlayoffRules()
     """rules of the play-offs after the cells: `true` for the default rules, `false` for no play-offs"""
     repeats: RepeatRules | None = RepeatRules()
-    """rules of repeats, second measurements of some cells: `true` for the default rules, `false` for no repeats"""
+    """rules of repeats (second measurements): `true` for the default rules, `false` for none"""
     grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
     """cells are the union of all grids"""
 
@@ -199,7 +196,7 @@ class Study(Frozen):
         return tuple(cell for cell, _ in self._by_id.values())
 
     def measure_of(self, cell: Cell) -> Measure:
-        """The measurement settings of this cell: those of the first grid that contains it and has settings, or else of the study."""
+        """The settings of this cell: of the first grid that contains it and has settings, or else of the study."""
         if all(grid.measure is None for grid in self.grids):
             return self.measure
         found = self._by_id.get(cell.cell_id)
@@ -333,8 +330,7 @@ def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
 
 def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
     """Names for which no plug-in exists."""
-    # do not write the literal name of the kind here: `longca.core.code.source` would then make every job depend on the code of all
-    # strategies
+    # no literal kind name here: `longca.core.code.source` would make each job depend on all strategies
     known = {kind: Registry(kind).names() for kind in given}
     names = {kind: dict.fromkeys(name for entry in entries for name in ([entry] if isinstance(entry, str) else entry))
              for kind, entries in given.items()}

@@ -200,7 +200,7 @@ class WorkForecast:
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
-    """Forecasts a call in the direction that its specification names."""
+    """Forecasts a call in the direction of its specification."""
     return WorkForecast(work, call, device, packs=links.packs).at(links)
 
 

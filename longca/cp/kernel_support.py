@@ -1,8 +1,8 @@
-"""Questions to a kernel before anything runs: does it do the calls that ranks will make?
+"""Checks in advance whether a kernel supports the calls of all ranks.
 
-A planned strategy makes one kernel call in each step of each rank, and each call has a mask of its own. Making all of these masks would
-take long with many ranks. So a kernel that does every mask of bands is not asked about single steps, and other kernels are asked about
-MAX_PROBED steps of MAX_PROBED ranks.
+A planned strategy makes one kernel call in each step of each rank, each with its own mask. Building all of
+these masks would take long with many ranks. So kernels that support every band mask are not checked for
+single steps, and other kernels are checked for MAX_PROBED steps of MAX_PROBED ranks.
 """
 
 from __future__ import annotations

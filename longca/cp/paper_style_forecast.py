@@ -32,7 +32,7 @@ FIRST, SECOND = (0,), (1,)
 
 
 def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
-    """Forecasts a call in the direction that its specification names.
+    """Forecasts a call in the direction of its specification.
 
     Raises:
         UserError: the study's schedules do not do this mask.

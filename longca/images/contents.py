@@ -1,6 +1,7 @@
-"""The contents of an image: packages of the system and of Python, and the hash of each file. Compared, and as a bill of materials.
+"""The contents of an image: packages of the system and of Python, and the hash of each file; comparison, and
+bill of materials.
 
-The list was made inside, as the last step of the build (`tools/image_contents.py`).
+The last step of the build makes the list inside of the image (`tools/image_contents.py`).
 """
 
 import json

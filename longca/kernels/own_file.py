@@ -1,6 +1,7 @@
-"""A kernel from a file that defines `forward(q, k, v, mask)`, measured without being registered: `longca bench` makes one.
+"""A kernel from a file that defines `forward(q, k, v, mask)`, measured by `longca bench` without
+registration.
 
-The file may define more, all of it optional:
+The file may define optional parts:
 
 | name                                                  | timed? | what it is                                                      |
 |-------------------------------------------------------|--------|-----------------------------------------------------------------|
@@ -191,9 +192,10 @@ def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
 
 
 def _load(file: Path) -> ModuleType:
-    """The file as a module. It is imported once a process.
+    """The file as a module, imported once per process.
 
-    It finds the files beside it, after all that is installed: one of them may be called `random.py`.
+    It can import files from its folder, which come after installed modules on the path, since one of them may
+    be called `random.py`.
     """
     name = f"longca_own_{file.stem}"
     loaded = sys.modules.get(name)

@@ -40,9 +40,9 @@ def standings_of(data: pd.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...],
 
 
 def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any, ...], tuple[Any, Standing]]:
-    """Of keys that differ in their last value alone, (that value, standing) of the largest at which two methods or more have a number.
+    """(last value, standing) for each group of keys that differ only in their last value.
 
-    Where there is none, it is the largest of all: its method has beaten nobody.
+    It is the largest value with at least two methods, or else the largest value, whose method has no rival.
     """
     chosen: dict[tuple[Any, ...], tuple[Any, Standing]] = {}
     for key, case in standings.items():

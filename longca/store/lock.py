@@ -28,16 +28,17 @@ SHOWN_CHARS = 120  # of each displayed fact
 @contextmanager
 def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, announce: Callable[[str], object] = print,
                 given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold `folder` while the block runs.
+    """Lock `folder` during the block.
 
     Args:
-        part: lock this part alone: other parts may run beside it, but the same part and a run of the whole may not.
-        wait: wait for the holder to end instead of being refused.
-        announce: is told in one line that and for whom it waits.
+        part: lock only this part: other parts may run concurrently, but not the same part or a run of the
+            whole.
+        wait: wait for the holder instead of raising.
+        announce: receives one line about the wait and the holder.
         given_up: polled while it waits; once it returns True, KeyboardInterrupt is raised.
 
     Raises:
-        UserError: somebody else holds it (and `wait` is not set), or the folder cannot be written.
+        UserError: another process holds the lock (and `wait` is not set), or the folder cannot be written.
     """
     files = []
     try:

@@ -55,12 +55,13 @@ class WorldGroup:
                  timeout_s: float = DEFAULT_TIMEOUT_S, meeting: int | None = None) -> None:
         """
         Args:
-            local_rank: number of this rank's GPU on its machine; not used on CPUs.
-            rendezvous: URL where the ranks meet: file:///… (a file that is empty or not there yet), tcp://host:port of rank 0, or env://;
-                empty for a lone rank.
+            local_rank: index of this rank's GPU on its machine; not used on CPUs.
+            rendezvous: URL of the rendezvous: file:///… (a missing or empty file), tcp://host:port of rank 0,
+                or env://; empty for a single rank.
             device_type: "cpu" or "cuda".
-            timeout_s: the longest that a rank waits for another one.
-            meeting: for rank 0 and tcp://host:port: a socket that listens there already; without it, rank 0 opens one.
+            timeout_s: longest wait for another rank.
+            meeting: for rank 0 and tcp://host:port: a socket that already listens there; without it, rank 0
+                opens one.
         """
         import torch
         import torch.distributed as dist
@@ -84,9 +85,9 @@ class WorldGroup:
 
     @classmethod
     def over(cls, torch_group: Any, device: torch.device, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
-        """The ranks of a process group that is there already. All of its ranks call it together, and no others.
+        """The ranks of an existing process group; a collective call of exactly its ranks.
 
-        Messages go through groups of their own, so that the timeout holds for them and nothing else waits for them.
+        Messages use separate groups, with their own timeout and without blocking others.
 
         Args:
             torch_group: `torch.distributed.ProcessGroup`.

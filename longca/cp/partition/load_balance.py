@@ -51,9 +51,9 @@ def stripes(seqlen: int, world: int) -> Sharding:
 
 
 def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
-    """Chunks of about `chunk` tokens, the same number on each rank, dealt by LPT (`heap-N`).
+    """Chunks of about `chunk` tokens, the same number on each rank, assigned by LPT (`heap-N`).
 
-    The chunk with the largest area is dealt first; each goes to the rank that has the least area so far and still has room.
+    Chunks are assigned in order of decreasing area, each to the least loaded rank that still has room.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = np.empty(len(lengths), dtype=np.int64)

@@ -1,11 +1,11 @@
 """Accumulation of the output with its LSE, and of dq, over the steps of a rank.
 
-Sums are in float32. There are two methods: - The kernel returns a step's result, and `merge` or an addition
-adds it to the sum: two passes over memory for each step. - The kernel merges in its epilogue
-(`Kernel.merges`).
+Sums are in float32. There are two methods:
 
-`Contributions` define which rows to begin, to merge and to finish; the last step of a row writes the dtype of
-q. Rows of a single step then have no extra cost.
+- The kernel returns a step's result, and `merge` or an addition adds it to the sum: two passes over memory
+  for each step.
+- The kernel merges in its epilogue (`Kernel.merges`). `Contributions` define which rows to begin, to merge
+  and to finish; the last step of a row writes the dtype of q. Rows of a single step then have no extra cost.
 
 Shapes: L queries of the rank, H query heads, D head dim.
 """
@@ -121,7 +121,7 @@ class OutputAccumulator:
     def __init__(self, q_LHD: torch.Tensor, num_steps: int, contributions: Contributions | None = None) -> None:
         """
         Args:
-            contributions: of all steps, where kernels merge.
+            contributions: of all steps, for kernels that merge.
         """
         self.q_LHD, self._num_steps, self._contributions = q_LHD, num_steps, contributions
         self.waiting: tuple[slice, LocalCall, Forward] | None = None
@@ -166,7 +166,7 @@ class DqAccumulator:
     def __init__(self, q_LHD: torch.Tensor, contributions: Contributions | None = None) -> None:
         """
         Args:
-            contributions: of all steps, where kernels merge.
+            contributions: of all steps, for kernels that merge.
         """
         self.q_LHD, self._contributions = q_LHD, contributions
         self.waiting: tuple[slice, torch.Tensor, bool] | None = None

@@ -116,9 +116,10 @@ class HeadsInFlight:
 
 
 class HeadGather:
-    """Tensors L × all heads × D that fill up as ranks return their heads. Heads that are on several ranks are added.
+    """Tensors L × all heads × D that are filled as ranks return their heads.
 
-    Sums are in float32: in bfloat16 their error would grow with the number of ranks.
+    Heads that are on several ranks are summed in float32, since in bfloat16 the error would grow with the
+    number of ranks.
     """
 
     def __init__(self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor) -> None:

@@ -1,10 +1,12 @@
-"""Exchange of keys and values: before each step a rank receives the keys that the step needs, and passes on what others need next.
+"""Exchange of keys and values: before each step a rank receives the keys of the step, and forwards the keys
+that others need next.
 
-In a ring, k and v of the same keys are two messages of one batch. They go straight from the tensors in which they are into those that
-kernels read: nothing is packed or copied. In a gather, what goes to others is packed once, and k and v are a collective each, however
-many ranges of keys move; a rank's own keys are copied where a kernel reads them with others.
+In a ring, k and v of the same keys are two messages of one batch, sent from their own storage directly into
+the receiver's kernel inputs (zero-copy). In a gather, sent rows are packed once, and k and v are one
+collective each for any number of key ranges; a rank's own keys are copied if a kernel reads them together
+with others.
 
-`longca.cp.schedule.buffer_schedule` draws when a ring posts its transfers, and into which buffers.
+`longca.cp.schedule.buffer_schedule` shows the times and buffers of a ring's transfers.
 
 Shapes: n keys, G KV heads, D head dim.
 """

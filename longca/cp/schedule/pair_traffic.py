@@ -40,7 +40,7 @@ class PairTraffic:
         """The traffic of a plan with split heads, each KV head on one rank.
 
         Args:
-            plan: plan of the ranks of one ring, for all heads of the mask.
+            plan: plan plan of the ranks of one ring, for all heads of the mask.
         """
         heads, kv, hops = (np.zeros((mesh.world, mesh.world), dtype=np.int64) for _ in range(3))
         row_bytes = call.head_dim * call.elem_bytes  # of a token of one head

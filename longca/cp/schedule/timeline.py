@@ -1,15 +1,16 @@
-"""A model of the time that a call takes on all ranks, from the time of each step's kernel and the traffic. It measures nothing.
+"""A model of the time of a call on all ranks, from kernel times of steps and the traffic. It makes no
+measurements.
 
-`timeline` goes through the steps of a plan as `PlanAttention` does:
+`timeline` simulates the steps of a plan like `PlanAttention`:
 
-- Transfers start when their buffer is free at the receiver and the KV is at the sender, one batch of a comm stream after another.
-- A kernel starts when the previous one has finished and its KV has arrived. - Backward, the dK and dV of a
-    step are sent after its kernel, and the second kernel after it waits for them.
+- Transfers start when their buffer is free at the receiver and the KV is at the sender, one batch of a comm
+  stream after another.
+- A kernel starts when the previous one has finished and its KV has arrived.
+- Backward, the dK and dV of a step are sent after its kernel, and the second kernel after it waits for them.
 
 So ranks wait for each other only as far as buffers require. Not modelled: streams that share a link, and host
-time. `rank_times` combines the rings of all chunks of heads with their all-to-alls.
-
-Several message speeds are evaluated in one pass over the steps.
+time. `rank_times` combines the rings of all chunks of heads with their all-to-alls. Several message speeds
+are evaluated in one pass over the steps.
 
 Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group, S speeds of messages.
 """

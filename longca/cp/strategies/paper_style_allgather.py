@@ -44,7 +44,7 @@ class _Half:
     """One kernel call: a chunk of each document with the keys of that document. Every query is in one call,
     with all its keys."""
 
-    queries: torch.Tensor  # indices into what the rank holds
+    queries: torch.Tensor  # indices into the rank's tokens
     keys: torch.Tensor  # rows of all ranks' buffers: the keys, then the values
     call: LocalCall
 
@@ -54,7 +54,7 @@ class PreparedAllgather(PaperStylePrepared):
         super().__init__(problem, kernel, comm)
         held = [self.documents.held(comm.rank, (number,)) for number in (0, 1)]
         self._halves = [self._half(half) for half in held if len(half.positions)]
-        gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
+        gathers = 2 if problem.needs_backward else 1  # of keys and values, or one plus a reduce-scatter
         self.costs["formula_bytes"] = gathers * 2 * self.shard_bytes * (comm.world - 1)
 
     def _half(self, held: HeldTokens) -> _Half:

@@ -52,7 +52,7 @@ class PaperStyleRing(PaperStyle):
 class _Step:
     """One kernel call: queries of this rank, and the keys of the rank that many steps before it."""
 
-    queries: torch.Tensor  # indices into what the rank holds
+    queries: torch.Tensor  # indices into the rank's tokens
     keys: torch.Tensor  # rows of the other rank's buffer: the keys, then the values
     call: LocalCall
 

@@ -98,7 +98,7 @@ class PreparedRingFlashAttn(AutogradPrepared):
         keys = problem.mask.seqlen_k / world * problem.num_kv_heads * problem.head_dim
         if self._batched:
             return summing_ring_bytes(problem, world, keys)
-        gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
+        gathers = 2 if problem.needs_backward else 1  # of keys and values, or one plus a reduce-scatter
         return gathers * 2 * keys * (world - 1) * problem.dtype.itemsize
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

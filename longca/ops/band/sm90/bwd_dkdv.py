@@ -207,9 +207,10 @@ def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
 
 @gluon.jit
 def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num_slots, wg: gl.constexpr):
-    """Writes a consumer group's rows of dK or dV.
+    """Writes a consumer group's rows of dK or dV to the result or to a slot.
 
-    They go to the result, by way of the group's buffer of V if types are the same; those of a split go as float32 to its slot.
+    Rows of the result pass through the group's buffer of V if types are equal; those of a split are written
+    as float32 to its slot.
     """
     D: gl.constexpr = x.shape[1]
     SAME: gl.constexpr = x_ptr.dtype.element_ty == buffer.dtype

@@ -14,9 +14,10 @@ from longca.ops.band.tables.row_tiles import Intervals, RowTiles
 
 
 def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
-    """Cuts intervals into blocks. Partial ones are yet to be given their masks.
+    """Cuts intervals into blocks; partial blocks get their masks later.
 
-    It is greedy from the left of each touched interval: as few blocks as can be, and full ones where they fit.
+    The cut is greedy from the left of each touched interval: as few blocks as possible, full ones where they
+    fit.
 
     Returns:
         (3, F) row tile, column and number of contiguous full blocks; (3, P) row tile, position and its end of each partial block. Both are

@@ -53,8 +53,8 @@ class Intervals:
     touched: Tensor  # (3, T): row tile, start, end; some row sees each of these positions; sorted, disjoint
     full: Tensor  # (3, F): touched interval, start, end; all rows see all of it; sorted, disjoint
     slice_starts: Tensor  # (N,) first position of each band slice; sorted
-    slice_reach: Tensor  # (N,) where all band slices so far end
-    slices: Tensor  # (6, N) what one band shows one row tile: rows [row0, row1) see positions [k0, k1) with lo <= position - row <= hi
+    slice_reach: Tensor  # (N,) largest end of all band slices so far
+    slices: Tensor  # (6, N) visible part of one band in one row tile: rows [row0, row1) see positions [k0, k1) with lo <= position - row <= hi
 
 
 def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
