@@ -6,8 +6,10 @@ begins its own.
 
 import ast
 import functools
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -183,22 +185,25 @@ def _reach(graph: Mapping[str, frozenset[str]], start: str) -> set[str]:
 
 def page() -> str:
     lines = ["# Architecture", "", "Made by `make docs` from the code; a test fails when it is stale.", "",
-             "Imports go one way: an arrow says \"imports\". Inside a package, arrows to other packages are left out."]
+             "An arrow means \"imports\"; imports never form a cycle. The diagram of a package shows only imports within "
+             "that package."]
     graph = edges()
     for package, title in DRAWN.items():
         names = _names_in(package)
         arrows: dict[str, set[str]] = {name: set() for name in names}
         for here, others in graph.items():
-            one = _shown(here, names)
-            arrows.get(one, set()).update({_shown(other, names) for other in others} & set(names) - {one})
+            shown = _shown(here, names)
+            arrows.get(shown, set()).update({_shown(other, names) for other in others} & set(names) - {shown})
         lines += ["", f"## {title}", "", "```mermaid", "graph LR"]
         lines += [f"  {_short(name, package)} --> {_short(other, package)}" for name in names for other in sorted(arrows[name])]
         lines += ["```", "", f"| {'package' if not package else 'part'} | what it holds | imports |", "|---|---|---|"]
         for name in names:
             outside = [] if not package else sorted({other for other in graph[name] if not is_inside(other, package)})
             imported = [*(_short(other, package) for other in sorted(arrows[name])), *outside]
-            lines.append(f"| `{name}` | {_what(name)} | {', '.join(imported) or '–'} |")
-    lines += ["", "## Plug-ins", "", "A file in one of these folders is a plug-in, listed nowhere else.", "",
+            lines.append(f"| `{name}` | {_summary(name)} | {', '.join(imported) or '–'} |")
+        for name in names:
+            lines += _details(name)
+    lines += ["", "## Plug-ins", "", "A file in one of these folders is a plug-in. There is no other list of plug-ins.", "",
               "| kind | folder | contract |", "|---|---|---|"]
     from longca.core.plugin import KINDS
 
@@ -223,10 +228,27 @@ def _short(name: str, package: str) -> str:
     return name.removeprefix(f"{package}.") if name != package else name.rpartition(".")[2]
 
 
-def _what(name: str) -> str:
-    """The docstring of a package, the first paragraph of one of a module."""
+def _summary(name: str) -> str:
+    """The first paragraph of a layer's docstring, or the whole docstring of a package without a drawing in it."""
     text = ast.get_docstring(parsed(modules()[name])) or ""
-    return " ".join((text if modules()[name].name == "__init__.py" else text.partition("\n\n")[0]).split())
+    whole = modules()[name].name == "__init__.py" and not _has_drawing(text)
+    return " ".join((text if whole else text.partition("\n\n")[0]).split())
+
+
+def _details(name: str) -> list[str]:
+    """The docstring of a package with a drawing, which becomes a block of text; nothing for other layers."""
+    text = ast.get_docstring(parsed(modules()[name])) or ""
+    if modules()[name].name != "__init__.py" or not _has_drawing(text):
+        return []
+    lines = ["", f"### `{name}`"]
+    for indented, paragraphs in groupby(text.split("\n\n")[1:], key=lambda paragraph: paragraph.startswith("    ")):
+        block = textwrap.dedent("\n\n".join(paragraphs))
+        lines += ["", *(["```text", *block.splitlines(), "```"] if indented else block.splitlines())]
+    return lines
+
+
+def _has_drawing(text: str) -> bool:
+    return "\n\n    " in text
 
 
 if __name__ == "__main__":
