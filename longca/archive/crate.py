@@ -1,6 +1,7 @@
 """The bundle's machine-readable description: RO-Crate 1.1 with the terms of Workflow Run Crate.
 
-Sources: https://www.researchobject.org/ro-crate/specification/1.1/, https://www.researchobject.org/workflow-run-crate/.
+Sources: https://www.researchobject.org/ro-crate/specification/1.1/,
+    https://www.researchobject.org/workflow-run-crate/.
 """
 
 import json
@@ -21,19 +22,31 @@ NAME = "ro-crate-metadata.json"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
 PROFILES = ["https://w3id.org/ro/wfrun/process/0.5", "https://w3id.org/ro/wfrun/workflow/0.5"]
 NO_LICENSE = "None is stated: ask the maintainers before you use it for more than checking it"
-FORMATS = {".csv": "text/csv", ".html": "text/html", ".json": "application/json", ".lock": "text/plain", ".md": "text/markdown",
-           ".parquet": "application/vnd.apache.parquet", ".svg": "image/svg+xml", ".yaml": "application/yaml", ".cff": "application/yaml"}
+FORMATS = {".csv": "text/csv", ".html": "text/html", ".json": "application/json", ".lock": "text/plain",
+           ".md": "text/markdown",
+           ".parquet": "application/vnd.apache.parquet", ".svg": "image/svg+xml", ".yaml": "application/yaml",
+           ".cff": "application/yaml"}
 ABOUT = {
-    "records.parquet": "Every record whole, and the derived table: all else here follows from it", "records.csv": "The derived table",
-    "records.json": "Every record whole", "report.html": "The report", "corpora.json": "The documents that were drawn",
-    "masks.json": "The masks that were built, with digests", PROVENANCE: "Code, images, locks and machines in short"}
+    "records.parquet": "Every record whole, and the derived table: all else here follows from it",
+    "records.csv": "The derived table",
+    "records.json": "Every record whole",
+    "report.html": "The report",
+    "corpora.json": "The documents that were drawn",
+    "masks.json": "The masks that were built, with digests",
+    PROVENANCE: "Code, images, locks and machines in short",
+}
 Json = dict[str, Any]
 
 
 def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, BundleFile]) -> bytes:
     """The content of ro-crate-metadata.json for a bundle with these files."""
-    described = [path for path in files if path.startswith((f"{MEASURED}/", "config/", "containers/"))
-                 or path in ("Snakefile", "CITATION.cff", "requirements.lock", "torch.lock", "torch-cpu.lock", PROVENANCE)]
+    described = [
+        path
+        for path in files
+        if path.startswith((f"{MEASURED}/", "config/", "containers/"))
+        or path
+        in ("Snakefile", "CITATION.cff", "requirements.lock", "torch.lock", "torch-cpu.lock", PROVENANCE)
+    ]
     runs = _runs(list(records), [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
     graph: list[Json] = [
@@ -55,14 +68,18 @@ def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Bund
 
 def _file(path: str, content: bytes) -> Json:
     name = path.rpartition("/")[2]
-    entity: Json = {"@id": path, "@type": "File", "name": name, "contentSize": str(len(content)), "sha256": sha256(content)}
+    entity: Json = {"@id": path, "@type": "File", "name": name, "contentSize": str(len(content)),
+                    "sha256": sha256(content)}
     form = FORMATS.get(name[name.rfind("."):]) if "." in name else None
     if form:
         entity["encodingFormat"] = form
     if name in ABOUT:
         entity["description"] = ABOUT[name]
     if path == "Snakefile":
-        entity |= {"@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"], "programmingLanguage": {"@id": "#snakemake"}}
+        entity |= {
+            "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
+            "programmingLanguage": {"@id": "#snakemake"},
+        }
     return entity
 
 
@@ -79,10 +96,18 @@ def _runs(records: list[Record], digests: list[str]) -> list[Json]:
     actions = []
     for run_id, cells in sorted(found.items()):
         used = {cell.environment.software.container for cell in cells if cell.environment}
-        ends = [datetime.fromisoformat(cell.started_at) + timedelta(seconds=round(cell.seconds)) for cell in cells]
-        action: Json = {"@id": f"#run-{run_id}", "@type": "CreateAction", "name": f"{len(cells)} cells measured",
-                        "instrument": {"@id": "Snakefile"}, "startTime": min(cell.started_at for cell in cells),
-                        "endTime": max(ends).isoformat(), "result": {"@id": f"{MEASURED}/records.parquet"}}
+        ends = [
+            datetime.fromisoformat(cell.started_at) + timedelta(seconds=round(cell.seconds)) for cell in cells
+        ]
+        action: Json = {
+            "@id": f"#run-{run_id}",
+            "@type": "CreateAction",
+            "name": f"{len(cells)} cells measured",
+            "instrument": {"@id": "Snakefile"},
+            "startTime": min(cell.started_at for cell in cells),
+            "endTime": max(ends).isoformat(),
+            "result": {"@id": f"{MEASURED}/records.parquet"},
+        }
         if used & set(digests):
             action["containerImage"] = [{"@id": f"#image-{digest}"} for digest in digests if digest in used]
         actions.append(action)

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 NAME = "manifest-sha256.txt"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-LEFT_BY_USE = (".venv", ".venv-audit", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache", ".hypothesis",
+LEFT_BY_USE = (".venv", ".venv-audit", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache",
+               ".hypothesis",
                ".ruff_cache")  # at the top
 
 
@@ -70,7 +71,11 @@ def unreadable(folder: Path, path: str) -> str:
         return "is a link"
     if not stat.S_ISREG(found.st_mode):
         return "is no file"
-    return "is a hard link, which may be a file of another place too: copy the folder" if found.st_nlink > 1 else ""
+    return (
+        "is a hard link, which may be a file of another place too: copy the folder"
+        if found.st_nlink > 1
+        else ""
+    )
 
 
 def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]:

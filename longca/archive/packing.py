@@ -17,7 +17,8 @@ from longca.core.errors import UserError
 from longca.store.text import format_bytes
 
 SUFFIX = ".tar.gz"
-HEAD = bytes.fromhex("1f8b08000000000002ff")  # first bytes of `gzip.GzipFile`: deflate, no name, no time, best compression, any system
+# first bytes of `gzip.GzipFile`: deflate, no name, no time, best compression, any system
+HEAD = bytes.fromhex("1f8b08000000000002ff")
 CHUNK = 1 << 18  # bytes in memory at a time
 LONGEST_NAME = 4096  # bytes of a path on Linux
 BLOCK, RECORD = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
@@ -75,8 +76,11 @@ def opened(bundle: Path, limits: Limits | None = None) -> Iterator[Opened]:
         yield Opened(_with_manifest(bundle, bundle), None)
         return
     if not bundle.is_file():
-        raise UserError(f"There is no bundle '{bundle}'", why="it is neither a file nor a folder" if bundle.exists() else "",
-                        todo="`longca archive` makes one")
+        raise UserError(
+            f"There is no bundle '{bundle}'",
+            why="it is neither a file nor a folder" if bundle.exists() else "",
+            todo="`longca archive` makes one",
+        )
     with tempfile.TemporaryDirectory() as name:
         try:
             with bundle.open("rb") as packed:
@@ -153,9 +157,16 @@ def _unpack(tar: _Unzipped, folder: Path, limits: Limits, bundle: Path) -> str:
             raise ValueError(NOT_OURS)
         last, num_files = member.name, num_files + 1
         if num_files > limits.num_files or tar.num_read + member.size > limits.num_bytes:
-            most = f"{limits.num_files:,} files" if num_files > limits.num_files else format_bytes(limits.num_bytes)
-            raise UserError(f"'{bundle}' is too large", why=f"it holds more than {most}",
-                            todo="If you know where it comes from, allow more with `--max-gib` and `--max-files`")
+            most = (
+                f"{limits.num_files:,} files"
+                if num_files > limits.num_files
+                else format_bytes(limits.num_bytes)
+            )
+            raise UserError(
+                f"'{bundle}' is too large",
+                why=f"it holds more than {most}",
+                todo="If you know where it comes from, allow more with `--max-gib` and `--max-files`",
+            )
         _write(tar, member.size, folder / member.name, 0o755 if expected.mode & 0o100 else 0o644)
     if any(tar.read(-tar.num_read % RECORD or RECORD)):
         raise ValueError(NOT_OURS)
@@ -205,5 +216,7 @@ def _write(tar: _Unzipped, size: int, place: Path, mode: int) -> None:
 
 def _with_manifest(folder: Path, bundle: Path) -> Path:
     if (why := manifest.unreadable(folder, manifest.NAME)):
-        raise UserError(f"'{bundle}' is no bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one")
+        raise UserError(
+            f"'{bundle}' is no bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one"
+        )
     return folder

@@ -8,11 +8,13 @@ from longca.core.checkout import git
 from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
 
-OWN = ("config", "containers", "longca", "workflow")  # untracked files belong to the project only in these folders
+# untracked files belong to the project only in these folders
+OWN = ("config", "containers", "longca", "workflow")
 SITE = "config/site.yaml"  # settings of one cluster, not part of a study
 MEASURED = "measured"  # folder of the records and of the page
 PLUGINS = "plugins"
-MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # files of a bundle that do not belong to the project
+# files of a bundle that do not belong to the project
+MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")
 
 
 def project_files(root: Path) -> dict[str, BundleFile]:
@@ -24,13 +26,20 @@ def project_files(root: Path) -> dict[str, BundleFile]:
     """
     names = _of_checkout(root) if (root / ".git").exists() else _of_bundle(root)
     if names is None:
-        raise UserError(f"Which files of '{root}' belong to longca is not known", why="it is neither a Git checkout nor an unpacked bundle",
-                        todo="Archive from a clone, with Git installed")
+        raise UserError(
+            f"Which files of '{root}' belong to longca is not known",
+            why="it is neither a Git checkout nor an unpacked bundle",
+            todo="Archive from a clone, with Git installed",
+        )
     files: dict[str, BundleFile] = {}
     for name in names:
         place = root / name
         if place.is_dir():
-            files |= {f"{name}/{path.relative_to(place).as_posix()}": _entry(path) for path in place.rglob("*") if path.is_file()}
+            files |= {
+                f"{name}/{path.relative_to(place).as_posix()}": _entry(path)
+                for path in place.rglob("*")
+                if path.is_file()
+            }
         elif place.is_file():  # otherwise it was deleted meanwhile
             files[name] = _entry(place)
     return files
@@ -50,7 +59,11 @@ def _entry(path: Path) -> BundleFile:
 def _of_checkout(root: Path) -> list[str] | None:
     tracked = git(root, "ls-files", "-z")
     new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *OWN)
-    return None if tracked is None or new is None else [name for name in (tracked + new).split("\0") if name and name != SITE]
+    return (
+        None
+        if tracked is None or new is None
+        else [name for name in (tracked + new).split("\0") if name and name != SITE]
+    )
 
 
 def _of_bundle(root: Path) -> list[str] | None:

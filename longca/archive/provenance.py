@@ -75,8 +75,10 @@ class Provenance(Frozen):
 
 def provenance(study: Study, records: Iterable[Record], files: Mapping[str, BundleFile]) -> Provenance:
     """The provenance of at least one record, and of the project's files."""
-    return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()), source=source(),
-                      locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
+    return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()),
+                      source=source(),
+                      locks={path: sha256(entry.content) for path,
+                             entry in sorted(files.items()) if path.endswith(".lock")},
                       page=page_maker(), **of_records(records))
 
 
@@ -86,7 +88,8 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
     taken = [record.environment for record in records if record.environment]
     starts = sorted(record.started_at for record in records)
     return {
-        "num_records": len(records), "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
+        "num_records": len(records),
+            "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
         "first": starts[0], "last": starts[-1],
         "measured_by": _counted(environment.source.model_dump() for environment in taken),
         "images": _counted(environment.software.container for environment in taken if environment.software.container),

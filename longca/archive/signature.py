@@ -1,4 +1,5 @@
-"""Signatures of bundles by minisign, a program that needs neither a network nor an account (https://jedisct1.github.io/minisign/)."""
+"""Signatures of bundles by minisign, a program that needs neither a network nor an account
+(https://jedisct1.github.io/minisign/)."""
 
 import getpass
 import re
@@ -18,7 +19,9 @@ def check_key(key: Path) -> None:
     """Raises UserError if minisign or the key is missing."""
     _program()
     if not key.is_file():
-        raise UserError(f"There is no key '{key}'", todo="`minisign -G -s longca.key -p longca.pub` makes a pair")
+        raise UserError(
+            f"There is no key '{key}'", todo="`minisign -G -s longca.key -p longca.pub` makes a pair"
+        )
 
 
 def sign(bundle: Path, key: Path) -> Path:
@@ -52,9 +55,15 @@ def refusal(bundle: Path, key: Path) -> str:
     """
     check_key(key)
     if not bundle.is_file():
-        raise UserError(f"'{bundle}' is no packed bundle", why="a signature is one of the file that `longca archive` wrote")
-    if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:  # minisign has the same exit code for this and for a damaged signature
-        raise UserError(f"'{key}' is no public key of minisign", todo="Give the file that `minisign -G -p` wrote")
+        raise UserError(
+            f"'{bundle}' is no packed bundle",
+            why="a signature is one of the file that `longca archive` wrote",
+        )
+    # minisign has the same exit code for this and for a damaged signature
+    if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:
+        raise UserError(
+            f"'{key}' is no public key of minisign", todo="Give the file that `minisign -G -p` wrote"
+        )
     signature = _of(bundle)
     if not signature.is_file():
         return f"there is no signature '{signature}'"
@@ -70,7 +79,8 @@ def _of(bundle: Path) -> Path:
 
 
 def _run(arguments: tuple[str, ...], password: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([_program(), *arguments], input=password, capture_output=True, text=True, errors="replace", check=False)
+    return subprocess.run([_program(), *arguments], input=password, capture_output=True, text=True,
+                          errors="replace", check=False)
 
 
 def _password(key: Path) -> str:
@@ -84,8 +94,10 @@ def _password(key: Path) -> str:
 def _program() -> str:
     found = shutil.which("minisign")
     if found is None:
-        raise UserError("There is no minisign here, the program that signs and checks signatures",
-                        todo="Install it: `apt-get install minisign`, `dnf install minisign` or `brew install minisign`")
+        raise UserError(
+            "There is no minisign here, the program that signs and checks signatures",
+            todo="Install it: `apt-get install minisign`, `dnf install minisign` or `brew install minisign`",
+        )
     return found
 
 

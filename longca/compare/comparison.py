@@ -19,7 +19,8 @@ from longca.ranking.relation import WORDS as WORDS_OF_RELATION
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number, plural
 
-WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous", "broke": "broke", "fixed": "fixed",
+WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous",
+         "broke": "broke", "fixed": "fixed",
          "new": "new", "gone": "gone", "incomparable": "not comparable", "untimed": "timed on neither side"}
 
 
@@ -108,7 +109,9 @@ class Comparison:
     def largest(self, count: int | None = 10) -> list[Change]:
         """The pairs with the largest differences of speed that do not count as the same; all if `count` is
         None."""
-        found = [change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")]
+        found = [
+            change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")
+        ]
         return sorted(found, key=lambda change: -change.size)[:count]
 
     def of(self, *outcomes: str) -> list[Change]:
@@ -118,8 +121,13 @@ class Comparison:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """(source, notes on its numbers) of paired published rates."""
-        found = ((change.pair.b.source, note) for change in self.attention if change.pair.b and change.pair.b.source
-                 for note in change.pair.b.note.split("; ") if note)
+        found = (
+            (change.pair.b.source, note)
+            for change in self.attention
+            if change.pair.b and change.pair.b.source
+            for note in change.pair.b.note.split("; ")
+            if note
+        )
         return sorted(set(found))
 
     @property
@@ -132,11 +140,24 @@ class Comparison:
         """The whole comparison in one sentence."""
         counts, name = self.counts, self.names[1]
         timed = sum(counts.get(outcome, 0) for outcome in TIMED)
-        rest = [f"{counts[outcome]:,} {words}" for outcome, words in
-                {"broke": "broke", "fixed": "were fixed" if counts.get("fixed", 0) > 1 else "was fixed", "new": "new", "gone": "gone",
-                 "incomparable": "cannot be compared", "untimed": "ran on neither side"}.items() if outcome in counts]
+        rest = [
+            f"{counts[outcome]:,} {words}"
+            for outcome, words in {
+                "broke": "broke",
+                "fixed": "were fixed" if counts.get("fixed", 0) > 1 else "was fixed",
+                "new": "new",
+                "gone": "gone",
+                "incomparable": "cannot be compared",
+                "untimed": "ran on neither side",
+            }.items()
+            if outcome in counts
+        ]
         if not self.attention:
-            return f"No cell of {self.names[0]} has its like in {name}." if self.num_alone is None else "No cell has a published rate."
+            return (
+                f"No cell of {self.names[0]} has its like in {name}."
+                if self.num_alone is None
+                else "No cell has a published rate."
+            )
         if not timed:
             return f"No cell ran on both sides; {', '.join(rest)}."
         if counts.get("same") == timed:
@@ -148,7 +169,9 @@ class Comparison:
             if "ambiguous" in counts:
                 parts.append(f"ambiguous in {counts['ambiguous']:,}")
             found = f"{name} is " + ", ".join(part for part in parts if part)
-        share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {"share of peak"}
+        share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {
+            "share of peak"
+        }
         found = f"By share of peak, {found}" if share else f"{found[0].upper()}{found[1:]}"
         return found + (f"; {', '.join(rest)}" if rest else "") + "."
 
@@ -157,7 +180,11 @@ class Comparison:
         found = self.of(outcome)
         if not found:
             return ""
-        cells = plural(len(found), "cell") if outcome == "faster" or "faster" not in self.counts else f"{len(found):,}"
+        cells = (
+            plural(len(found), "cell")
+            if outcome == "faster" or "faster" not in self.counts
+            else f"{len(found):,}"
+        )
         most = max(found, key=lambda change: change.size)
         return f"{outcome} in {cells} ({word} {ratio_text(most.verdict.ratio)}: {self.labels.of(most.pair.cell)})"
 
@@ -168,7 +195,10 @@ class Comparison:
         for change in self.attention:
             if change.verdict.basis:
                 found[change.verdict.basis, _devices(change.pair, change.verdict.basis)] += 1
-        return [f"{plural(count, 'pair')} by {basis}: {devices}" for (basis, devices), count in sorted(found.items())]
+        return [
+            f"{plural(count, 'pair')} by {basis}: {devices}"
+            for (basis, devices), count in sorted(found.items())
+        ]
 
     @property
     def num_rested_on_one_side(self) -> int:
@@ -183,15 +213,18 @@ class Comparison:
         repeats."""
         leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
         counts = Counter((lead.relation, str(lead.resolution)) for lead in leads)
-        return [f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
-                for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        return [
+            f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
+            for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        ]
 
     @property
     def controls(self) -> list[tuple[str, float]]:
         """(control, geometric mean of B over A): the difference of the machines themselves."""
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
-            if _is_control(change.pair) and change.pair.cell.kernel != "control":  # a wait of known length only characterises the timer
+            # a wait of known length only characterises the timer
+            if _is_control(change.pair) and change.pair.cell.kernel != "control":
                 groups[change.method].append(change)
         means = ((name, _mean(changes)) for name, changes in sorted(groups.items()))
         return [(name, mean.ratio) for name, mean in means if mean is not None]
@@ -199,8 +232,10 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """The whole comparison for JSON."""
         return {
-            "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule), "counts": self.counts,
-            "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone, strict=True)),
+            "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule),
+                "counts": self.counts,
+            "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone,
+                                                           strict=True)),
             "compared": self.bases, "controls": dict(self.controls),
             "notes": [{"source": source, "note": note} for source, note in self.notes],
             "methods": [{"method": row.method, "mean_ratio": row.mean_ratio, "is_tie": row.mean.is_tie if row.mean else None,
@@ -210,20 +245,27 @@ class Comparison:
                       for change in self.changes]}
 
 
-def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[str, str] = ("A", "B"), rule: Rule | None = None,
+def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[str, str] = ("A", "B"),
+                    rule: Rule | None = None,
                     hardware: Hardware | None = None) -> Comparison:
     """Compare two sets of records. Peaks are those of `config/hardware.yaml` if `hardware` is not given."""
     return _judged(names, pair_records(a, b, load_hardware() if hardware is None else hardware), rule)
 
 
-def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *, names: tuple[str, str] = ("A", "the published rate"),
+def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *,
+                      names: tuple[str, str] = ("A", "the published rate"),
                       rule: Rule | None = None, hardware: Hardware | None = None) -> Comparison:
     """Compare records, as A, with published rates, as B."""
     paired = pair_published(records, rates, load_hardware() if hardware is None else hardware)
     return _judged(names, paired.pairs, rule, (paired.num_cells_alone, paired.num_rates_alone))
 
 
-def _judged(names: tuple[str, str], pairs: Iterable[RecordPair], rule: Rule | None, num_alone: tuple[int, int] | None = None) -> Comparison:
+def _judged(
+    names: tuple[str, str],
+    pairs: Iterable[RecordPair],
+    rule: Rule | None,
+    num_alone: tuple[int, int] | None = None,
+) -> Comparison:
     chosen = rule or Rule()
     return Comparison(names, tuple(Change(pair, judge(pair, chosen)) for pair in pairs), chosen, num_alone)
 
@@ -249,5 +291,8 @@ def _mean(changes: Iterable[Change]) -> Lead | None:
 def _devices(pair: RecordPair, basis: Basis) -> str:
     """The two devices, with their peaks if relevant; one name if they are the same."""
     sides = [side for side in (pair.a, pair.b) if side is not None]
-    names = [f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device for side in sides]
+    names = [
+        f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device
+        for side in sides
+    ]
     return names[0] if len(set(names)) == 1 else " → ".join(names)

@@ -14,7 +14,10 @@ from longca.core.record import STATUSES
 from longca.store.text import percent, plural
 
 WITH_LIMIT = ("slower", "faster", "ambiguous")
-NAMES = (*(outcome for outcome in OUTCOMES if outcome != "same"), *(status for status in STATUSES if status != "ok"))
+NAMES = (
+    *(outcome for outcome in OUTCOMES if outcome != "same"),
+    *(status for status in STATUSES if status != "ok"),
+)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 
@@ -60,11 +63,16 @@ def _condition(text: str, rule: Rule) -> FailCondition:
     if not colon:
         return FailCondition(name)
     if name not in WITH_LIMIT:
-        raise UserError(f"'{text}' is no condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`")
+        raise UserError(
+            f"'{text}' is no condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`"
+        )
     share = parse_share(limit, f"'{text}' is no condition", f"Write `--fail-on {name}:3%`")
     if rule.tolerance is not None and share < rule.tolerance:
-        raise UserError(f"'{text}' can never be told", why=f"speeds that differ by less than {percent(rule.tolerance)} are the same",
-                        todo=f"Lower that with `--tolerance {limit}`")
+        raise UserError(
+            f"'{text}' can never be told",
+            why=f"speeds that differ by less than {percent(rule.tolerance)} are the same",
+            todo=f"Lower that with `--tolerance {limit}`",
+        )
     return FailCondition(name, share)
 
 

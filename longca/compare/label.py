@@ -39,12 +39,19 @@ class Labels:
         mask = f"{cell.mask}({params})" if cell.mask in self._has_variants and params else cell.mask
         world = [f"×{cell.world}"] if cell.kind == "cp" else []
         rest = [text for name, text in _rest(cell).items() if text and _scope(name, cell) in self._varying]
-        return " ".join([method or cell.method, *world, mask, format_length(cell.seqlen), cell.direction, *rest])
+        return " ".join(
+            [method or cell.method, *world, mask, format_length(cell.seqlen), cell.direction, *rest]
+        )
 
 
 def _rest(cell: Cell) -> dict[str, str]:
-    return {"heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head dim": f"D={cell.head_dim}", "dtype": cell.dtype,
-            "corpus": cell.corpus or "", "seed": f"seed={cell.seed}"}
+    return {
+        "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}",
+        "head dim": f"D={cell.head_dim}",
+        "dtype": cell.dtype,
+        "corpus": cell.corpus or "",
+        "seed": f"seed={cell.seed}",
+    }
 
 
 def _scope(name: str, cell: Cell) -> Hashable:

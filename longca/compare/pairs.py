@@ -35,7 +35,8 @@ class RecordPair:
     def order(self) -> tuple[Any, ...]:
         """Sort key without values."""
         cell = self.cell
-        return (cell.kind == "cp", cell.method, cell.world, cell.mask, cell.direction == "bwd", cell.seqlen, cell.cell_id,
+        return (cell.kind == "cp", cell.method, cell.world, cell.mask, cell.direction == "bwd", cell.seqlen,
+                cell.cell_id,
                 self.a.device if self.a else "", self.b.source if self.b else "")
 
 
@@ -52,11 +53,16 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
     for cell_id in left.keys() & right.keys():
         here, there = left.pop(cell_id), right.pop(cell_id)
         shared = here.keys() & there.keys()
-        found += [(here[device], there[device]) for device in shared] or [(_latest(here.values()), _latest(there.values()))]
+        found += [(here[device], there[device]) for device in shared] or [
+            (_latest(here.values()), _latest(there.values()))
+        ]
     asked_a, asked_b = _by_request(left), _by_request(right)
     for request in asked_a.keys() | asked_b.keys():
         found += zip_longest(asked_a.get(request, []), asked_b.get(request, []))
-    pairs = [RecordPair(one and of_record(one, hardware), other and of_record(other, hardware)) for one, other in found]
+    pairs = [
+        RecordPair(one and of_record(one, hardware), other and of_record(other, hardware))
+        for one, other in found
+    ]
     return sorted(pairs, key=lambda pair: pair.order)
 
 
@@ -70,7 +76,9 @@ class PublishedPairs(NamedTuple):
     """published rates without a cell"""
 
 
-def pair_published(records: Iterable[Record], rates: Iterable[PublishedRate], hardware: Hardware) -> PublishedPairs:
+def pair_published(
+    records: Iterable[Record], rates: Iterable[PublishedRate], hardware: Hardware
+) -> PublishedPairs:
     """Pairs of each record, as A, with all published rates for its request, as B."""
     index: dict[Hashable, list[PublishedRate]] = defaultdict(list)
     alone = set()
@@ -83,7 +91,11 @@ def pair_published(records: Iterable[Record], rates: Iterable[PublishedRate], ha
         cell = next(iter(by_device.values())).cell
         key = cell.strategy, cell.kernel, cell.mask, cell.direction, cell.seqlen
         found = [rate for rate in index.get(key, []) if rate.asks(cell)]
-        pairs += [RecordPair(of_record(record, hardware), of_published(rate, hardware)) for rate in found for record in by_device.values()]
+        pairs += [
+            RecordPair(of_record(record, hardware), of_published(rate, hardware))
+            for rate in found
+            for record in by_device.values()
+        ]
         alone -= {id(rate) for rate in found}
         num_cells_alone += not found and any(record.work is None for record in by_device.values())
     return PublishedPairs(sorted(pairs, key=lambda pair: pair.order), num_cells_alone, len(alone))
@@ -104,7 +116,8 @@ def _latest(records: Iterable[Record]) -> Record:
     content = list(records)
     if len(content) == 1:
         return content[0]
-    return max(content, key=lambda record: (record.started_at, record.run_id, record.method_version, record.model_dump_json()))
+    return max(content, key=lambda record: (record.started_at, record.run_id, record.method_version,
+                                            record.model_dump_json()))
 
 
 def _by_request(left: dict[str, dict[str, Record]]) -> dict[Hashable, list[Record]]:
@@ -113,8 +126,10 @@ def _by_request(left: dict[str, dict[str, Record]]) -> dict[Hashable, list[Recor
     for by_device in left.values():
         record = _latest(by_device.values())
         cell = record.cell
-        found[cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.seqlen, cell.num_q_heads,
+        found[cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.seqlen,
+              cell.num_q_heads,
               cell.num_kv_heads, cell.direction, cell.seed].append(record)
     for records in found.values():
-        records.sort(key=lambda record: (record.cell.dtype, record.cell.head_dim, record.cell.corpus or "", record.cell_id))
+        records.sort(key=lambda record: (record.cell.dtype, record.cell.head_dim, record.cell.corpus or "",
+                                         record.cell_id))
     return found

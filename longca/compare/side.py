@@ -59,9 +59,11 @@ class Side:
         return self.tflops.scaled(1 / self.peak_tflops) if self.tflops and self.peak_tflops else None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"status": self.status, "reason": self.reason, "device": self.device, "cell_id": self.cell.cell_id if self.cell else None,
+        return {"status": self.status, "reason": self.reason, "device": self.device,
+                "cell_id": self.cell.cell_id if self.cell else None,
                 "source": self.source, "time_ms": self.time_ms and self.time_ms._asdict(),
-                "tflops_per_device": self.tflops and self.tflops._asdict(), "share_of_peak": self.share and self.share._asdict()}
+                "tflops_per_device": self.tflops and self.tflops._asdict(),
+                "share_of_peak": self.share and self.share._asdict()}
 
 
 def of_record(record: Record, hardware: Hardware) -> Side:
@@ -75,7 +77,8 @@ def of_record(record: Record, hardware: Hardware) -> Side:
         tflops = Spread(*(rate for rate in rates if rate is not None)) if None not in rates else None
     measurement = measurement_of(view, tflops.middle if tflops else 1e3 / middle) if middle else None
     return Side(status=record.outcome.status, reason=view.reason, device=view.device, cell=record.cell,
-                digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops, peak_tflops=view.peak_tflops,
+                digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops,
+                peak_tflops=view.peak_tflops,
                 is_control=view.is_control, rests=view.rests, measurement=measurement)
 
 
@@ -84,4 +87,5 @@ def of_published(rate: PublishedRate, hardware: Hardware) -> Side:
     value, off = rate.tflops_per_device, rate.plus_minus
     measurement = Measurement(value, value - off, value + off, rate.hardware)
     return Side(status="ok", reason="", device=rate.hardware, tflops=Spread(value - off, value, value + off),
-                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title, note=rate.note, measurement=measurement)
+                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title,
+                note=rate.note, measurement=measurement)

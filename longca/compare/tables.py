@@ -34,15 +34,19 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
     found += comparison.bases
     found += comparison.resolutions
     if comparison.rule.tolerance is not None:
-        found.append(f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}")
+        found.append(
+            f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}"
+        )
     if "ambiguous" in comparison.counts:
         found.append("ambiguous: they differ by more, but their own samples do not tell them apart")
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
         found.append(f"controls, B over A: {means}: so much do the machines themselves differ")
     if comparison.num_rested_on_one_side:
-        found.append(f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: without, a GPU's power "
-                     "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the same measurement")
+        found.append(
+            f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: without, a GPU's power "
+            "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the same measurement"
+        )
     if comparison.num_alone:
         cells, rates = comparison.num_alone
         found.append(f"without a partner: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
@@ -61,11 +65,15 @@ def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
     broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
     by_share = any(change.verdict.basis == "share of peak" for change in largest)
     unit = "TFLOP/s per device, or share of peak" if by_share else "TFLOP/s per device"
-    found.append(TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count)))
+    found.append(
+        TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count))
+    )
     found.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
         (ratio_text(change.verdict.ratio), comparison.labels.of(change.pair.cell, change.method),
          *speed_texts(change.pair, change.verdict.basis), change.verdict.outcome) for change in largest[:count]]))
-    found.append(TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count)))
+    found.append(
+        TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count))
+    )
     return [table for table in found if table.rows]
 
 
@@ -75,4 +83,7 @@ def _title(name: str, changes: Sequence[Change], count: int | None) -> str:
 
 
 def _reasons(comparison: Comparison, changes: Sequence[Change], count: int | None) -> list[tuple[str, ...]]:
-    return [(comparison.labels.of(change.pair.cell, change.method), change.verdict.why) for change in changes[:count]]
+    return [
+        (comparison.labels.of(change.pair.cell, change.method), change.verdict.why)
+        for change in changes[:count]
+    ]

@@ -13,19 +13,28 @@ from longca.core.schema import LARGEST_INT, MOST_NAMES, Frozen, Name
 Direction = Literal["fwd", "bwd"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 InputValues = Literal["normal", "signs", "small", "constant"]
-Scalar = bool | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)] | float | Annotated[str, Field(max_length=1_000)]
+Scalar = (
+    bool
+    | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)]
+    | float
+    | Annotated[str, Field(max_length=1_000)]
+)
 Named = Annotated[dict[Name, Scalar], Field(max_length=MOST_NAMES)]
 """values by name"""
 
 DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
-MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
+# of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
+MOST_TOKENS = (1 << 31) - 1
 MOST_RANKS = 1 << 20
 MOST_HEADS = 1 << 16  # and the largest size of one head
-AS_RELEASED = "as_released_"  # prefix of kernels that reproduce a defect of the study's code; they are never ranked
+# prefix of kernels that reproduce a defect of the study's code; they are never ranked
+AS_RELEASED = "as_released_"
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
-SETTLE_SECONDS = 2.0  # of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
-LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}  # with their values in older cells
+# of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
+SETTLE_SECONDS = 2.0
+# with their values in older cells
+LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,9 @@ class Cell(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> "Cell":
         if self.num_q_heads % self.num_kv_heads:
-            raise ValueError(f"{self.num_q_heads} query heads cannot be shared evenly among {self.num_kv_heads} KV heads")
+            raise ValueError(
+                f"{self.num_q_heads} query heads cannot be shared evenly among {self.num_kv_heads} KV heads"
+            )
         if (self.kind == "cp") != (self.strategy is not None):
             raise ValueError("a `cp` cell needs a strategy, a `kernel` cell has none")
         if self.strategy_params and self.strategy is None:
@@ -102,7 +113,9 @@ class Cell(Frozen):
         if self.kind == "kernel" and self.world != 1:
             raise ValueError("a `kernel` cell runs on one device: world must be 1")
         if self.input_values == "constant" and self.direction == "bwd":
-            raise ValueError("inputs of one value run forward alone: their gradients of q and k are 0, and no relative error can be told")
+            raise ValueError(
+                "inputs of one value run forward alone: their gradients of q and k are 0, and no relative error can be told"
+            )
         density = self.mask_params.get("density", 1)
         if isinstance(density, bool | str) or not 0 < density <= 1:
             raise ValueError(f"a mask's `density` is a share above 0 and at most 1, not {density!r:.80}")
@@ -151,14 +164,17 @@ class Cell(Frozen):
 
     def single_gpu_baseline(self) -> "Cell":
         """The cell of the same problem and kernel on one device."""
-        return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "strategy_params": {}, "world": 1})
+        return Cell(
+            **self.model_dump() | {"kind": "kernel", "strategy": None, "strategy_params": {}, "world": 1}
+        )
 
     def __hash__(self) -> int:
         return hash(self.cell_id)
 
     @property
     def method(self) -> str:
-        """The method under measurement, as tables name it: the kernel, `strategy+kernel` or `strategy[parameter=value]+kernel`."""
+        """The method under measurement, as tables name it: the kernel, `strategy+kernel` or
+        `strategy[parameter=value]+kernel`."""
         if self.strategy is None:
             return self.kernel
         params = ",".join(f"{key}={value}" for key, value in sorted(self.strategy_params.items()))
@@ -167,8 +183,13 @@ class Cell(Frozen):
     @property
     def mask_key(self) -> dict[str, Any]:
         """The inputs of the mask: the arguments of `longca.masks.build_mask` except the pattern's name."""
-        return {"seqlen": self.seqlen, "corpus": self.corpus, "seed": self.seed, "num_kv_heads": self.num_kv_heads,
-                **self.mask_params}
+        return {
+            "seqlen": self.seqlen,
+            "corpus": self.corpus,
+            "seed": self.seed,
+            "num_kv_heads": self.num_kv_heads,
+            **self.mask_params,
+        }
 
     @property
     def title(self) -> str:
@@ -176,7 +197,9 @@ class Cell(Frozen):
         params = ",".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         mask = f"{self.mask}({params})" if params else self.mask
         world = f" ×{self.world}" if self.kind == "cp" else ""
-        load = (f" {self.input_values} inputs" if self.input_values != "normal" else "") + (" sustained" if self.sustained else "")
+        load = (f" {self.input_values} inputs" if self.input_values != "normal" else "") + (
+            " sustained" if self.sustained else ""
+        )
         return (f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
                 f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}")
 

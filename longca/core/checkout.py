@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from longca.core.record import Source
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
-COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+# for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+COMMIT = "LONGCA_COMMIT"
 COMMIT_FILE = "COMMIT"  # the same as a file in the root: bundles have it
 DIRTY = "-dirty"
 MARK = Path("config/studies")  # marks a project folder
@@ -39,7 +40,9 @@ def described(source: Source) -> str:
 def git(root: Path, *args: str) -> str | None:
     """The output of a Git command; None without Git, or if it fails."""
     try:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
@@ -49,7 +52,10 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     """The commit, and True if files were changed since."""
     told = os.environ.get(COMMIT)
     if not told and (root / ".git").exists():
-        status, sha = git(root, "status", "--porcelain", "--untracked-files=no"), git(root, "rev-parse", "HEAD")
+        status, sha = (
+            git(root, "status", "--porcelain", "--untracked-files=no"),
+            git(root, "rev-parse", "HEAD"),
+        )
         return (None, None) if status is None or sha is None else (sha, bool(status))
     if not told and (root / COMMIT_FILE).is_file():
         told = (root / COMMIT_FILE).read_text(encoding="utf-8").strip()

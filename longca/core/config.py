@@ -19,7 +19,8 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
 VARIABLES = f"{PREFIX}* variables"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS", "LONGCA_WORKFLOW",
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS",
+                "LONGCA_WORKFLOW",
                 "LONGCA_TRIALS", "LONGCA_STARTED_AS"}  # read elsewhere
 
 
@@ -89,20 +90,30 @@ def settings(overrides: Mapping[str, Any] | None = None, path: Path | None = Non
     found = []
     for name in Config.model_fields:
         origin = next((where for where, layer in reversed(layers.items()) if name in layer), "default")
-        found.append(Setting(name, getattr(config, name), f"{PREFIX}{name.upper()}" if origin == VARIABLES else origin))
+        found.append(
+            Setting(name, getattr(config, name), f"{PREFIX}{name.upper()}" if origin == VARIABLES else origin)
+        )
     return found
 
 
-def _layers(overrides: Mapping[str, Any] | None, path: Path | None, environ: Mapping[str, str] | None) -> dict[str, Any]:
+def _layers(
+    overrides: Mapping[str, Any] | None, path: Path | None, environ: Mapping[str, str] | None
+) -> dict[str, Any]:
     """Source → settings of a layer; later layers win: the file, variables, options."""
     path = in_project(CONFIG_FILE) if path is None else path
     environ = os.environ if environ is None else environ
     from_env = {}
     for key, value in environ.items():
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not key.startswith((SITE_PREFIX, LIMIT_PREFIX)):
+        if (
+            key.startswith(PREFIX)
+            and key not in NOT_SETTINGS
+            and not key.startswith((SITE_PREFIX, LIMIT_PREFIX))
+        ):
             name = key.removeprefix(PREFIX).lower()
             if name not in Config.model_fields:
-                raise unknown("environment variable", key, [PREFIX + field.upper() for field in Config.model_fields])
+                raise unknown(
+                    "environment variable", key, [PREFIX + field.upper() for field in Config.model_fields]
+                )
             from_env[name] = value
     check_variables()
     from_file = read_yaml(path) if path.exists() else {}

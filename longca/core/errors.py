@@ -12,7 +12,8 @@ MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
 MOST_COMPARED = 100  # longest name for which similar names are searched
 
-_QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")  # not from the end of one value to the beginning of the next
+# not from the end of one value to the beginning of the next
+_QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")
 
 
 class UserError(Exception):
@@ -32,7 +33,9 @@ class UserError(Exception):
 
     exit_code = 2
 
-    def __init__(self, what: str, *, why: str = "", todo: str = "", problems: Sequence[str] = (), num_more: int = 0) -> None:
+    def __init__(
+        self, what: str, *, why: str = "", todo: str = "", problems: Sequence[str] = (), num_more: int = 0
+    ) -> None:
         self.what, self.why, self.todo = shown(what), shown(why), shown(todo)
         self.problems = tuple(shown(problem) for problem in problems[:MOST_PROBLEMS])
         self.num_problems = len(problems) + num_more
@@ -42,7 +45,9 @@ class UserError(Exception):
         if self.problems:
             more = self.num_problems - len(self.problems)
             lines = (*self.problems, *([f"… and {more:,} more"] if more else []))
-            return f"{self.what} has {self.num_problems:,} problems:" + "".join(f"\n  {line}" for line in lines)
+            return f"{self.what} has {self.num_problems:,} problems:" + "".join(
+                f"\n  {line}" for line in lines
+            )
         sentence = f"{self.what}: {self.why}" if self.why else self.what
         stop = "" if sentence.endswith(("?", ".", "!")) else "."
         return f"{sentence}{stop} {self.todo}" if self.todo else sentence
@@ -56,7 +61,9 @@ def shown(text: str, most: int = MOST_OF_LINE) -> str:
         most: largest length of the result; a quoted value has at most `MOST_OF_VALUE` characters.
     """
     if len(text) > MOST_OF_VALUE:
-        text = shortened(_QUOTED.sub(lambda match: f"'{shortened(match[0][1:-1], MOST_OF_VALUE)}'", text), most)
+        text = shortened(
+            _QUOTED.sub(lambda match: f"'{shortened(match[0][1:-1], MOST_OF_VALUE)}'", text), most
+        )
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
@@ -104,7 +111,11 @@ def _lines(error: UserError) -> list[str]:
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The `count` known names most similar to `name`, best first; empty if none is similar."""
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.45) if len(name) <= MOST_COMPARED else []
+    return (
+        difflib.get_close_matches(name, list(known), n=count, cutoff=0.45)
+        if len(name) <= MOST_COMPARED
+        else []
+    )
 
 
 def unknown(kind: str, name: object, known: Iterable[str], todo: str = "") -> UserError:

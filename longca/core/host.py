@@ -4,7 +4,8 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")  # shared by containers of one machine, different for each machine
+# shared by containers of one machine, different for each machine
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:

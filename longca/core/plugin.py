@@ -88,8 +88,11 @@ class Registry:
                 if name == file or not name or name.startswith("_"):
                     continue
                 if name in found:
-                    raise UserError(f"Two {self.kind.plural} are named '{name}'",
-                                    why=f"{Path(*found[name])} and {folder / file}", todo="Rename one of the files")
+                    raise UserError(
+                        f"Two {self.kind.plural} are named '{name}'",
+                        why=f"{Path(*found[name])} and {folder / file}",
+                        todo="Rename one of the files",
+                    )
                 found[name] = folder, file
         return found
 
@@ -105,7 +108,9 @@ class Registry:
         """
         files = self._files()
         if not isinstance(name, str) or name not in files:
-            raise unknown(self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all")
+            raise unknown(
+                self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all"
+            )
         path = Path(*files[name])
         contract = _contract(self.kind)
         if self.kind.suffix == ".py":
@@ -115,7 +120,9 @@ class Registry:
             try:
                 plugin = contract.from_file(path)
             except UserError as error:
-                raise BrokenPlugin(error.what, why=error.why, todo=error.todo, problems=error.problems) from error
+                raise BrokenPlugin(
+                    error.what, why=error.why, todo=error.todo, problems=error.problems
+                ) from error
         plugin.name, plugin.path = name, path
         return plugin
 
@@ -123,7 +130,11 @@ class Registry:
         """Import external files in one separate process. Raises BrokenPlugin for the first that fails."""
         files = self._files()
         paths = [Path(*files[name]) for name in names if name in files]
-        untried = [path for path in paths if not path.is_relative_to(PACKAGE_ROOT) and path.is_file() and not _is_imported(path)]
+        untried = [
+            path
+            for path in paths
+            if not path.is_relative_to(PACKAGE_ROOT) and path.is_file() and not _is_imported(path)
+        ]
         if self.kind.suffix == ".py" and untried:
             for what, why, todo in refusals(self.kind.name, untried).values():
                 raise BrokenPlugin(what, why=why, todo=todo)
@@ -187,9 +198,17 @@ def _named_folders() -> list[Path]:
 def _check_folder(folder: Path) -> None:
     plurals = [kind.plural for kind in KINDS.values()]
     if not folder.is_dir():
-        raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="there is no such folder", todo="Give a folder of plug-ins, or unset it")
+        raise UserError(
+            f"LONGCA_PLUGINS names '{folder}'",
+            why="there is no such folder",
+            todo="Give a folder of plug-ins, or unset it",
+        )
     if not any((folder / plural).is_dir() for plural in plurals) and any(folder.iterdir()):
-        todo = f"Give '{folder.parent}'" if folder.name in plurals else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
+        todo = (
+            f"Give '{folder.parent}'"
+            if folder.name in plurals
+            else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
+        )
         raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="it holds no plug-ins", todo=todo)
 
 
@@ -215,12 +234,20 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
     if path.exists() and not path.is_file():
         raise BrokenPlugin(f"'{path}' is not a plug-in", why="it is no file", todo="Remove it or make it one")
     module = _import_file(path)
-    classes = [value for value in vars(module).values()
-               if inspect.isclass(value) and issubclass(value, contract) and value.__module__ == module.__name__
-               and not value.__name__.startswith("_")]
+    classes = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, contract)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+    ]
     if len(classes) != 1:
-        raise BrokenPlugin(f"'{path}' is not a plug-in", todo="Remove it or make it one",
-                        why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
+        raise BrokenPlugin(
+            f"'{path}' is not a plug-in",
+            todo="Remove it or make it one",
+            why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}",
+        )
     if not path.is_relative_to(PACKAGE_ROOT):
         _check_methods(path, classes[0], contract)
         _try_methods_first(path, classes[0], contract)
@@ -244,8 +271,11 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
         given = refused_signature(own, len(parameters) - len(keywords), keywords)
         if given is not None:
             expected = ", ".join(one.name for one in parameters)
-            raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"{name}{given} is called as {name}({expected})",
-                               todo=MEND)
+            raise BrokenPlugin(
+                f"Plug-in '{path}' cannot be used",
+                why=f"{name}{given} is called as {name}({expected})",
+                todo=MEND,
+            )
 
 
 def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
@@ -259,7 +289,9 @@ def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin])
             setattr(plugin, name, with_first_call(own, functools.partial(refuse, name)))
 
 
-def refused_signature(function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()) -> str | None:
+def refused_signature(
+    function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()
+) -> str | None:
     """The parameters, as "(q, k)", of a function that cannot be called with this number of arguments and
     these keywords; None if it can.
 
@@ -279,12 +311,16 @@ def refused_signature(function: Callable[..., Any], num_arguments: int, keywords
 def _import_file(path: Path) -> ModuleType:
     try:
         if path.is_relative_to(PACKAGE_ROOT):
-            return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
+            return importlib.import_module(
+                "longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts)
+            )
         return _import_from_outside(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo=MEND) from error
+        raise BrokenPlugin(
+            f"Plug-in '{path}' cannot be imported", why=_described(error), todo=MEND
+        ) from error
 
 
 def _described(error: BaseException) -> str:
@@ -295,8 +331,11 @@ def _place(error: BaseException) -> str:
     """The last frame of the traceback outside of Python's own import machinery, in brackets."""
     if isinstance(error, SyntaxError):
         return ""  # its message names file and line
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-              if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)
+    ]
     return f" (at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
 

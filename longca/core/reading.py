@@ -19,7 +19,12 @@ PREFIX = "LONGCA_LIMIT_"
 LARGEST = 1 << 40
 CHUNK_BYTES = 1 << 20
 
-_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,16 @@ class Limit:
         text = os.environ.get(self.variable, "")
         if not text:
             return self.default
-        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and 1 <= int(text) <= LARGEST):
-            raise UserError(f"{self.variable} = '{text}' is no limit", todo=f"Give a whole number of {self.unit} from 1 to {LARGEST}")
+        if not (
+            text.isascii()
+            and text.isdecimal()
+            and len(text) <= len(str(LARGEST))
+            and 1 <= int(text) <= LARGEST
+        ):
+            raise UserError(
+                f"{self.variable} = '{text}' is no limit",
+                todo=f"Give a whole number of {self.unit} from 1 to {LARGEST}",
+            )
         return int(text)
 
     def num_bytes(self) -> int:
@@ -57,20 +70,42 @@ class Limit:
 
 
 YAML = Limit("yaml_mib", 1, "MiB", "A file of YAML: a study, settings, or facts of hardware")
-YAML_VALUES = Limit("yaml_values", 50_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
+YAML_VALUES = Limit(
+    "yaml_values", 50_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it"
+)
 CELLS = Limit("cells", 200_000, "cells", "Cells of a study, counted before equal ones become one")
-CELL_FILE = Limit("cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records")
-RECORDS = Limit("records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`")
+CELL_FILE = Limit(
+    "cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records"
+)
+RECORDS = Limit(
+    "records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`"
+)
 ROWS = Limit("rows", 1_000_000, "rows", "Records of one file")
-ENVIRONMENTS = Limit("environments_mib", 64, "MiB", "The listings of environments beside records, unpacked, and the file of one of them")
+ENVIRONMENTS = Limit(
+    "environments_mib",
+    64,
+    "MiB",
+    "The listings of environments beside records, unpacked, and the file of one of them",
+)
 CORPUS = Limit("corpus_mib", 4, "MiB", "The JSON file of a corpus")
 DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are drawn for one sequence")
 DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
-UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 4 MiB on")
+UNPACKED = Limit(
+    "unpacked_ratio",
+    200,
+    "times",
+    "How often larger than its packed file a corpus archive may be, from 4 MiB on",
+)
 CODE = Limit("code_mib", 4, "MiB", "The Python file that `longca bench` is given")
 PLUGIN = Limit("plugin_seconds", 30, "seconds", "The import of a plug-in from outside the package")
-LOG = Limit("log_mib", 100, "MiB", "What measuring processes of one run print into its logs; of each the last MiB is always kept")
-LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE, PLUGIN, LOG)
+LOG = Limit(
+    "log_mib",
+    100,
+    "MiB",
+    "What measuring processes of one run print into its logs; of each the last MiB is always kept",
+)
+LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORPUS, DOCUMENTS, DOCUMENT,
+          UNPACKED, CODE, PLUGIN, LOG)
 
 
 def check_variables() -> None:
@@ -92,7 +127,8 @@ def read_file(path: Path, limit: Limit) -> bytes:
     """
     if "\0" in str(path):
         raise FileNotFoundError(errno.ENOENT, "A file's name has no NUL", str(path))
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # otherwise opening a pipe would wait for a writer
+    # otherwise opening a pipe would wait for a writer
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         facts = os.fstat(file)
         check_file(path, facts, limit)
@@ -112,7 +148,11 @@ def check_file(path: Path, facts: os.stat_result, limit: Limit) -> None:
     if stat.S_ISDIR(facts.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EINVAL, f"It is {_KINDS.get(stat.S_IFMT(facts.st_mode), 'of another kind')}, not a file", str(path))
+        raise OSError(
+            errno.EINVAL,
+            f"It is {_KINDS.get(stat.S_IFMT(facts.st_mode), 'of another kind')}, not a file",
+            str(path),
+        )
     if facts.st_size > limit.num_bytes():
         raise too_large(path, limit)
 

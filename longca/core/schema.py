@@ -64,14 +64,18 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' stands twice", key.start_mark
+                )
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
 
     def construct_scalar(self, node: Any) -> Any:
         text = super().construct_scalar(node)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise yaml.constructor.ConstructorError(None, None, "a text holds half of a character (a surrogate)", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "a text holds half of a character (a surrogate)", node.start_mark
+            )
         return text
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
@@ -89,15 +93,25 @@ class _Loader(yaml.SafeLoader):
             if isinstance(node, yaml.ScalarNode):
                 children = []
             else:
-                children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
+                children = (
+                    node.value
+                    if isinstance(node, yaml.SequenceNode)
+                    else [child for pair in node.value for child in pair]
+                )
             self.sizes[id(node)] = 1 + sum(self.sizes[id(child)] for child in children)
             self.num_nodes += 1
         if max(self.sizes[id(node)], self.num_nodes) > YAML_VALUES.value():
             raise yaml.constructor.ConstructorError(
-                None, None, f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}", node.start_mark)
+                None,
+                None,
+                f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}",
+                node.start_mark,
+            )
 
 
-def parse(model: type[Model], data: Any, where: str, further: Callable[[Any], Sequence[str]] = lambda data: ()) -> Model:
+def parse(
+    model: type[Model], data: Any, where: str, further: Callable[[Any], Sequence[str]] = lambda data: ()
+) -> Model:
     """`data` as a `model`.
 
     Args:
@@ -118,14 +132,17 @@ def parse(model: type[Model], data: Any, where: str, further: Callable[[Any], Se
         raise UserError(where, problems=problems, num_more=num_more) from None
 
 
-def problems_of(model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS) -> tuple[list[str], int]:
+def problems_of(
+    model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS
+) -> tuple[list[str], int]:
     """Texts of the first problems of an invalid value, and the number of others."""
     found = _apart(error)
     return [_described(model, problem) for problem in found[:most]], max(0, len(found) - most)
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; an empty file is an empty mapping. Raises UserError, also where it is larger than its limits."""
+    """The content of a YAML file; an empty file is an empty mapping. Raises UserError, also where it is
+    larger than its limits."""
     try:
         text = read_file(path, YAML).decode("utf-8")
     except OSError as error:
@@ -137,11 +154,16 @@ def read_yaml(path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or "") from error
+        raise UserError(
+            f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or ""
+        ) from error
     except RecursionError:
         raise UserError(f"'{path}' is not valid YAML", why="it is nested too deeply") from None
-    except (ValueError, LookupError, AttributeError, TypeError) as error:  # raised by PyYAML: an invalid date or number, an unknown tag
-        raise UserError(f"'{path}' is not valid YAML", why=f"a value cannot be what it is written as ({error})") from error
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        # raised by PyYAML: an invalid date or number, an unknown tag
+        raise UserError(
+            f"'{path}' is not valid YAML", why=f"a value cannot be what it is written as ({error})"
+        ) from error
 
 
 def _apart(error: ValidationError) -> list[Any]:
@@ -153,8 +175,12 @@ def _apart(error: ValidationError) -> list[Any]:
     found: dict[tuple[int | str, ...], Any] = {}
     for problem in error.errors():
         found.setdefault(_place(problem), problem)
-    return [problem for path, problem in found.items()
-            if problem["type"] != "too_short" or not any(other[:len(path)] == path and other != path for other in found)]
+    return [
+        problem
+        for path, problem in found.items()
+        if problem["type"] != "too_short"
+        or not any(other[: len(path)] == path and other != path for other in found)
+    ]
 
 
 def _place(problem: Any) -> tuple[int | str, ...]:
@@ -163,7 +189,12 @@ def _place(problem: Any) -> tuple[int | str, ...]:
     path = problem["loc"]
     if problem["type"] == "extra_forbidden":
         return (*_place({"type": "", "loc": path[:-1]}), path[-1])
-    return path[:next((place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)), len(path))]
+    return path[
+        : next(
+            (place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)),
+            len(path),
+        )
+    ]
 
 
 def _described(model: type[BaseModel], problem: Any) -> str:
@@ -172,7 +203,9 @@ def _described(model: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         close = nearest(str(path[-1]), known, 1)
-        hint = f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
+        hint = (
+            f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
+        )
         return f"unknown key '{place}', {hint}".rstrip(".")
     if problem["type"] == "missing":
         return f"key '{place}' is missing"

@@ -33,7 +33,12 @@ class Selection(Frozen):
     def apply(self, cells: Iterable[Cell]) -> list[Cell]:
         """The passing cells, in their order. Raises UserError if none passes, or a name matches nothing."""
         cells = list(cells)
-        axes = {"kernel": self.kernel, "strategy": self.strategy, "mask": self.mask, "direction": self.direction}
+        axes = {
+            "kernel": self.kernel,
+            "strategy": self.strategy,
+            "mask": self.mask,
+            "direction": self.direction,
+        }
         chosen = cells
         for axis, text in axes.items():
             if text:
@@ -42,13 +47,17 @@ class Selection(Frozen):
         for axis, text in {"seqlen": self.seqlen, "world": self.world, "seed": self.seed}.items():
             if text:
                 ranges = [_range(axis, part) for part in text.split(",")]
-                chosen = [cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)]
+                chosen = [
+                    cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)
+                ]
         if self.heads:
             wanted = {_heads(part) for part in self.heads.split(",")}
             chosen = [cell for cell in chosen if (cell.num_q_heads, cell.num_kv_heads) in wanted]
         if not chosen:
             given = ", ".join(f"{name} '{value}'" for name, value in self.model_dump().items() if value)
-            raise UserError("No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters")
+            raise UserError(
+                "No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters"
+            )
         return chosen
 
 

@@ -13,10 +13,17 @@ from longca.core.schema import Frozen, merge, parse, read_yaml
 
 SITE_FILE = Path("config/site.yaml")
 PREFIX = "LONGCA_SITE_"
-SBATCH = {"account": "SBATCH_ACCOUNT", "partition": "SBATCH_PARTITION", "constraint": "SBATCH_CONSTRAINT", "qos": "SBATCH_QOS"}
+SBATCH = {
+    "account": "SBATCH_ACCOUNT",
+    "partition": "SBATCH_PARTITION",
+    "constraint": "SBATCH_CONSTRAINT",
+    "qos": "SBATCH_QOS",
+}
 
-MEASURING_RESOURCES = ("slurm_account", "slurm_partition", "qos", "constraint", "nodes", "mem_mb", "cpus_per_task", "mpi",
-                       "tasks_per_node", "gres", "tasks", "slurm_extra")  # all that `Site.measuring_job` may name
+MEASURING_RESOURCES = ("slurm_account", "slurm_partition", "qos", "constraint", "nodes", "mem_mb",
+                       "cpus_per_task", "mpi",
+                       # all that `Site.measuring_job` may name
+                       "tasks_per_node", "gres", "tasks", "slurm_extra")
 MOST_RANKS = 8  # of a node without GPUs
 
 Resources = dict[str, Any]
@@ -54,7 +61,9 @@ class Site(Frozen):
 
     def cpu_job(self) -> Resources:
         """Snakemake's resources of a job without a GPU."""
-        return _given(slurm_account=self.account, slurm_partition=self.cpu_partition or self.partition, qos=self.qos)
+        return _given(
+            slurm_account=self.account, slurm_partition=self.cpu_partition or self.partition, qos=self.qos
+        )
 
     def measuring_job(self, world: int, attempt: int = 1) -> Resources:
         """Snakemake's resources of a job with a GPU for each of `world` ranks: one task on one node, which
@@ -63,12 +72,19 @@ class Site(Frozen):
         nodes, ranks = layout(world, self.gpus_per_node or MOST_RANKS)
         gpus = f"gpu:{self.gpu_model}:{ranks}" if self.gpu_model else f"gpu:{ranks}"
         resources = _given(
-            slurm_account=self.account, slurm_partition=self.partition, qos=self.qos, constraint=self.constraint, nodes=nodes,
-            mem_mb=round(self.memory_per_gpu_gb * 1000 * ranks * attempt), cpus_per_task=self.cores_per_gpu * (ranks if nodes == 1 else 1),
-            mpi="srun" if nodes > 1 else "", tasks_per_node=ranks if nodes > 1 else 0, gres=gpus if self.gpus_per_node else "")
-        if nodes > 1 and ranks == 1:  # Snakemake's plugin refuses a tasks_per_node of 1, and treats tasks together with gres as tasks per GPU
+            slurm_account=self.account, slurm_partition=self.partition, qos=self.qos,
+                           constraint=self.constraint, nodes=nodes,
+            mem_mb=round(self.memory_per_gpu_gb * 1000 * ranks * attempt),
+                           cpus_per_task=self.cores_per_gpu * (ranks if nodes == 1 else 1),
+            mpi="srun" if nodes > 1 else "", tasks_per_node=ranks if nodes > 1 else 0,
+                           gres=gpus if self.gpus_per_node else "")
+        # Snakemake's plugin refuses a tasks_per_node of 1, and treats tasks together with gres as tasks per
+        # GPU
+        if nodes > 1 and ranks == 1:
             del resources["tasks_per_node"]
-            per_node = f" --gpus-per-node={resources.pop('gres').removeprefix('gpu:')}" if self.gpus_per_node else ""
+            per_node = (
+                f" --gpus-per-node={resources.pop('gres').removeprefix('gpu:')}" if self.gpus_per_node else ""
+            )
             resources |= {"tasks": nodes, "slurm_extra": f"--ntasks-per-node=1{per_node}"}
         return resources
 
@@ -78,7 +94,11 @@ class Site(Frozen):
         It contains the geometry, since the job's SLURM_* variables do not reach the command.
         """
         nodes, ranks = layout(world, self.gpus_per_node or MOST_RANKS)
-        return f"srun --nodes={nodes} --ntasks-per-node={ranks} --cpus-per-task={self.cores_per_gpu}" if nodes > 1 else ""
+        return (
+            f"srun --nodes={nodes} --ntasks-per-node={ranks} --cpus-per-task={self.cores_per_gpu}"
+            if nodes > 1
+            else ""
+        )
 
 
 def _given(**resources: Any) -> Resources:
@@ -94,14 +114,20 @@ def layout(world: int, per_node: int) -> tuple[int, int]:
 
 
 def load_site(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Site:
-    """The site in force: sbatch's own variables, then config/site.yaml, then LONGCA_SITE_* variables. Raises UserError."""
-    environ, path = os.environ if environ is None else environ, in_project(SITE_FILE) if path is None else path
+    """The site in force: sbatch's own variables, then config/site.yaml, then LONGCA_SITE_* variables. Raises
+    UserError."""
+    environ, path = (
+        os.environ if environ is None else environ,
+        in_project(SITE_FILE) if path is None else path,
+    )
     own = {}
     for key, value in environ.items():
         if key.startswith(PREFIX):
             name = key.removeprefix(PREFIX).lower()
             if name not in Site.model_fields:
-                raise unknown("environment variable", key, [PREFIX + field.upper() for field in Site.model_fields])
+                raise unknown(
+                    "environment variable", key, [PREFIX + field.upper() for field in Site.model_fields]
+                )
             own[name] = value
     layers = {"sbatch's variables": {name: environ[key] for name, key in SBATCH.items() if key in environ},
               str(path): read_yaml(path) if path.exists() else {}, f"{PREFIX}* variables": own}

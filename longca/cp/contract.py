@@ -50,13 +50,16 @@ class PreparedStrategy:
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
         self.shard = shard
-        self.costs: dict[str, float] = {}  # by the names of `longca.core.record.COSTS`; permute_ms and moved_bytes are measured
+        # by the names of `longca.core.record.COSTS`; permute_ms and moved_bytes are measured
+        self.costs: dict[str, float] = {}
         self.notes: list[str] = []
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         raise NotImplementedError
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         raise NotImplementedError
 
 
@@ -71,7 +74,8 @@ class Strategy(Plugin):
     url: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()  # modules in addition to torch
     kernels: ClassVar[tuple[str, ...]] = ()  # the supported kernels, if it calls them directly; empty: any
-    baseline: ClassVar[bool] = False  # True for a strategy of another project, for comparison: it need not support every mask
+    # True for a strategy of another project, for comparison: it need not support every mask
+    baseline: ClassVar[bool] = False
 
     Params: ClassVar[type[Frozen]] = Frozen  # parameters with their defaults; a nested class of that name
 
@@ -84,7 +88,8 @@ class Strategy(Plugin):
         return self._parsed(params).model_dump(exclude_defaults=True)
 
     def with_params(self, params: Mapping[str, Scalar]) -> Self:
-        """This strategy with these parameters and the defaults of all others. Raises UserError as `resolve` does."""
+        """This strategy with these parameters and the defaults of all others. Raises UserError as `resolve`
+        does."""
         found = copy(self)
         found.params = self._parsed(params)
         return found
@@ -127,7 +132,10 @@ class Strategy(Plugin):
         reason = self.supports(cell, traits)
         if reason is not None:
             return reason
-        reasons = (kernel.supports(call, local_traits, device_type) for call, local_traits in self.local_calls(cell, traits))
+        reasons = (
+            kernel.supports(call, local_traits, device_type)
+            for call, local_traits in self.local_calls(cell, traits)
+        )
         return next(filter(None, reasons), None)
 
     def refusal_with(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
@@ -146,17 +154,23 @@ class HeadStrategy(Strategy):
     Kernels are checked for all heads of a rank, which covers subsets.
     """
 
-    def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
+    def refusal_of(
+        self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> str | None:
         """`refusal` for a mask at hand, which need not be one of the named patterns."""
         raise NotImplementedError
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int,
+                       weights: ChunkWeights | None = None,
                        sharding: Sharding | None = None) -> WorkPartition:
         """`partition_call` for a problem."""
-        return self.partition_call(problem.mask, problem.call_spec, world, kernel, problem.device.type, weights, sharding)
+        return self.partition_call(
+            problem.mask, problem.call_spec, world, kernel, problem.device.type, weights, sharding
+        )
 
     def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
+                       weights: ChunkWeights | None = None,
+                       sharding: Sharding | None = None) -> WorkPartition:
         """Divides the work among `world` ranks, like `prepare`, but without ranks and without torch.
 
         Args:
@@ -169,7 +183,9 @@ class HeadStrategy(Strategy):
         """
         raise NotImplementedError
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedStrategy:
+    def prepare(
+        self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None
+    ) -> PreparedStrategy:
         """As in `Strategy`.
 
         Args:
@@ -183,7 +199,9 @@ class HeadStrategy(Strategy):
         work = self.partition_work(problem, kernel, comm.world, weights)
         return self.prepare_work(problem, kernel, comm, work, (time.perf_counter() - start_s) * 1e3)
 
-    def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedStrategy:
+    def prepare_work(
+        self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
+    ) -> PreparedStrategy:
         """`prepare` for an existing work partition.
 
         Args:
@@ -193,6 +211,7 @@ class HeadStrategy(Strategy):
 
 
 def strategy_of(cell: Cell) -> Strategy:
-    """The strategy of a cell of kind `cp`, with the cell's parameters. Raises UserError if there is no such strategy or parameter."""
+    """The strategy of a cell of kind `cp`, with the cell's parameters. Raises UserError if there is no such
+    strategy or parameter."""
     assert cell.strategy is not None
     return Registry("strategy").load(cell.strategy).with_params(cell.strategy_params)

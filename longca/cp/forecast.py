@@ -1,4 +1,5 @@
-"""The forecast of one call of a work partition: time, bytes and memory of every rank, from fitted kernels and a time line.
+"""The forecast of one call of a work partition: time, bytes and memory of every rank, from fitted kernels and
+a time line.
 
     kernels     of each step, at full clock: `longca.predict`, from the step's area and the ends of its rows
     passes      elementwise work beside kernels, by its bytes: sums in float32, packing of heads

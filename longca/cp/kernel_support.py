@@ -42,18 +42,28 @@ class KernelSupport:
         """True if the kernel supports any band mask, so that steps need no check. False for block masks."""
         if traits.is_block_grid:
             return False
-        return self._refusal([replace(unknown_part(traits), max_row_intervals=ANY_NUMBER, max_col_intervals=ANY_NUMBER)]) is None
+        return (
+            self._refusal(
+                [replace(unknown_part(traits), max_row_intervals=ANY_NUMBER, max_col_intervals=ANY_NUMBER)]
+            )
+            is None
+        )
 
     def misfit(self, plan: Plan) -> str | None:
         """The reason why the kernel does not support some step of a plan; None if it supports all."""
         return self._refusal(step_traits(plan))
 
     def _refusal(self, traits: Iterable[Traits]) -> str | None:
-        reasons = (self.kernel.supports(call, known, self.device_type) for call, known in rank_calls(self.call, self.heads, traits))
+        reasons = (
+            self.kernel.supports(call, known, self.device_type)
+            for call, known in rank_calls(self.call, self.heads, traits)
+        )
         return next(filter(None, reasons), None)
 
 
-def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Iterator[tuple[CallSpec, Traits]]:
+def rank_calls(
+    call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]
+) -> Iterator[tuple[CallSpec, Traits]]:
     """The distinct calls of ranks under masks with these traits, with the heads of each rank."""
     shares = sorted({(len(share.q), len(share.kv)) for share in heads.ranks})
     found: set[Traits] = set()
@@ -88,7 +98,9 @@ def _traits_of(step: Step) -> Traits:
 
 def unknown_part(traits: Traits) -> Traits:
     """Bounds on the traits of an unknown part of a mask."""
-    return replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
+    return replace(
+        traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True
+    )
 
 
 def _probed(items: Sequence[T]) -> list[T]:

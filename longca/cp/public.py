@@ -5,7 +5,8 @@
     out = cp.attention(q, k, v)            # differentiable
     y = cp.unshard(x)
 
-Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim, B sequences.
+Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim, B
+    sequences.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class ContextParallel:
         self._plan_text = _plan_text(self._plan, masks)
         self._call_texts: dict[tuple[int, int | None], str] = {}
         self.positions = self._plan.positions
-        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
+        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by
+        hand"""
         self.costs = _costs(self._plan, waited_ms)
         """`plan_ms`: planning time on this rank; `waited_ms`: the part spent waiting for it. Then, by mask,
         costs as in records of cells: bytes by the strategy's formula, imbalance, kernel calls"""

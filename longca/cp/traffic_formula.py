@@ -31,5 +31,7 @@ def summing_ring_bytes(problem: Problem, ring: int, num_elements: float) -> floa
     Args:
         num_elements: elements of the keys of a rank, the same as of the values.
     """
-    hops = (ring - 1) * problem.dtype.itemsize + (ring * SUM_BYTES if problem.needs_backward and ring > 1 else 0)
+    hops = (ring - 1) * problem.dtype.itemsize + (
+        ring * SUM_BYTES if problem.needs_backward and ring > 1 else 0
+    )
     return 2 * num_elements * hops

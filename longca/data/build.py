@@ -1,4 +1,5 @@
-"""A corpus from a user's own files: the lengths of their documents in bytes, or in the tokens of a tokenizer."""
+"""A corpus from a user's own files: the lengths of their documents in bytes, or in the tokens of a
+tokenizer."""
 
 import contextlib
 import os
@@ -44,13 +45,17 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
     divided: dict[Path, bool] = {}
     bins, num_empty = bin_lengths(lengths(_documents(paths, field, separator, divided)))
     if not bins:
-        raise UserError(f"There are no documents in {_files(len(paths))}", why=f"{num_empty:,} texts, all of them empty")
+        raise UserError(
+            f"There are no documents in {_files(len(paths))}", why=f"{num_empty:,} texts, all of them empty"
+        )
     num_documents = sum(part.num_documents for part in bins)
     notes = [f"Lengths count tokens of '{tokenizer.name}'." if tokenizer else "Lengths count bytes of UTF-8."]
     if separator is not None:
         _check_separator(separator, divided)
         if num_whole := sum(not has for has in divided.values()):
-            notes.append(f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of text.")
+            notes.append(
+                f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of text."
+            )
     if num_empty:
         notes.append(f"Empty texts left out: {num_empty:,}.")
     content = CorpusFile(
@@ -61,7 +66,9 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
     return target
 
 
-def _documents(paths: Sequence[Path], field: str, separator: str | None, divided: dict[Path, bool]) -> Iterator[str]:
+def _documents(
+    paths: Sequence[Path], field: str, separator: str | None, divided: dict[Path, bool]
+) -> Iterator[str]:
     """The documents of all files. `divided` records for each non-empty text file whether it contains the
     separator."""
     for path in paths:
@@ -77,8 +84,11 @@ def _check_separator(separator: str, divided: Mapping[Path, bool]) -> None:
     """Raises UserError for a separator that no text file contains: each file would be one document."""
     if divided and not any(divided.values()):
         name = f"The separator '{separator}'" if separator else "A blank line, the separator,"
-        raise UserError(f"{name} never occurs in {_files(len(divided))} of text", why="each would be one document",
-                        todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is a document")
+        raise UserError(
+            f"{name} never occurs in {_files(len(divided))} of text",
+            why="each would be one document",
+            todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is a document",
+        )
 
 
 def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
@@ -121,10 +131,14 @@ def in_tokens(tokenizer: Path) -> Lengths:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UserError("Counting tokens needs the `tokenizers` library",
-                        todo="`pip install tokenizers`, or leave out the tokenizer and count bytes") from error
+        raise UserError(
+            "Counting tokens needs the `tokenizers` library",
+            todo="`pip install tokenizers`, or leave out the tokenizer and count bytes",
+        ) from error
     if not tokenizer.is_file():
-        raise UserError(f"Cannot read '{tokenizer}'", why="there is no such file", todo="Give a tokenizer.json")
+        raise UserError(
+            f"Cannot read '{tokenizer}'", why="there is no such file", todo="Give a tokenizer.json"
+        )
     try:
         loaded = Tokenizer.from_file(str(tokenizer))
     except Exception as error:  # the library raises bare Exception
@@ -136,7 +150,9 @@ def in_tokens(tokenizer: Path) -> Lengths:
     def lengths(documents: Iterable[str]) -> Iterator[int]:
         rest = iter(documents)
         while batch := [_without_surrogates(document) for document in islice(rest, BATCH)]:
-            yield from (len(encoding.ids) for encoding in loaded.encode_batch(batch, add_special_tokens=False))
+            yield from (
+                len(encoding.ids) for encoding in loaded.encode_batch(batch, add_special_tokens=False)
+            )
 
     return lengths
 

@@ -14,7 +14,8 @@ from longca.core.plugin import Plugin
 from longca.core.reading import CORPUS, JsonError, read_file, read_json
 from longca.core.schema import Frozen, parse
 
-MOST = 1 << 40  # tokens of a document, and documents of a bin: beyond realistic values, and small enough for sums in int64
+# tokens of a document, and documents of a bin: beyond realistic values, and small enough for sums in int64
+MOST = 1 << 40
 
 
 class Bin(NamedTuple):
@@ -69,15 +70,21 @@ class CorpusFile(Frozen):
         for kind, parts in (("bins", self.bins), ("histogram", self.histogram)):
             for number, part in enumerate(parts):
                 if part.lo > part.hi:
-                    raise ValueError(f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}")
+                    raise ValueError(
+                        f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}"
+                    )
         for number, (one, two) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
             if two.lo <= one.hi:
-                raise ValueError(f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
-                                 "they must ascend and not overlap")
+                raise ValueError(
+                    f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
+                    "they must ascend and not overlap"
+                )
         if self.histogram and not sum(part.weight for part in self.histogram):
             raise ValueError("all weights of `histogram` are 0")
         if self.long_documents and self.long_documents.lo > self.long_documents.hi:
-            raise ValueError(f"`long_documents` end at {self.long_documents.hi}, before they begin at {self.long_documents.lo}")
+            raise ValueError(
+                f"`long_documents` end at {self.long_documents.hi}, before they begin at {self.long_documents.lo}"
+            )
         return self
 
     def to_json(self) -> str:
@@ -146,8 +153,12 @@ class Corpus(Plugin):
             return [(self, seqlen)]
         num_short = int(seqlen * (1 - added.share))
         alone = self.content.model_copy(update={"long_documents": None})
-        long = alone.model_copy(update={"bins": (Bin(added.lo, added.hi, 1),),
-                                        "histogram": (Weight(added.lo, added.hi, 1.0),) if alone.histogram else ()})
+        long = alone.model_copy(
+            update={
+                "bins": (Bin(added.lo, added.hi, 1),),
+                "histogram": (Weight(added.lo, added.hi, 1.0),) if alone.histogram else (),
+            }
+        )
         found = ((alone, num_short), (long, seqlen - num_short))
         return [(type(self)(content, self.name, self.path), tokens) for content, tokens in found if tokens]
 
@@ -173,7 +184,8 @@ class Corpus(Plugin):
             rows.append({"up_to": edge, "documents": share[0] - before[0], "tokens": share[1] - before[1]})
             before = share
         return {"name": self.name, "label": self.label, "path": str(self.path), "digest": self.digest,
-                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit", "notes", "long_documents"}),
+                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit",
+                                                                "notes", "long_documents"}),
                 "num_documents": self.num_documents, "mean_length": self.mean_length, "longest": self.longest,
                 "has_histogram": bool(self.content.histogram), "by_length": rows}
 

@@ -34,14 +34,20 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     for pattern in map(str, patterns):
         path = Path(pattern)
         # not Path.glob, which takes no absolute patterns
-        matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+        matches = (
+            [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
+        )  # noqa: PTH207
         files = [file for match in matches for file in (_files_below(match) if match.is_dir() else [match])]
         if not files:
-            raise UserError(f"No file matches '{pattern}'", todo="Give files, folders or globs of " + ", ".join(KNOWN))
+            raise UserError(
+                f"No file matches '{pattern}'", todo="Give files, folders or globs of " + ", ".join(KNOWN)
+            )
         found.update(dict.fromkeys(files))
     for file in found:
         if _kind(file) not in KNOWN:
-            raise UserError(f"'{file}' is of no known kind", why="its name ends with none of " + ", ".join(KNOWN))
+            raise UserError(
+                f"'{file}' is of no known kind", why="its name ends with none of " + ", ".join(KNOWN)
+            )
     return list(found)
 
 
@@ -68,9 +74,15 @@ def read_documents(path: Path, *, field: str = "text", separator: str | None = N
             yield from _read_parquet(path, field)
         else:
             with _open(path) as file:
-                yield from _read_json_lines(path, file, field) if kind in JSON_LINES else _read_text(path, file, separator)
+                yield from (
+                    _read_json_lines(path, file, field)
+                    if kind in JSON_LINES
+                    else _read_text(path, file, separator)
+                )
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"Cannot read '{path}'", why=getattr(error, "strerror", None) or str(error)) from error
+        raise UserError(
+            f"Cannot read '{path}'", why=getattr(error, "strerror", None) or str(error)
+        ) from error
 
 
 def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
@@ -82,14 +94,23 @@ def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise UserError(f"{path}:{number} is not UTF-8 text", why=error.reason) from error
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}") from error
+            raise UserError(
+                f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}"
+            ) from error
         except (RecursionError, ValueError):
             raise UserError(f"{path}:{number} is no document",
                             why="it is nested too deeply, or has a number of thousands of digits") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field")
+            raise UserError(
+                f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field"
+            )
         if field not in row:
-            raise unknown("field", field, list(row)[:MOST_FIELDS], todo=f"{path}:{number} does not have it; choose another with `--field`")
+            raise unknown(
+                "field",
+                field,
+                list(row)[:MOST_FIELDS],
+                todo=f"{path}:{number} does not have it; choose another with `--field`",
+            )
         yield _text(row[field], f"{path}:{number}", field)
 
 
@@ -139,7 +160,9 @@ class _Unpacked:
         if self._packed is None or self._num_bytes < SURE_BYTES:
             return
         if self._num_bytes > UNPACKED.value() * self._packed.tell():
-            raise UserError(f"'{self._path}' holds more than {UNPACKED.value():,} times its size", todo=UNPACKED.todo)
+            raise UserError(
+                f"'{self._path}' holds more than {UNPACKED.value():,} times its size", todo=UNPACKED.todo
+            )
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
@@ -151,7 +174,12 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
     try:
         schema = pyarrow.parquet.read_schema(path)
         if column not in schema.names:
-            raise unknown("column", column, schema.names[:MOST_FIELDS], todo=f"'{path}' does not have it; choose another with `--field`")
+            raise unknown(
+                "column",
+                column,
+                schema.names[:MOST_FIELDS],
+                todo=f"'{path}' does not have it; choose another with `--field`",
+            )
         texts = [column] if pyarrow.types.is_string(schema.field(column).type) else []
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(batch_size=256, columns=[column]):

@@ -13,7 +13,8 @@ from longca.core.plugin import Registry
 from longca.core.reading import DOCUMENTS
 from longca.data.corpus import Corpus
 
-LONGEST_SHARE = 0.25  # of the sequence; longer documents are split, otherwise one document could make the mask full
+# of the sequence; longer documents are split, otherwise one document could make the mask full
+LONGEST_SHARE = 0.25
 PAPER_SEED = 42
 NUM_PAPER_MASKS = 30
 
@@ -33,7 +34,8 @@ def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool 
         int64 lengths, each at least 1, that sum to `seqlen`.
 
     Raises:
-        UserError: unknown or damaged corpus, no tokens to fill, more documents than the limit, or no histogram for `paper_compat`.
+        UserError: unknown or damaged corpus, no tokens to fill, more documents than the limit, or no
+            histogram for `paper_compat`.
     """
     if seqlen < 1:
         raise UserError(f"A sequence cannot have {seqlen} tokens", todo="Give a length of at least 1")
@@ -50,7 +52,11 @@ def _mean_length(corpus: Corpus, paper_compat: bool) -> float:
     histogram = corpus.content.histogram if paper_compat else ()
     if not histogram:
         return corpus.mean_length
-    return max(1.0, sum(part.weight * (part.lo + part.hi) / 2 for part in histogram) / sum(part.weight for part in histogram))
+    return max(
+        1.0,
+        sum(part.weight * (part.lo + part.hi) / 2 for part in histogram)
+        / sum(part.weight for part in histogram),
+    )
 
 
 def draw(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
@@ -75,13 +81,15 @@ def _fill(corpus: Corpus, num_tokens: int, cap: int, rng: np.random.Generator) -
 
 
 def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Lengths of pieces drawn from the whole corpus cut into pieces of `cap` tokens, (at most num_draws,) int64.
+    """Lengths of pieces drawn from the whole corpus cut into pieces of `cap` tokens, (at most num_draws,)
+    int64.
 
     A document of L tokens makes L // cap pieces of `cap` tokens and one of L % cap. Pieces are drawn
     independently, so that the pieces of one very long document cannot fill the sequence.
     """
     low, high, count = corpus.bins.T
-    whole_pieces = np.array([(_sum_of_quotients(last + 1, cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
+    whole_pieces = np.array([(_sum_of_quotients(last + 1,
+                                                cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
                              for first, last, _ in corpus.bins.tolist()]) * count
     upto = np.cumsum(np.concatenate([count, whole_pieces]))
     # uniform floats only: numpy may change the algorithms of other distributions between versions
@@ -122,9 +130,14 @@ def _lengths_as_paper(corpus: Corpus, seqlen: int, rng: random.Random) -> list[i
     the others, and then all are shuffled.
     """
     if not corpus.content.histogram:
-        raise UserError(f"Corpus '{corpus.name}' has no histogram", why="`paper_compat` draws from the published one",
-                        todo="Use the default sampler, or one of the study's corpora")
-    lengths = [length for part, tokens in corpus.parts(seqlen) for length in _fill_as_paper(part, tokens, rng)]
+        raise UserError(
+            f"Corpus '{corpus.name}' has no histogram",
+            why="`paper_compat` draws from the published one",
+            todo="Use the default sampler, or one of the study's corpora",
+        )
+    lengths = [
+        length for part, tokens in corpus.parts(seqlen) for length in _fill_as_paper(part, tokens, rng)
+    ]
     if corpus.content.long_documents is not None:
         rng.shuffle(lengths)
     return lengths

@@ -31,7 +31,8 @@ LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
 
 
 @breaks_graph
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None, return_lse: bool = False,
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None,
+              return_lse: bool = False,
               kernel: str | None = None, deterministic: bool = True) -> Any:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
 
@@ -59,7 +60,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, s
     """
     _check(q, k, v, mask, scale)
     if kernel is not None and not isinstance(kernel, str):
-        raise UserError(f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all")
+        raise UserError(
+            f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all"
+        )
     return_lse = bool(return_lse)
     with autocast_disabled(q.device):
         if q.ndim == 4:
@@ -101,10 +104,14 @@ class _Entries(torch.autograd.Function):
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: float | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
-            raise UserError(f"{name} must be a tensor, and it is {type(x).__name__}", todo="torch.as_tensor(x) makes one")
+            raise UserError(
+                f"{name} must be a tensor, and it is {type(x).__name__}", todo="torch.as_tensor(x) makes one"
+            )
         if x.ndim not in (3, 4) or x.ndim != q.ndim:
-            raise UserError(f"{name} must be {LAYOUT}{'' if x is q else ' like q'}, and it is {tuple(x.shape)}",
-                            todo="x.unsqueeze(1) adds an axis of one head")
+            raise UserError(
+                f"{name} must be {LAYOUT}{'' if x is q else ' like q'}, and it is {tuple(x.shape)}",
+                todo="x.unsqueeze(1) adds an axis of one head",
+            )
     several = isinstance(mask, (list, tuple))
     masks: list[Any] = list(mask) if several else [mask]
     for of_entry in masks:
@@ -116,11 +123,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
         raise UserError(f"{len(masks)} masks are for a batch of as many entries, and q is {tuple(q.shape)}",
                         todo="Give (batch, tokens, heads, D) and a mask for each entry")
     if not q.dtype == k.dtype == v.dtype or q.dtype not in DTYPES:
-        raise UserError(f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, {k.dtype} and {v.dtype}",
-                        todo="Convert them with .to(dtype)")
+        raise UserError(
+            f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, {k.dtype} and {v.dtype}",
+            todo="Convert them with .to(dtype)",
+        )
     if not q.device == k.device == v.device:
-        raise UserError(f"q, k and v must be on one device; they are on {q.device}, {k.device} and {v.device}",
-                        todo="Move them with .to(device)")
+        raise UserError(
+            f"q, k and v must be on one device; they are on {q.device}, {k.device} and {v.device}",
+            todo="Move them with .to(device)",
+        )
     shapes = f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
         raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}",
@@ -129,15 +140,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
         raise UserError(f"the {'batch' if q.shape[-1] else 'head dim'} is empty; {shapes}")
     num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]
     if num_kv_heads == 0 or num_q_heads == 0 or num_q_heads % num_kv_heads:
-        raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
-                        todo=f"Give {LAYOUT}; x.transpose(1, 2) makes it from (batch, heads, tokens, D)")
+        raise UserError(
+            f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
+            todo=f"Give {LAYOUT}; x.transpose(1, 2) makes it from (batch, heads, tokens, D)",
+        )
     for of_entry in masks:
         _check_lengths(q, k, of_entry)
         if num_kv_heads % of_entry.num_groups:
-            raise UserError(f"{num_kv_heads} KV heads cannot share a mask of {of_entry.num_groups} head groups evenly",
-                            todo=f"Build the mask for {num_kv_heads} KV heads")
+            raise UserError(
+                f"{num_kv_heads} KV heads cannot share a mask of {of_entry.num_groups} head groups evenly",
+                todo=f"Build the mask for {num_kv_heads} KV heads",
+            )
     if scale is not None and not _is_scale(scale):
-        raise UserError(f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q")
+        raise UserError(
+            f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q"
+        )
 
 
 def _is_scale(scale: Any) -> bool:

@@ -17,12 +17,14 @@ from longca.masks.band import K0, K1
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
-MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}  # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
+# of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
+MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}
 FEWEST_ROWS = 16  # of a block, even if that exceeds the limit of scores
 
 
 def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
-    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k and v by both. Rows that see no key: out 0, LSE −inf, gradients 0.
+    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k and v by both. Rows that see no key: out 0, LSE
+    −inf, gradients 0.
 
     It computes in float32, or in float64 for float64 inputs, and skips keys that no row of a block sees. Its
     gradients are deterministic if torch's matrix products are.
@@ -41,7 +43,9 @@ class _Blockwise(torch.autograd.Function):
         for block in _blocks(mask, q):
             scores = block.scores(q, k, scale)
             of_rows = scores.logsumexp(-1)
-            out[block.rows] = block.joined(_probabilities(scores, of_rows) @ block.heads(v[block.keys]), k.shape[1]).to(q.dtype)
+            out[block.rows] = block.joined(
+                _probabilities(scores, of_rows) @ block.heads(v[block.keys]), k.shape[1]
+            ).to(q.dtype)
             lse[block.rows] = block.joined(of_rows.unsqueeze(-1), k.shape[1]).squeeze(-1)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.mask, ctx.scale = mask, scale
@@ -114,12 +118,17 @@ class _Block(NamedTuple):
 def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
     """The blocks of rows with at least one visible key."""
     num_rows, num_heads, _ = q.shape
-    step = max(MOST_SCORES.get(q.device.type, MOST_SCORES["cuda"]) // max(num_heads * mask.seqlen_k, 1), FEWEST_ROWS)
+    step = max(
+        MOST_SCORES.get(q.device.type, MOST_SCORES["cuda"]) // max(num_heads * mask.seqlen_k, 1), FEWEST_ROWS
+    )
     for start in range(0, num_rows, step):
         rows = start, min(start + step, num_rows)
         bands = [group for group in mask.crop(rows, (0, mask.seqlen_k)).groups if len(group)]
         if bands:
-            keys = min(int(group[:, K0].min()) for group in bands), max(int(group[:, K1].max()) for group in bands)
+            keys = (
+                min(int(group[:, K0].min()) for group in bands),
+                max(int(group[:, K1].max()) for group in bands),
+            )
             hidden = ~dense_mask(mask.crop(rows, keys), q.device)
             yield _Block(slice(*rows), slice(*keys), hidden.reshape(mask.num_groups, *hidden.shape[-2:]))
 

@@ -26,7 +26,9 @@ TRAINING = "both"  # direction of the table for forward and backward together; t
 def mask_kind(traits: Traits) -> str:
     """The class of a mask in the table."""
     if traits.is_block_grid:
-        return f"blocks of {traits.block_size[0]}" if traits.block_size in ((64, 64), (128, 128)) else "blocks"
+        return (
+            f"blocks of {traits.block_size[0]}" if traits.block_size in ((64, 64), (128, 128)) else "blocks"
+        )
     if traits.full:
         return "full"
     if traits.causal:
@@ -57,7 +59,10 @@ def candidates(problem: Problem, capability: str) -> list[str]:
         capability: compute capability of the device, such as "9.0".
     """
     table, traits = fastest(), problem.mask.traits
-    if (capability, problem.head_dim) != (table["compute_capability"], table["head_dim"]) or problem.dtype.itemsize != 2:
+    if (capability, problem.head_dim) != (
+        table["compute_capability"],
+        table["head_dim"],
+    ) or problem.dtype.itemsize != 2:
         return []
     lengths = table[TRAINING if problem.needs_backward else "fwd"].get(mask_kind(traits), {})
     lengths = lengths.get(head_kind(problem.num_q_heads, problem.num_kv_heads), {})
@@ -79,9 +84,16 @@ def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scal
     import torch
 
     only_own = not default_scale or (return_lse and problem.needs_backward)
-    names = [] if only_own else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
+    names = (
+        []
+        if only_own
+        else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
+    )
     kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
-    name = next((kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None), REFERENCE)
+    name = next(
+        (kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None),
+        REFERENCE,
+    )
     if name == REFERENCE:
         _warn_of_missing(kernels[-1], problem)
     return name
@@ -90,8 +102,14 @@ def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scal
 def _warn_of_missing(kernel: Kernel, problem: Problem) -> None:
     """Warns once that the reference replaces this unavailable kernel."""
     reason = kernel.available(problem.device.type)
-    if reason is not None and kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type) is None:
-        warnings.warn(f"kernel '{kernel.name}' is unavailable, and the reference computes instead, slowly: {reason}", stacklevel=3)
+    if (
+        reason is not None
+        and kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type) is None
+    ):
+        warnings.warn(
+            f"kernel '{kernel.name}' is unavailable, and the reference computes instead, slowly: {reason}",
+            stacklevel=3,
+        )
 
 
 def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> str | None:
@@ -100,7 +118,9 @@ def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bo
         return "it serves measurements alone"
     if return_lse and not kernel.returns_lse:
         return "it returns no LSE"
-    reason = kernel.available(problem.device.type) or kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type)
+    reason = kernel.available(problem.device.type) or kernel.supports(
+        problem.call_spec, problem.mask.traits, problem.device.type
+    )
     if reason is None and problem.needs_backward and deterministic and not kernel.deterministic:
         return "the order in which it sums gradients may change from call to call: give deterministic=False to allow that"
     return reason

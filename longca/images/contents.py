@@ -18,8 +18,12 @@ from longca.images.image import locate
 from longca.images.render import CONTENTS
 
 KEYS = {"machine": str, "python": str, "system": dict, "packages": dict, "files": dict, "bytes": int}
-NUMBERS_SYSTEM = re.compile(r"^(libc6|libstdc\+\+|libgcc|libgomp|libatomic|libpython|python3|gcc|g\+\+|cpp|binutils|libbinutils)")
-SILENT_FILES = re.compile(r"\.dist-info/|(^|/)(tests?|docs?|examples)/|\.(md|rst|txt|pyi|h|hpp|cuh|a|cmake|pxd)$|(^|/)(pip|setuptools)/")
+NUMBERS_SYSTEM = re.compile(
+    r"^(libc6|libstdc\+\+|libgcc|libgomp|libatomic|libpython|python3|gcc|g\+\+|cpp|binutils|libbinutils)"
+)
+SILENT_FILES = re.compile(
+    r"\.dist-info/|(^|/)(tests?|docs?|examples)/|\.(md|rst|txt|pyi|h|hpp|cuh|a|cmake|pxd)$|(^|/)(pip|setuptools)/"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,9 @@ def contents(wanted: str) -> dict[str, Any]:
     else:
         image = locate(wanted)
         if not image.file.is_file():
-            raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {wanted}` builds or pulls it")
+            raise UserError(
+                f"There is no image '{image.file}'", todo=f"`longca image get {wanted}` builds or pulls it"
+            )
         text = _asked(image.file)
     return _checked(text, wanted)
 
@@ -55,15 +61,23 @@ def comparable(listed: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a list for comparison with records: `containers/<name>/contents.json`, a tenth of the
     whole."""
     objects = {shared["path"] for shared in listed.get("objects", ())}
-    return {**listed, "system": {}, "files": {path: sha256 for path, sha256 in listed["files"].items() if path in objects or ".so" in path}}
+    return {
+        **listed,
+        "system": {},
+        "files": {
+            path: sha256 for path, sha256 in listed["files"].items() if path in objects or ".so" in path
+        },
+    }
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ImageDifference]:
     """The differences of two lists; those that can affect a number come first."""
     found = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
              for key in ("machine", "python") if before[key] != after[key]]
-    found += [ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
-              for changed in _changed(before["system"], after["system"])]
+    found += [
+        ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
+        for changed in _changed(before["system"], after["system"])
+    ]
     # a package is compared by its files; a new version that changes only notes does not matter
     found += [ImageDifference("Python package", *changed, touches_numbers=False)
               for changed in _changed(before["packages"], after["packages"])]
@@ -83,12 +97,22 @@ def finding(first: str, second: str, found: list[ImageDifference], num_files: in
 
 def bill_of_materials(name: str, listed: Mapping[str, Any]) -> dict[str, Any]:
     """The packages as a CycloneDX 1.5 document."""
-    components = [_component("deb", package.partition(":")[0], version, f"pkg:deb/debian/{package.partition(':')[0]}@{_escaped(version)}")
+    components = [_component("deb", package.partition(":")[0], version,
+                             f"pkg:deb/debian/{package.partition(':')[0]}@{_escaped(version)}")
                   for package, version in sorted(listed["system"].items())]
-    components += [_component("python", package, version, f"pkg:pypi/{package.lower().replace('_', '-')}@{_escaped(version)}")
-                   for package, version in sorted(listed["packages"].items())]
-    return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
-            "metadata": {"component": {"type": "container", "name": name, "bom-ref": name}}, "components": components}
+    components += [
+        _component(
+            "python", package, version, f"pkg:pypi/{package.lower().replace('_', '-')}@{_escaped(version)}"
+        )
+        for package, version in sorted(listed["packages"].items())
+    ]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": {"type": "container", "name": name, "bom-ref": name}},
+        "components": components,
+    }
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
@@ -98,7 +122,8 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tu
 
 
 def _component(kind: str, name: str, version: str, purl: str) -> dict[str, str]:
-    return {"type": "library", "bom-ref": f"{kind}:{name}@{version}", "name": name, "version": version, "purl": purl}
+    return {"type": "library", "bom-ref": f"{kind}:{name}@{version}", "name": name, "version": version,
+            "purl": purl}
 
 
 def _escaped(version: str) -> str:
@@ -108,11 +133,22 @@ def _escaped(version: str) -> str:
 def _asked(file: Path) -> str:
     apptainer = shutil.which("apptainer") or shutil.which("singularity")
     if apptainer is None:
-        raise UserError("There is no apptainer on this machine", todo="Give the JSON files that `longca image contents` wrote elsewhere")
-    done = subprocess.run([apptainer, "exec", "--contain", str(file), "cat", CONTENTS], capture_output=True, text=True, check=False)
+        raise UserError(
+            "There is no apptainer on this machine",
+            todo="Give the JSON files that `longca image contents` wrote elsewhere",
+        )
+    done = subprocess.run(
+        [apptainer, "exec", "--contain", str(file), "cat", CONTENTS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise UserError(f"Image '{file}' has no list of its contents", why=(done.stderr.splitlines() or ["cat failed"])[-1],
-                        todo="Build it again: images have one since they are built from containers/ as it is now")
+        raise UserError(
+            f"Image '{file}' has no list of its contents",
+            why=(done.stderr.splitlines() or ["cat failed"])[-1],
+            todo="Build it again: images have one since they are built from containers/ as it is now",
+        )
     return done.stdout
 
 

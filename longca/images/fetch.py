@@ -1,4 +1,5 @@
-"""Downloads the packages of an image by hash into one folder, with this machine's pip settings (mirrors, proxies, certificates)."""
+"""Downloads the packages of an image by hash into one folder, with this machine's pip settings (mirrors,
+proxies, certificates)."""
 
 import hashlib
 import subprocess
@@ -12,7 +13,8 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.images.recipe import Recipe
 from longca.images.render import WHEELS
 
-OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}  # of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
+# of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
+OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}
 SECONDS = 120
 PATIENCE_S = 5
 
@@ -27,10 +29,16 @@ def fetch(recipe: Recipe) -> Path:
     folder = PACKAGE_ROOT.parent / WHEELS
     folder.mkdir(parents=True, exist_ok=True)
     version = recipe.python.replace(".", "")
-    platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in range(GLIBC[recipe.python], OLDEST_GLIBC - 1, -1)]
-    command = [sys.executable, "-P", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--require-hashes", "--no-deps",
-               "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}", f"--abi=cp{version}", "--abi=abi3",
-               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d", str(folder), "-r", str(recipe.lock),
+    platforms = [
+        f"--platform=manylinux_2_{glibc}_x86_64"
+        for glibc in range(GLIBC[recipe.python], OLDEST_GLIBC - 1, -1)
+    ]
+    command = [sys.executable, "-P", "-m", "pip", "download", "-q", "--disable-pip-version-check",
+               "--require-hashes", "--no-deps",
+               "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}",
+               f"--abi=cp{version}", "--abi=abi3",
+               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d",
+               str(folder), "-r", str(recipe.lock),
                *(("-r", str(recipe.build_lock)) if recipe.kernels else ())]
     if recipe.index and reachable(recipe.index):  # otherwise pip must find its packages by its own settings
         command.append(f"--extra-index-url={recipe.index}")
@@ -38,7 +46,9 @@ def fetch(recipe: Recipe) -> Path:
     if done.returncode:
         lines = done.stderr.splitlines() or ["pip says nothing"]
         first = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
-        raise UserError(f"The packages of image '{recipe.name}' cannot be fetched", why=first.removeprefix("ERROR: "))
+        raise UserError(
+            f"The packages of image '{recipe.name}' cannot be fetched", why=first.removeprefix("ERROR: ")
+        )
     for digest, url in locked_sources(recipe):
         _fetch_source(url, digest, folder / url.rpartition("/")[2])
     return folder
@@ -71,5 +81,7 @@ def _fetch_source(url: str, digest: str, place: Path) -> None:
         raise UserError(f"Cannot fetch '{url}'", why=str(error)) from error
     found = hashlib.sha256(content).hexdigest()
     if found != digest:
-        raise UserError(f"'{url}' is not what the lock says", why=f"its SHA-256 is {found}, the lock has {digest}")
+        raise UserError(
+            f"'{url}' is not what the lock says", why=f"its SHA-256 is {found}, the lock has {digest}"
+        )
     place.write_bytes(content)

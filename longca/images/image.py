@@ -50,7 +50,9 @@ def locate(wanted: str) -> Image:
         file = IMAGES / f"{wanted}.sif"
     elif "://" in wanted:
         if not PINNED.fullmatch(wanted):
-            raise UserError(f"Image '{wanted}' is not pinned", todo="Give docker://NAME@sha256:… or oras://NAME@sha256:…")
+            raise UserError(
+                f"Image '{wanted}' is not pinned", todo="Give docker://NAME@sha256:… or oras://NAME@sha256:…"
+            )
         file = IMAGES / (re.sub(r"[^A-Za-z0-9]+", "-", wanted.partition("://")[2])[-120:].strip("-") + ".sif")
     else:
         file = Path(wanted).expanduser().resolve()
@@ -69,19 +71,30 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
     """
     if not image.file.is_file():
         if image.wanted not in names() and "://" not in image.wanted:
-            raise UserError(f"There is no image '{image.wanted}'", why=f"it is neither a file nor one of {', '.join(names())}")
-        raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
+            raise UserError(
+                f"There is no image '{image.wanted}'",
+                why=f"it is neither a file nor one of {', '.join(names())}",
+            )
+        raise UserError(
+            f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it"
+        )
     stamped = _read(image.stamp)
     if stamped is not None and not thorough and _untouched(image):
         found = stamped
     else:
         found = f"sha256:{_sha256(image.file)}"
         if stamped not in (None, found):
-            raise UserError(f"Image '{image.file}' is not the one that was obtained", why=f"its digest is {found}, it was {stamped}",
-                            todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew")
+            raise UserError(
+                f"Image '{image.file}' is not the one that was obtained",
+                why=f"its digest is {found}, it was {stamped}",
+                todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew",
+            )
     if digest not in ("", found):
-        raise UserError(f"Image '{image.file}' is not the one that is asked for", why=f"its digest is {found}, not {digest}",
-                        todo="Get the right one, or correct image_digest")
+        raise UserError(
+            f"Image '{image.file}' is not the one that is asked for",
+            why=f"its digest is {found}, not {digest}",
+            todo="Get the right one, or correct image_digest",
+        )
     return found
 
 
@@ -89,8 +102,14 @@ def check_architecture(image: Image) -> None:
     """Raises UserError if the image is a SIF for another processor architecture."""
     with image.file.open("rb") as file:
         head = file.read(SIF_ARCH.stop)
-    if head[SIF_MAGIC] == b"SIF_MAGIC" and (here := SIF_ARCHS.get(platform.machine())) is not None and head[SIF_ARCH] != here:
-        found = next((name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another kind of processor")
+    if (
+        head[SIF_MAGIC] == b"SIF_MAGIC"
+        and (here := SIF_ARCHS.get(platform.machine())) is not None
+        and head[SIF_ARCH] != here
+    ):
+        found = next(
+            (name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another kind of processor"
+        )
         raise UserError(f"Image '{image.file}' is for {found}", why=f"this machine is {platform.machine()}",
                         todo="Remove it, and get one for this machine")
 

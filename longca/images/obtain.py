@@ -21,7 +21,8 @@ from longca.store.files import replace_file
 MACHINE = "x86_64"  # of the wheels in the locks
 HUB = {"docker.io": "registry-1.docker.io"}  # registry names that are not hosts
 LAST_LINES = 15
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the default takes minutes longer and saves a few percent
+# the default takes minutes longer and saves a few percent
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",
          "SOURCE_DATE_EPOCH": str(EPOCH)}
 
 
@@ -41,9 +42,15 @@ def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[st
     """
     recipe = load_recipe(image.wanted) if image.wanted in names() else None
     if image.file.exists():
-        if recipe and image.recipe.is_file() and image.recipe.read_text(encoding="utf-8").strip() != recipe_digest(recipe):
-            raise UserError(f"Image '{image.file}' was built from another recipe than containers/{recipe.name} is now",
-                            todo=f"Remove it and {image.stamp.name} to build it anew, or name the file itself to keep it")
+        if (
+            recipe
+            and image.recipe.is_file()
+            and image.recipe.read_text(encoding="utf-8").strip() != recipe_digest(recipe)
+        ):
+            raise UserError(
+                f"Image '{image.file}' was built from another recipe than containers/{recipe.name} is now",
+                todo=f"Remove it and {image.stamp.name} to build it anew, or name the file itself to keep it",
+            )
     elif recipe:
         _build(recipe, image, announce)
         replace_file(image.recipe, f"{recipe_digest(recipe)}\n".encode())
@@ -60,13 +67,17 @@ def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[st
 
 
 def definition(recipe: Recipe) -> Path:
-    """The definition file that can be built here: from the registry, otherwise from Debian's packages. Raises UserError."""
+    """The definition file that can be built here: from the registry, otherwise from Debian's packages. Raises
+    UserError."""
     registry = recipe.base.image.partition("/")[0]
     if reachable(f"https://{HUB.get(registry, registry)}/v2/"):
         return recipe.folder / "apptainer.def"
     if recipe.debian is None:
-        raise UserError(f"Image '{recipe.name}' cannot be built here", why=f"its base comes from {registry}, which cannot be reached",
-                        todo=f"Build it where it can, and copy it to {IMAGES.name}/{recipe.name}.sif")
+        raise UserError(
+            f"Image '{recipe.name}' cannot be built here",
+            why=f"its base comes from {registry}, which cannot be reached",
+            todo=f"Build it where it can, and copy it to {IMAGES.name}/{recipe.name}.sif",
+        )
     return recipe.folder / "apptainer-debian.def"
 
 
@@ -76,7 +87,9 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
         raise UserError(f"Image '{recipe.name}' cannot be built here",
                         why=f"its packages are for {MACHINE}, this machine is {platform.machine()}")
     _check_space(recipe)
-    announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}; {image.log} tells how far it is")
+    announce(
+        f"building {image.file.name} of {source.relative_to(IMAGES.parent)}; {image.log} tells how far it is"
+    )
     fetch(recipe)
     binds = [f"--bind={IMAGES.parent / folder}:{target}" for folder, target in BOUND.items()]
     for folder in BOUND:
@@ -97,13 +110,29 @@ def _check_space(recipe: Recipe) -> None:
 def _check_signature(name: str, file: Path, key: str) -> None:
     """Raises UserError unless the whole image is signed by that key (`apptainer sign --key` does this)."""
     if not Path(key).is_file():
-        raise UserError(f"There is no key '{key}'", why="image_key names the public key whose signature an image must carry",
-                        todo="Give the PEM file of whoever signs your images, or none")
-    done = subprocess.run([_apptainer(), "verify", "--all", f"--key={key}", str(file)], capture_output=True, text=True, check=False)
+        raise UserError(
+            f"There is no key '{key}'",
+            why="image_key names the public key whose signature an image must carry",
+            todo="Give the PEM file of whoever signs your images, or none",
+        )
+    done = subprocess.run(
+        [_apptainer(), "verify", "--all", f"--key={key}", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        last = (done.stderr.strip() or "apptainer does not say why").splitlines()[-1].removeprefix("FATAL:").strip()
-        raise UserError(f"Image '{name}' is not used", why=f"it is not signed with '{key}': {last}",
-                        todo="Get a signed one (oras:// and library:// keep signatures, docker:// has none), or correct image_key")
+        last = (
+            (done.stderr.strip() or "apptainer does not say why")
+            .splitlines()[-1]
+            .removeprefix("FATAL:")
+            .strip()
+        )
+        raise UserError(
+            f"Image '{name}' is not used",
+            why=f"it is not signed with '{key}': {last}",
+            todo="Get a signed one (oras:// and library:// keep signatures, docker:// has none), or correct image_key",
+        )
 
 
 def _into_place(image: Image, command: list[str], source: str, key: str = "") -> None:
@@ -112,14 +141,18 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:
         with image.log.open("wb") as log:
-            done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, stdout=log, stderr=log, check=False,
+            done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, stdout=log,
+                                  stderr=log, check=False,
                                   env={**QUICK, **os.environ})
         if done.returncode:
             said = image.log.read_text(encoding="utf-8", errors="replace")
             print("\n".join(said.splitlines()[-LAST_LINES:]), file=sys.stderr)
             if "fakeroot" in said and os.geteuid() != 0:
-                raise UserError(f"Image '{image.wanted}' could not be made", why="this user may not build with --fakeroot, see above",
-                                todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to images/")
+                raise UserError(
+                    f"Image '{image.wanted}' could not be made",
+                    why="this user may not build with --fakeroot, see above",
+                    todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to images/",
+                )
             raise UserError(f"Image '{image.wanted}' could not be made",
                             why=f"`{' '.join(command[1:])} {source}` failed, see above and {image.log}")
         if key:
@@ -145,5 +178,8 @@ def _note_bill(image: Image) -> None:
 def _apptainer() -> str:
     found = shutil.which("apptainer") or shutil.which("singularity")
     if found is None:
-        raise UserError("There is no apptainer on this machine", todo="Install it, load its module, or give an image that exists already")
+        raise UserError(
+            "There is no apptainer on this machine",
+            todo="Install it, load its module, or give an image that exists already",
+        )
     return found

@@ -102,7 +102,12 @@ def names() -> list[str]:
 def load_recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UserError if it is missing or invalid."""
     if name not in names():
-        raise unknown("image", name, names(), todo="Images are the folders in containers/; a file or a URL can be given, too")
+        raise unknown(
+            "image",
+            name,
+            names(),
+            todo="Images are the folders in containers/; a file or a URL can be given, too",
+        )
     return parse(Recipe, {"name": name, **_merged(name)}, f"containers/{name}/image.yaml")
 
 
@@ -111,7 +116,10 @@ def _merged(name: str) -> dict[str, Any]:
     own = read_yaml(CONTAINERS / name / "image.yaml")
     like = own.pop("like", None)
     if like is not None and (like == name or like not in names()):
-        raise UserError(f"Image '{name}' is like '{like}', and there is no such recipe", todo="Name a folder in containers/")
+        raise UserError(
+            f"Image '{name}' is like '{like}', and there is no such recipe",
+            todo="Name a folder in containers/",
+        )
     return {**(_merged(like) if like else {}), **own}
 
 
@@ -126,7 +134,9 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
     if not gpu_model:
         return DEFAULT
     recipes = [load_recipe(name) for name in names()]
-    found = next((recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None)
+    found = next(
+        (recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None
+    )
     if found is None:
         known = ", ".join(model for recipe in recipes for model in recipe.gpus)
         raise UserError(f"No image in containers/ is for the GPU '{gpu_model}'", why=f"they are for {known}",

@@ -1,6 +1,7 @@
 """The contract of attention kernels. One file in `backends/` is one kernel.
 
-Shapes: T tokens, H query heads, G KV heads, D head dim. Public tensors are q_THD, k_TGD, v_TGD, out_THD, lse_TH.
+Shapes: T tokens, H query heads, G KV heads, D head dim. Public tensors are q_THD, k_TGD, v_TGD, out_THD,
+    lse_TH.
 """
 
 from __future__ import annotations
@@ -48,8 +49,13 @@ class Problem:
         """The properties of this call for `Kernel.supports`."""
         import torch
 
-        dtypes: dict[torch.dtype, Dtype] = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-        return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, dtypes[self.dtype], "bwd" if self.needs_backward else "fwd")
+        dtypes: dict[torch.dtype, Dtype] = {
+            torch.bfloat16: "bf16",
+            torch.float16: "fp16",
+            torch.float32: "fp32",
+        }
+        return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, dtypes[self.dtype],
+                        "bwd" if self.needs_backward else "fwd")
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ class Forward:
     """The result of a forward call, in the kernel's own layout."""
 
     out: torch.Tensor
-    lse: torch.Tensor | None = None  # natural log of the row sums of exp(scale·q·k), float32; −inf for empty rows
+    # natural log of the row sums of exp(scale·q·k), float32; −inf for empty rows
+    lse: torch.Tensor | None = None
     saved: Any = None  # inputs of this kernel's backward
 
 
@@ -79,7 +86,8 @@ class Contribution:
     is_last: bool
     """True if no later call contains them"""
     rows: tuple[tuple[int, int], ...] | None
-    """ranges (start, end) of whole units of `UNIT_ROWS` queries, the last one perhaps cut at the last row; None for all rows"""
+    """ranges (start, end) of whole units of `UNIT_ROWS` queries, the last one perhaps cut at the last row;
+    None for all rows"""
 
 
 class Prepared:
@@ -107,32 +115,39 @@ class Prepared:
         return lse_TH.contiguous()
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
+        """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many
+        times."""
         raise NotImplementedError
 
     def expect(self, contributions: Sequence[Contribution]) -> None:
         """Prepares later calls with these contributions, for kernels that `merges`."""
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor,
+                     lse: torch.Tensor,
                      out: torch.Tensor, contributions: Sequence[Contribution]) -> None:
         """Attention of some rows to these keys, merged with (total, LSE) over other keys; for kernels that
         `merges`.
 
         Args:
-            total, lse: T × H × D and T × H, float32, contiguous; not read for rows whose contribution `is_first`.
-            out: T × H × D, contiguous, in the dtype of q: for rows whose contribution `is_last`; for others the result goes to `total`.
+            total, lse: T × H × D and T × H, float32, contiguous; not read for rows whose contribution
+                `is_first`.
+            out: T × H × D, contiguous, in the dtype of q: for rows whose contribution `is_last`; for others
+                the result goes to `total`.
             contributions: the rows to compute. Other rows are unchanged.
         """
         raise NotImplementedError
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) of one forward result; never accumulates into `.grad`. The default calls
         `raw_backward`, with `saved` = (q, k, v)."""
         q, k, v = forward.saved
         assert forward.lse is not None
         return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and an LSE that may cover more keys. Context parallelism needs it.
 
@@ -141,7 +156,8 @@ class Prepared:
         """
         raise NotImplementedError
 
-    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
+    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                      lse: torch.Tensor, dout: torch.Tensor,
                       total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
                       ) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk, dv) of `raw_backward`; its dq is added to `total`, which covers other keys. For kernels that
@@ -149,7 +165,8 @@ class Prepared:
 
         Args:
             total: T × H × D, float32, contiguous; not read for rows whose contribution `is_first`.
-            dq: T × H × D, contiguous, in the dtype of q: for rows whose contribution `is_last`; for others the sum goes to `total`.
+            dq: T × H × D, contiguous, in the dtype of q: for rows whose contribution `is_last`; for others
+                the sum goes to `total`.
         """
         raise NotImplementedError
 
@@ -190,7 +207,11 @@ class Kernel(Plugin):
         Context parallelism over keys requires it: the kernel returns its LSE and, for a backward, has a
         `raw_backward`.
         """
-        return None if self.returns_lse else "it returns no LSE, by which results over parts of the keys are put together"
+        return (
+            None
+            if self.returns_lse
+            else "it returns no LSE, by which results over parts of the keys are put together"
+        )
 
     def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
         """Predicted bytes for each pair of tokens: scores, a dense mask. Pure. 0 for kernels with memory
@@ -237,7 +258,8 @@ def missing_compiler(device_type: str) -> str | None:
     import shutil
     import sys
 
-    cxx = ("clang++",) if sys.platform == "darwin" else ("g++",)  # torch tries no other compiler unless CXX names it
+    # torch tries no other compiler unless CXX names it
+    cxx = ("clang++",) if sys.platform == "darwin" else ("g++",)
     chosen, usual = ("CC", ("gcc", "clang")) if device_type == "cuda" else ("CXX", cxx)
     candidates = [os.environ[chosen]] if chosen in os.environ else usual
     found = any(shutil.which(candidate) for candidate in candidates)
@@ -245,7 +267,8 @@ def missing_compiler(device_type: str) -> str | None:
 
 
 def missing_for_triton(modules: tuple[str, ...], device_type: str) -> str | None:
-    """The reason why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of that type; None if it can."""
+    """The reason why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of that type; None
+    if it can."""
     if device_type != "cuda":
         return "runs on NVIDIA GPUs only"
     return missing_modules(modules) or missing_compiler(device_type)

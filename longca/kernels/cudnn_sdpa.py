@@ -1,4 +1,5 @@
-"""cuDNN's attention as a graph of its frontend. A graph is planned once, forward or backward, and runs on any tensors of its shapes."""
+"""cuDNN's attention as a graph of its frontend. A graph is planned once, forward or backward, and runs on any
+tensors of its shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 UIDS = {name: uid for uid, name in enumerate(
     ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv", "lengths", "q_starts", "k_starts", "lse_starts"), 1)}
 OF_KEYS = ("k", "v", "dk", "dv")
-FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]  # prefixes of the frontend's own CuTe kernels, which are not cuDNN's
+# prefixes of the frontend's own CuTe kernels, which are not cuDNN's
+FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]
 
 
 class CudnnHandle:
@@ -23,7 +25,8 @@ class CudnnHandle:
         import cudnn
 
         self._handle: Any = cudnn.create_handle()
-        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False  # CUDA may have been shut down by then
+        # CUDA may have been shut down by then
+        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False
 
     def on_stream(self, device: torch.device) -> Any:
         """The handle, set to torch's stream; free of cost if the stream is unchanged."""
@@ -35,9 +38,12 @@ class CudnnHandle:
 
 
 def diagonal_bounds(window: tuple[int, int]) -> dict[str, int]:
-    """Converts a window from FlashAttention's convention to cuDNN's: query i sees key j iff i - left < j <= i + right."""
+    """Converts a window from FlashAttention's convention to cuDNN's: query i sees key j iff i - left < j <= i
+    + right."""
     left, right = window
-    return ({"diagonal_band_left_bound": left + 1} if left >= 0 else {}) | ({"diagonal_band_right_bound": right} if right >= 0 else {})
+    return ({"diagonal_band_left_bound": left + 1} if left >= 0 else {}) | (
+        {"diagonal_band_right_bound": right} if right >= 0 else {}
+    )
 
 
 def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -71,8 +77,11 @@ class SdpaGraph:
         self._num_segments = len(tables["lengths"]) if tables else 1
         self._constants = {UIDS[name]: table for name, table in tables.items()}
         self._graph: Any = cudnn.pygraph(
-            io_data_type=dtype, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
-            handle=handle.on_stream(problem.device))
+            io_data_type=dtype,
+            intermediate_data_type=cudnn.data_type.FLOAT,
+            compute_data_type=cudnn.data_type.FLOAT,
+            handle=handle.on_stream(problem.device),
+        )
         self._tables = {name: self._table(name, table) for name, table in tables.items()}
         rules = {"attn_scale": problem.scale, **diagonal_bounds(window)}
         if tables:
@@ -113,14 +122,18 @@ class SdpaGraph:
         import cudnn
 
         dtype = cudnn.data_type.INT32 if name == "lengths" else cudnn.data_type.INT64
-        return self._graph.tensor(dim=list(table.shape), stride=[1, 1, 1, 1], data_type=dtype, name=name, uid=UIDS[name])
+        return self._graph.tensor(
+            dim=list(table.shape), stride=[1, 1, 1, 1], data_type=dtype, name=name, uid=UIDS[name]
+        )
 
     def _input(self, name: str) -> Any:
         import cudnn
 
         dim, stride, starts = self._shape(name)
         dtype = {"data_type": cudnn.data_type.FLOAT} if name == "lse" else {}
-        return self._graph.tensor(dim=dim, stride=stride, ragged_offset=starts, name=name, uid=UIDS[name], **dtype)
+        return self._graph.tensor(
+            dim=dim, stride=stride, ragged_offset=starts, name=name, uid=UIDS[name], **dtype
+        )
 
     def _output(self, name: str, tensor: Any) -> None:
         import cudnn
@@ -142,9 +155,15 @@ class SdpaGraph:
             by_head_and_token = [1, num_heads] if self._tables else [num_tokens, 1]
             return ([num_segments, num_heads, num_tokens, 1], [num_heads * num_tokens, *by_head_and_token, 1],
                     self._tables.get("lse_starts"))
-        num_heads, row = self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads, self._problem.head_dim
-        return ([num_segments, num_heads, num_tokens, row], [num_tokens * num_heads * row, row, num_heads * row, 1],
-                self._tables.get("k_starts" if name in OF_KEYS else "q_starts"))
+        num_heads, row = (
+            self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads,
+            self._problem.head_dim,
+        )
+        return (
+            [num_segments, num_heads, num_tokens, row],
+            [num_tokens * num_heads * row, row, num_heads * row, 1],
+            self._tables.get("k_starts" if name in OF_KEYS else "q_starts"),
+        )
 
     def _plan(self) -> None:
         """Let cuDNN choose its kernel and build it."""

@@ -19,7 +19,9 @@ def first_call_ms(prepared: Prepared) -> float:
     problem = prepared.problem
 
     def zeros(num_tokens: int, num_heads: int) -> torch.Tensor:
-        return prepared.to_layout(torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device))
+        return prepared.to_layout(
+            torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+        )
 
     q, k, v = (zeros(num_tokens, num_heads) for num_tokens, num_heads in (
         (problem.mask.seqlen_q, problem.num_q_heads), *[(problem.mask.seqlen_k, problem.num_kv_heads)] * 2))

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "THD")
-CALLS = {"forward": ("q", "k", "v", "mask"), "backward": ("dout", "q", "k", "v", "out", "lse", "mask"), "prepare": ("mask", "device")}
+CALLS = {
+    "forward": ("q", "k", "v", "mask"),
+    "backward": ("dout", "q", "k", "v", "out", "lse", "mask"),
+    "prepare": ("mask", "device"),
+}
 """arguments of each function of the file, in this order"""
 PLACE = "at {file}, line {line}, in {function}: {code}"
 """note of an exception: where in the user's file it was raised"""
@@ -91,7 +95,9 @@ class OwnFilePrepared(Prepared):
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
         axes = self._layout.removeprefix("B")
-        return (x.squeeze(0) if self._layout.startswith("B") else x).permute([axes.index(axis) for axis in "THD"])
+        return (x.squeeze(0) if self._layout.startswith("B") else x).permute(
+            [axes.index(axis) for axis in "THD"]
+        )
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.reshape(self.problem.num_q_heads, self.problem.mask.seqlen_q).T.float()
@@ -100,21 +106,33 @@ class OwnFilePrepared(Prepared):
         import torch
 
         inputs = tuple(x.detach().requires_grad_() for x in (q, k, v)) if self._uses_autograd else (q, k, v)
-        with self._noting_place(), torch.set_grad_enabled(self._uses_autograd), _kept_for_backward(self._uses_autograd):
+        with (
+            self._noting_place(),
+            torch.set_grad_enabled(self._uses_autograd),
+            _kept_for_backward(self._uses_autograd),
+        ):
             result: Any = self._forward(*inputs, self._mask)
         out: Any
         lse: Any
         out, lse = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         self._check("forward", "out", out, q)
-        if lse is not None and (not isinstance(lse, torch.Tensor) or lse.numel() != out.numel() // out.shape[-1]):
+        if lse is not None and (
+            not isinstance(lse, torch.Tensor) or lse.numel() != out.numel() // out.shape[-1]
+        ):
             heads, tokens = self.problem.num_q_heads, self.problem.mask.seqlen_q
-            raise ResultError(f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, {tokens}) or "
-                              f"(1, {heads}, {tokens})")
+            raise ResultError(
+                f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, {tokens}) or "
+                f"(1, {heads}, {tokens})"
+            )
         if self._uses_autograd and not out.requires_grad:
-            raise ResultError("forward's out has no gradient: define backward(dout, q, k, v, out, lse, mask), or measure with -d fwd")
+            raise ResultError(
+                "forward's out has no gradient: define backward(dout, q, k, v, out, lse, mask), or measure with -d fwd"
+            )
         return Forward(out.detach(), None if lse is None else lse.detach(), saved=(*inputs, out, lse))
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         q, k, v, out, lse = forward.saved
@@ -133,9 +151,15 @@ class OwnFilePrepared(Prepared):
     def _check(self, function: str, name: str, found: Any, like: torch.Tensor) -> None:
         import torch
 
-        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype, found.device) != (like.shape, like.dtype, like.device):
-            raise ResultError(f"{function} returned {name} that is {_described(found)}; it must be {_described(like)} "
-                              f"(LAYOUT {self._layout})")
+        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype, found.device) != (
+            like.shape,
+            like.dtype,
+            like.device,
+        ):
+            raise ResultError(
+                f"{function} returned {name} that is {_described(found)}; it must be {_described(like)} "
+                f"(LAYOUT {self._layout})"
+            )
 
     @contextmanager
     def _noting_place(self) -> Iterator[None]:
@@ -165,7 +189,9 @@ def _check_definitions(module: ModuleType) -> None:
         if function is None and name != "forward":
             continue
         if not callable(function) or inspect.iscoroutinefunction(function):
-            raise DefinitionError(f"{name} is of type {type(function).__name__}; it must be a function {name}({', '.join(arguments)})")
+            raise DefinitionError(
+                f"{name} is of type {type(function).__name__}; it must be a function {name}({', '.join(arguments)})"
+            )
         if (given := refused_signature(function, len(arguments))) is not None:
             raise DefinitionError(f"{name}{given} is called as {name}({', '.join(arguments)})")
     layout = getattr(module, "LAYOUT", LAYOUTS[0])
@@ -203,7 +229,8 @@ def _load(file: Path) -> ModuleType:
         return loaded
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # for any suffix
+    # for any suffix
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -20,7 +20,9 @@ def dense_mask(mask: Mask, device: torch.device | str) -> torch.Tensor:
     device from intervals."""
     import torch
 
-    out = torch.zeros(mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=usable_device(device))
+    out = torch.zeros(
+        mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=usable_device(device)
+    )
     paint = _paint_bands if mask.grid is None else _paint_grid
     for group in range(mask.num_groups):
         paint(mask, group, out[group])
@@ -44,5 +46,7 @@ def _paint_grid(mask: Mask, group: int, out: torch.Tensor) -> None:
     grid = mask.grid
     assert grid is not None
     visible = torch.tensor(grid.visible[group], device=out.device)
-    q_block, k_block = (torch.from_numpy(block_of(bounds[group])).to(out.device) for bounds in (grid.q_bounds, grid.k_bounds))
+    q_block, k_block = (
+        torch.from_numpy(block_of(bounds[group])).to(out.device) for bounds in (grid.q_bounds, grid.k_bounds)
+    )
     torch.index_select(visible[:, k_block], 0, q_block, out=out)

@@ -29,4 +29,8 @@ def usable_device(device: Any) -> torch.device:
 
 
 def _refused(device: Any, why: str) -> UserError:
-    return UserError(f"Argument 'device' is {str(device)!r}", why=why, todo="Give a device that this torch has, as 'cpu' or 'cuda:0'")
+    return UserError(
+        f"Argument 'device' is {str(device)!r}",
+        why=why,
+        todo="Give a device that this torch has, as 'cpu' or 'cuda:0'",
+    )

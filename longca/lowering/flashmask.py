@@ -39,14 +39,20 @@ def _below_diagonal(table: np.ndarray, key: np.ndarray, seqlen_q: int) -> bool:
 
 
 def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
-    """For each key, the runs of queries in [begin, Sq) that do not see it: int32 (Sk, 2n), some empty if n <= 2."""
-    starts, ends = np.vstack([begin, table[:, 1::2].T]), np.vstack([table[:, 0::2].T, np.full_like(begin, seqlen_q)])
+    """For each key, the runs of queries in [begin, Sq) that do not see it: int32 (Sk, 2n), some empty if n <=
+    2."""
+    starts, ends = (
+        np.vstack([begin, table[:, 1::2].T]),
+        np.vstack([table[:, 0::2].T, np.full_like(begin, seqlen_q)]),
+    )
     real = (starts < ends).any(axis=1)
     starts, ends = starts[real], ends[real]
     if len(starts) > 2:
         used = (starts < ends).T
         counts = used.sum(axis=1)
-        starts, ends = (fill(counts, side.T[used], int(counts.max()), unused=seqlen_q).T for side in (starts, ends))
+        starts, ends = (
+            fill(counts, side.T[used], int(counts.max()), unused=seqlen_q).T for side in (starts, ends)
+        )
     return np.stack([starts, ends], axis=2).transpose(1, 0, 2).reshape(len(table), 2 * len(starts))
 
 

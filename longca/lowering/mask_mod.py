@@ -22,7 +22,9 @@ _FEW_BANDS = 3  # up to this number, bands are tested by arithmetic; above, by a
 _PADDING = 1024  # tables are padded to a multiple of this, so that indices of a padded block stay inside
 
 
-def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True) -> MaskMod:
+def mask_mod(
+    mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True
+) -> MaskMod:
     """A closure for `flex_attention`, compiled or not. Its captured tables are on the device.
 
     Its result for queries >= Sq and keys >= Sk is undefined, but up to the next multiple of 1024 it reads
@@ -33,7 +35,9 @@ def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_
         bool_tables: if False, a table of blocks is int32, for backends that cannot load single bytes as bool.
     """
     if num_q_heads % mask.num_groups:
-        raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
+        raise ValueError(
+            f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups"
+        )
     heads_per_group = num_q_heads // mask.num_groups
     if mask.grid is not None:
         return _by_block(mask, device, heads_per_group, bool_tables)
@@ -58,7 +62,8 @@ def _by_arithmetic(mask: Mask) -> MaskMod:
 
 
 def _inequalities(band: list[int], mask: Mask) -> tuple[tuple[int, int, int], ...]:
-    """The (x, y, least) of each bound x·q + y·k >= least of a band that the mask's size does not already imply."""
+    """The (x, y, least) of each bound x·q + y·k >= least of a band that the mask's size does not already
+    imply."""
     q0, q1, k0, k1, lo, hi = band
     bounds = (((1, 0, q0), q0 > 0), ((-1, 0, 1 - q1), q1 < mask.seqlen_q), ((0, 1, k0), k0 > 0),
               ((0, -1, 1 - k1), k1 < mask.seqlen_k), ((-1, 1, lo), lo > -INF), ((1, -1, -hi), hi < INF))
@@ -77,7 +82,11 @@ def _by_row(mask: Mask, device: torch.device | str, heads_per_group: int) -> Mas
     import torch
 
     tables = [row_intervals(mask, group) for group in range(mask.num_groups)]
-    padded = np.full((max(table.shape[1] for table in tables), mask.num_groups, _padded(mask.seqlen_q)), mask.seqlen_k, np.int32)
+    padded = np.full(
+        (max(table.shape[1] for table in tables), mask.num_groups, _padded(mask.seqlen_q)),
+        mask.seqlen_k,
+        np.int32,
+    )
     for group, table in enumerate(tables):
         padded[:table.shape[1], group, :mask.seqlen_q] = table.T
     row = np.arange(mask.seqlen_q, dtype=np.int32)
@@ -110,9 +119,14 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool
     sizes = grid.block_size
     if sizes is not None:
         row_of, col_of = sizes
-        tail = [-(-_padded(length) // size) for length, size in zip((mask.seqlen_q, mask.seqlen_k), sizes, strict=True)]
+        tail = [
+            -(-_padded(length) // size)
+            for length, size in zip((mask.seqlen_q, mask.seqlen_k), sizes, strict=True)
+        ]
     else:
-        row_of, col_of = (torch.from_numpy(_padded_blocks(bounds)).to(device) for bounds in (grid.q_bounds, grid.k_bounds))
+        row_of, col_of = (
+            torch.from_numpy(_padded_blocks(bounds)).to(device) for bounds in (grid.q_bounds, grid.k_bounds)
+        )
         tail = [size + 1 for size in grid.visible.shape[1:]]
     chosen = torch.zeros(mask.num_groups, *tail, dtype=torch.bool if bool_tables else torch.int32)
     chosen[:, :grid.visible.shape[1], :grid.visible.shape[2]] = torch.from_numpy(grid.visible)

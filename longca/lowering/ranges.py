@@ -18,7 +18,8 @@ def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(row, start, end) of each run of True in the rows of a bool matrix, in row-major order."""
     padded = np.zeros((visible.shape[0], visible.shape[1] + 2), dtype=bool)
     padded[:, 1:-1] = visible
-    changes = np.flatnonzero(padded[:, 1:] != padded[:, :-1])  # starts and ends alternate, since each run stays in its row
+    # starts and ends alternate, since each run stays in its row
+    changes = np.flatnonzero(padded[:, 1:] != padded[:, :-1])
     rows, start = np.divmod(changes[0::2], visible.shape[1] + 1)
     return rows, start, start + (changes[1::2] - changes[0::2])
 
@@ -44,7 +45,8 @@ def fill(counts: np.ndarray, values: np.ndarray, width: int, unused: int = 0) ->
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The same set as ranges: line l has every index in [start, end) of `bounds[offsets[l]:offsets[l + 1]]`."""
+    """The same set as ranges: line l has every index in [start, end) of `bounds[offsets[l]:offsets[l +
+    1]]`."""
 
     offsets: np.ndarray  # int64 (lines + 1,)
     bounds: np.ndarray  # int32 (runs, 2): start, end; ascending in a line, never touching

@@ -14,7 +14,8 @@ def rectangle(mask: Mask) -> Varlen:
 
 
 def varlen(mask: Mask) -> Varlen:
-    """The segments of a mask. Raises ValueError if it is not made of squares along the diagonal that share one window."""
+    """The segments of a mask. Raises ValueError if it is not made of squares along the diagonal that share
+    one window."""
     segments = diagonal_segments(mask)
     if segments is None:
         raise ValueError("the mask is not a row of segments under one window")

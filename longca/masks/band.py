@@ -38,9 +38,13 @@ def as_bands(rows: object) -> np.ndarray:
     try:
         array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
     except (TypeError, ValueError):
-        raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}") from None
+        raise ValueError(
+            f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}"
+        ) from None
     if array.size and array.shape[-1:] != (6,):
-        raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}")
+        raise ValueError(
+            f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}"
+        )
     strange = array[array != np.round(array)]  # NaN too
     if strange.size:
         raise ValueError(f"the numbers of a band are whole or ±math.inf, and {strange[0]:g} is neither")
@@ -50,7 +54,9 @@ def as_bands(rows: object) -> np.ndarray:
 
 def make(q0: object, q1: object, k0: object, k1: object, lo: object = -INF, hi: object = INF) -> np.ndarray:
     """Bands from their columns, each a number or an array of n (broadcast), in normal form."""
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi)))
+    columns = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi))
+    )
     return normal(np.stack(columns, axis=1))
 
 
@@ -78,7 +84,8 @@ def areas(bands: np.ndarray) -> np.ndarray:
     """Exact number of visible pairs of each band, (n,) int64."""
     q0, q1, k0, k1, lo, hi = bands.T
     least, most = k0 - q1, k1 - 1 - q0
-    below, upto = (np.minimum(np.maximum(offset, least), most) for offset in (lo - 1, hi))  # `clip` takes longer on few bands
+    # `clip` takes longer on few bands
+    below, upto = (np.minimum(np.maximum(offset, least), most) for offset in (lo - 1, hi))
     return np.maximum(_pairs_upto(q0, q1, k0, k1, upto) - _pairs_upto(q0, q1, k0, k1, below), 0)
 
 
@@ -136,7 +143,9 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The intersection, band by band (broadcast over leading axes), not normalised: bands may be empty."""
     low = np.maximum(a[..., [Q0, K0, LO]], b[..., [Q0, K0, LO]])
     high = np.minimum(a[..., [Q1, K1, HI]], b[..., [Q1, K1, HI]])
-    return np.stack([low[..., 0], high[..., 0], low[..., 1], high[..., 1], low[..., 2], high[..., 2]], axis=-1)
+    return np.stack(
+        [low[..., 0], high[..., 0], low[..., 1], high[..., 1], low[..., 2], high[..., 2]], axis=-1
+    )
 
 
 def overlap(bands: np.ndarray) -> tuple[int, int] | None:
@@ -227,7 +236,8 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
     linked = before != np.arange(len(keys))
     turns = linked & linked[before] & ((moves[0][before] & ~moves[0]) | (~moves[1][before] & moves[1]))
-    for run in np.flatnonzero(turns).tolist():  # in order of rows, since a band that has just ended does not restrict the next one
+    # in order of rows, since a band that has just ended does not restrict the next one
+    for run in np.flatnonzero(turns).tolist():
         linked[run] = not linked[before[run]]
     moves &= linked
     first = np.where(linked, before, np.arange(len(keys)))
@@ -238,7 +248,8 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     opens = np.flatnonzero(np.diff(first[order], prepend=-1))
     one, last = order[opens], order[np.append(opens[1:], len(order)) - 1]
     start_moves, end_moves = (np.logical_or.reduceat(side[order], opens) for side in moves)
-    return make(row[one], row[last] + 1, start[one], end[last], np.where(start_moves, start[last] - row[last], -INF),
+    return make(row[one], row[last] + 1, start[one], end[last],
+                np.where(start_moves, start[last] - row[last], -INF),
                 np.where(end_moves, end[one] - 1 - row[one], INF))
 
 

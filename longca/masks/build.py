@@ -18,7 +18,8 @@ from longca.masks.mask import Mask
 
 
 @breaks_graph
-def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
+               num_kv_heads: int = 1,
                documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
     """The mask of that pattern.
 
@@ -34,7 +35,8 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
     Raises:
         UserError: unknown name or parameter, or inconsistent values.
     """
-    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads, documents=documents, **params)
+    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads,
+                               documents=documents, **params)
 
 
 class MaskBuilder:
@@ -44,15 +46,23 @@ class MaskBuilder:
         self._patterns: dict[str, Pattern] = {}
         self._documents: dict[tuple[str, int, int, bool], np.ndarray] = {}
 
-    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
+              num_kv_heads: int = 1,
               documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
         """As of `build_mask`."""
         pattern = self._pattern(name)
         seqlen = _length(name, seqlen)
         values = pattern.Params(**pattern.resolve(params))
-        for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
+        for what, number, least in (
+            ("tokens", seqlen, 1),
+            ("KV heads", num_kv_heads, 1),
+            ("as its seed", seed, 0),
+        ):
             if not _is_whole(number):
-                raise UserError(f"Mask '{name}' cannot have {number!r} {what}", todo=f"Give a whole number of at least {least}")
+                raise UserError(
+                    f"Mask '{name}' cannot have {number!r} {what}",
+                    todo=f"Give a whole number of at least {least}",
+                )
             if number < least:
                 raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
         if seqlen > MOST_TOKENS:
@@ -68,7 +78,9 @@ class MaskBuilder:
             mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
             return _checked_bands(mask, name, values).named(name, values.model_dump())
         if documents is None:
-            documents = self._drawn(corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False)))
+            documents = self._drawn(
+                corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False))
+            )
         else:
             documents = _checked_documents(documents, seqlen)
         mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
@@ -109,7 +121,9 @@ def _length(name: str, seqlen: int | str) -> int:
     except ValueError as error:
         raise UserError(f"Mask '{name}' has no such length", why=str(error)) from None
     if not _is_whole(seqlen):
-        raise UserError(f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'")
+        raise UserError(
+            f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'"
+        )
     return operator.index(seqlen)
 
 
@@ -125,7 +139,9 @@ def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
     if mask.grid is not None:
         return mask  # its blocks are disjoint by construction
     for group, bands in enumerate(mask.groups):
-        outside = bands[(bands[:, :4:2] < 0).any(axis=1) | (bands[:, 1] > mask.seqlen_q) | (bands[:, 3] > mask.seqlen_k)]
+        outside = bands[
+            (bands[:, :4:2] < 0).any(axis=1) | (bands[:, 1] > mask.seqlen_q) | (bands[:, 3] > mask.seqlen_k)
+        ]
         overlap = band.overlap_text(bands)
         if overlap is None and not len(outside):
             continue
@@ -134,7 +150,11 @@ def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
             why = f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} pairs"
         given = "".join(f", {key}={value}" for key, value in params.model_dump().items())
         of_group = f" (head group {group})" if mask.num_groups > 1 else ""
-        raise UserError(f"Mask '{name}' with seqlen={mask.seqlen_q}{given} is no mask{of_group}", why=why, todo="Change its `build`")
+        raise UserError(
+            f"Mask '{name}' with seqlen={mask.seqlen_q}{given} is no mask{of_group}",
+            why=why,
+            todo="Change its `build`",
+        )
     return mask
 
 
@@ -142,7 +162,8 @@ def _checked_documents(given: np.ndarray | Sequence[int], seqlen: int) -> np.nda
     """Lengths of documents that fill a mask."""
     lengths: np.ndarray
     try:
-        lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
+        lengths = np.asarray(given.detach().cpu() if hasattr(given,
+                                                             "detach") else given)  # type: ignore[union-attr]
     except ValueError:  # rows of different lengths
         lengths = np.empty((0, 0))
     if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):

@@ -6,19 +6,23 @@ import math
 import numpy as np
 
 HEAD_DIM = 128  # of the q and k that "qk" scores simulate
-STEPS = 4096  # of one unit of q and k: products of rounded values are exact in float64, in whatever order they are added
+# of one unit of q and k: products of rounded values are exact in float64, in whatever order they are added
+STEPS = 4096
 
 
 def random_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: float) -> np.ndarray:
-    """Bool (num_q, num_k): every choice of ⌊density · num_k⌋ blocks (at least 1) of a row is equally likely."""
+    """Bool (num_q, num_k): every choice of ⌊density · num_k⌋ blocks (at least 1) of a row is equally
+    likely."""
     scores = rng.integers(0, 1 << 32, size=(num_q, num_k), dtype=np.uint32)
-    scores &= np.uint32(0xFFFFFFFF << _bits(num_k) & 0xFFFFFFFF)  # the column in the low bits, so that none are equal
+    # the column in the low bits, so that none are equal
+    scores &= np.uint32(0xFFFFFFFF << _bits(num_k) & 0xFFFFFFFF)
     scores |= np.arange(num_k, dtype=np.uint32)
     return _largest(scores, density)
 
 
 def qk_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: float) -> np.ndarray:
-    """Bool (num_q, num_k): the ⌊density · num_k⌋ blocks (at least 1) of a row whose mean key is most like its mean query.
+    """Bool (num_q, num_k): the ⌊density · num_k⌋ blocks (at least 1) of a row whose mean key is most like its
+    mean query.
 
     q and k are independent standard normal; the mean of a block of them is also normal. It is sampled
     directly and scaled to unit variance, which keeps the order. The scores then have rank ≤ head dim, so that

@@ -27,7 +27,8 @@ class Draw:
         return np.concatenate([[0], np.cumsum(self.documents)])
 
     def mask(self, *bands: np.ndarray, **drawn: object) -> Mask:
-        """The mask of these disjoint bands (several (n, 6) arrays), the same for all heads; `drawn` goes to `Mask.params`."""
+        """The mask of these disjoint bands (several (n, 6) arrays), the same for all heads; `drawn` goes to
+        `Mask.params`."""
         return Mask(self.seqlen, self.seqlen, (np.concatenate(bands),), params=drawn)
 
 

@@ -30,7 +30,8 @@ class Mask(Conversions):
     their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
     """
 
-    def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *, grid: BlockGrid | None = None,
+    def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *,
+                 grid: BlockGrid | None = None,
                  params: Mapping[str, object] | None = None, name: str = "") -> None:
         """
         Args:
@@ -50,10 +51,17 @@ class Mask(Conversions):
     def _of(cls, content: Any, seqlen_q: int, seqlen_k: int, **params: object) -> Self:
         """The mask of a block grid, of one array of bands, or of one for each head group."""
         if not 1 <= min(seqlen_q, seqlen_k) <= max(seqlen_q, seqlen_k) <= MOST_TOKENS:
-            raise ValueError(f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and {seqlen_k}")
+            raise ValueError(
+                f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and {seqlen_k}"
+            )
         if isinstance(content, BlockGrid):
             return cls(seqlen_q, seqlen_k, grid=content, params=params)
-        return cls(seqlen_q, seqlen_k, (content,) if isinstance(content, np.ndarray) else tuple(content), params=params)
+        return cls(
+            seqlen_q,
+            seqlen_k,
+            (content,) if isinstance(content, np.ndarray) else tuple(content),
+            params=params,
+        )
 
     @property
     def params(self) -> Mapping[str, object]:
@@ -72,7 +80,8 @@ class Mask(Conversions):
 
     @property
     def bands(self) -> np.ndarray:
-        """The (n, 6) int64 bands (q0, q1, k0, k1, lo, hi) that all heads share; ±`band.INF` stands for ±infinity.
+        """The (n, 6) int64 bands (q0, q1, k0, k1, lo, hi) that all heads share; ±`band.INF` stands for
+        ±infinity.
 
         Raises ValueError if head groups differ: use `groups`.
         """
@@ -85,7 +94,10 @@ class Mask(Conversions):
         """Tokens of each document that the mask was made for, int64; None for a mask without documents."""
         documents = self._params.get("documents")
         padding = self._params.get("padding_tokens", 0)
-        if not isinstance(documents, np.ndarray) or not documents.sum() + padding == self.seqlen_q == self.seqlen_k:
+        if (
+            not isinstance(documents, np.ndarray)
+            or not documents.sum() + padding == self.seqlen_q == self.seqlen_k
+        ):
             return None  # a part of a mask has the parameters of the whole
         return documents
 
@@ -110,8 +122,11 @@ class Mask(Conversions):
         """The part inside rows × cols, in the same absolute coordinates."""
         if self.grid is None:
             return self._map(lambda bands: band.cut(bands, rows, cols))
-        return self.crop(rows, cols)._of_grid(lambda grid: grid.move(rows[0], cols[0], self.seqlen_q, self.seqlen_k),
-                                              self.seqlen_q, self.seqlen_k)
+        return self.crop(rows, cols)._of_grid(
+            lambda grid: grid.move(rows[0], cols[0], self.seqlen_q, self.seqlen_k),
+            self.seqlen_q,
+            self.seqlen_k,
+        )
 
     def shift(self, dq: int, dk: int) -> Mask:
         """The mask with queries moved by dq and keys by dk; pairs outside of the Sq × Sk rectangle are
@@ -129,7 +144,8 @@ class Mask(Conversions):
         return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]), *seqlens)
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> Mask:
-        """The mask of queries q_rank, q_rank + world, … and keys k_rank, k_rank + world, …, in local coordinates."""
+        """The mask of queries q_rank, q_rank + world, … and keys k_rank, k_rank + world, …, in local
+        coordinates."""
         seqlens = len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world))
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.stripe(q_rank, k_rank, world), *seqlens)
@@ -180,7 +196,9 @@ class Mask(Conversions):
     @property
     def drawn(self) -> dict[str, Scalar]:
         """The scalars of `params`, and the number and longest of its documents, as a record keeps them."""
-        scalars = {key: value for key, value in self.params.items() if isinstance(value, (bool, int, float, str))}
+        scalars = {
+            key: value for key, value in self.params.items() if isinstance(value, (bool, int, float, str))
+        }
         documents = self.params.get("documents")
         if isinstance(documents, np.ndarray):
             scalars |= {"num_documents": len(documents), "longest_document": int(documents.max())}
@@ -222,8 +240,13 @@ class Mask(Conversions):
     def _of_grid(self, change: Callable[[BlockGrid], BlockGrid], seqlen_q: int | None = None,
                  seqlen_k: int | None = None) -> Mask:
         assert self.grid is not None
-        return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
-                    grid=change(self.grid), params=self.params, name=self.name)
+        return Mask(
+            self.seqlen_q if seqlen_q is None else seqlen_q,
+            self.seqlen_k if seqlen_k is None else seqlen_k,
+            grid=change(self.grid),
+            params=self.params,
+            name=self.name,
+        )
 
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""

@@ -43,7 +43,9 @@ def diagonal_segments(mask: Bands) -> Segments | None:
     """
     if mask.seqlen_q != mask.seqlen_k:
         return None
-    if mask.grid is not None and any((mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)):
+    if mask.grid is not None and any(
+        (mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)
+    ):
         return None  # a row of a segment is one run: most grids are rejected here without computing bands
     found = None
     for bands in mask.groups:

@@ -22,8 +22,10 @@ class Traits:
     area: int  # visible pairs, over all groups
     full: bool  # every pair is visible
     causal: bool  # j <= i over one square
-    num_segments: int  # smallest number of diagonal squares over all tokens under one window; 0 if the mask is none
-    window: tuple[int, int] | None  # that window: j - i in [-left, right]; -1 for no bound (FlashAttention's convention)
+    # smallest number of diagonal squares over all tokens under one window; 0 if the mask is none
+    num_segments: int
+    # that window: j - i in [-left, right]; -1 for no bound (FlashAttention's convention)
+    window: tuple[int, int] | None
     block_size: tuple[int, int] | None  # of a uniform block grid
     is_block_grid: bool  # made of blocks, uniform or variable
     empty_rows: bool  # some query sees no key
@@ -42,9 +44,15 @@ def derive(mask: Bands, area: int) -> Traits:
     Args:
         area: visible pairs, over all groups.
     """
-    if area == mask.num_groups * mask.seqlen_q * mask.seqlen_k and mask.grid is None and area > mask.num_groups:
+    if (
+        area == mask.num_groups * mask.seqlen_q * mask.seqlen_k
+        and mask.grid is None
+        and area > mask.num_groups
+    ):
         return _of_full(mask, area)
-    num_bands, empty_rows, row_runs, col_runs = _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
+    num_bands, empty_rows, row_runs, col_runs = (
+        _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
+    )
     square = mask.seqlen_q == mask.seqlen_k
     segments = diagonal_segments(mask)
     triangle = mask.num_groups * mask.seqlen_q * (mask.seqlen_q + 1) // 2
@@ -69,8 +77,10 @@ def derive(mask: Bands, area: int) -> Traits:
 def _of_full(mask: Bands, area: int) -> Traits:
     """The traits of a full rectangle of more than one pair: most steps of a ring have such a mask."""
     square = mask.seqlen_q == mask.seqlen_k
-    return Traits(mask.seqlen_q, mask.seqlen_k, mask.num_groups, num_bands=sum(map(len, mask.groups)), area=area, full=True, causal=False,
-                  num_segments=int(square), window=(-1, -1) if square else None, block_size=None, is_block_grid=False, empty_rows=False,
+    return Traits(mask.seqlen_q, mask.seqlen_k, mask.num_groups, num_bands=sum(map(len, mask.groups)),
+                  area=area, full=True, causal=False,
+                  num_segments=int(square), window=(-1, -1) if square else None, block_size=None,
+                  is_block_grid=False, empty_rows=False,
                   max_row_intervals=1, max_col_intervals=1)
 
 
@@ -83,8 +93,12 @@ def _band_runs(mask: Bands) -> tuple[int, bool, int, int]:
     """(number of bands, whether a row is empty, most runs in a row, most runs in a column) over all
     groups."""
     groups = mask.groups
-    return (sum(len(bands) for bands in groups), any(not all_rows_see(bands, mask.seqlen_q) for bands in groups),
-            max(most_row_runs(bands) for bands in groups), max(most_col_runs(bands) for bands in groups))
+    return (
+        sum(len(bands) for bands in groups),
+        any(not all_rows_see(bands, mask.seqlen_q) for bands in groups),
+        max(most_row_runs(bands) for bands in groups),
+        max(most_col_runs(bands) for bands in groups),
+    )
 
 
 def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
@@ -111,7 +125,8 @@ def most_row_runs(bands: np.ndarray) -> int:
     order = np.argsort(q0)
     if (q0[order[1:]] >= q1[order[:-1]]).all():
         return 1
-    starts, ends = (np.minimum(np.maximum(row, q0), q1) for row in (k0 - lo, k1 - hi))  # bounds of the rows in which an end moves
+    # bounds of the rows in which an end moves
+    starts, ends = (np.minimum(np.maximum(row, q0), q1) for row in (k0 - lo, k1 - hi))
     turns = np.concatenate([q0, q1, starts, ends])
     rows = np.unique(np.concatenate([turns, turns + 1]))
     owner, number = spread(np.searchsorted(rows, q0), np.searchsorted(rows, q1))

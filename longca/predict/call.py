@@ -40,7 +40,8 @@ class CallModel:
     def scaled(self, ratio: float, source: str, wider: float) -> CallModel:
         """The same kernel on a GPU on which all costs are `ratio` times as large, with intervals `wider`
         times as wide."""
-        return CallModel(tuple(replace(model, costs_ms={name: value * ratio for name, value in model.costs_ms.items()}, source=source,
+        return CallModel(tuple(replace(model, costs_ms={name: value * ratio for name,
+                                                        value in model.costs_ms.items()}, source=source,
                                        by_mask=model.by_mask.widened(wider)) for model in self.ways))
 
     def of(self, way: str) -> KernelModel:
@@ -51,7 +52,9 @@ class CallModel:
         """The model of the algorithm of a whole call."""
         return self.of(way_of(self.usual.kernel, self.usual.direction, mask, num_kv_heads))
 
-    def seconds(self, mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM) -> float:
+    def seconds(
+        self, mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM
+    ) -> float:
         """Seconds of one call without other work on the GPU."""
         model = self.for_call(mask, num_kv_heads)
         at_full_clock = float(model.boosted_s(call_amounts(model, mask, num_q_heads, num_kv_heads), head_dim))
@@ -69,5 +72,6 @@ def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileSta
 def call_amounts(model: KernelModel, mask: Mask, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
     """`amounts` of a whole call of a model's kernel, (6,)."""
     statistics = whole_statistics(mask, model.shape, num_q_heads // num_kv_heads)
-    return amounts(statistics, model.shape, items_of(model.kernel, model.direction, model.way), num_q_heads, num_kv_heads,
+    return amounts(statistics, model.shape, items_of(model.kernel, model.direction, model.way), num_q_heads,
+                   num_kv_heads,
                    covered=covers_all(model.kernel, model.direction, mask.traits))

@@ -15,13 +15,17 @@ import numpy as np
 from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape
 
-SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64),
-          TileShape(64, 64, 16), *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))))
+SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16),
+          TileShape(64, 64),
+          TileShape(64, 64, 16),
+          *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))))
 THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
 UNSHARED = FEATURES.index("unshared")
 FEWEST = 12  # records of a kernel and direction
-SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("lists",), ("blocks",), ("plain", "heads"),
-                                       ("rows", "heads"), ("lists", "heads"), ("rows", "blocks"), ("lists", "blocks"))
+SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("lists",), ("blocks",),
+                                       ("plain", "heads"),
+                                       ("rows", "heads"), ("lists", "heads"), ("rows", "blocks"),
+                                       ("lists", "blocks"))
 """labels by which a kernel's records may be fitted separately, since some kernels use special algorithms for
 some calls"""
 
@@ -56,7 +60,9 @@ class _Fit:
         return at_boost * clock_slowdown(at_boost, self.throttle)
 
 
-def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True) -> KernelModel:
+def fit_kernel(
+    kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True
+) -> KernelModel:
     """Fits one kernel in one direction.
 
     Args:
@@ -71,15 +77,21 @@ def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tup
         raise ValueError(f"{len(samples)} records of '{kernel}' {direction}; at least {FEWEST} are needed")
     best = _fit(samples)
     if judged:
-        by_mask, by_length = held_out(samples, lambda sample: sample.mask), held_out(samples, lambda sample: sample.seqlen)
+        by_mask, by_length = (
+            held_out(samples, lambda sample: sample.mask),
+            held_out(samples, lambda sample: sample.seqlen),
+        )
     else:
         by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
     costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
-    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask), Interval.of(by_length),
+    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask),
+                       Interval.of(by_length),
                        max(sample.seqlen for sample in samples), form, samples[0].way)
 
 
-def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True) -> list[KernelModel]:
+def fit_forms(
+    kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True
+) -> list[KernelModel]:
     """Fits one kernel in one direction: each of its algorithms, with all calls together, or separately by
     labels if that fits better.
 
@@ -88,7 +100,12 @@ def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged:
     by_way: dict[str, list[Sample]] = {}
     for sample in samples:
         by_way.setdefault(sample.way, []).append(sample)
-    return [model for way in sorted(by_way) if len(by_way[way]) >= FEWEST for model in _fit_way(kernel, direction, by_way[way], judged)]
+    return [
+        model
+        for way in sorted(by_way)
+        if len(by_way[way]) >= FEWEST
+        for model in _fit_way(kernel, direction, by_way[way], judged)
+    ]
 
 
 def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: bool) -> list[KernelModel]:
@@ -110,7 +127,10 @@ def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: boo
             least, best, chosen = criterion, list(parts.values()), split
     if "blocks" not in chosen and len({sample.labels["blocks"] for sample in samples}) == 1:
         chosen = *chosen, "blocks"
-    return [fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged) for part in best]
+    return [
+        fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged)
+        for part in best
+    ]
 
 
 def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> np.ndarray:
@@ -132,11 +152,14 @@ def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> 
 
 def _fit(samples: Sequence[Sample]) -> _Fit:
     measured = np.array([sample.seconds for sample in samples])
-    weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples]))
+    weights = 1 / np.sqrt(
+        _repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples])
+    )
     found = []
     for shape, amounts in _distinct(samples):
         if len({sample.heads_per_kv for sample in samples}) == 1:
-            amounts[:, UNSHARED] = 0  # the number of heads for each KV head is constant: the two cannot be distinguished
+            # the number of heads for each KV head is constant: the two cannot be distinguished
+            amounts[:, UNSHARED] = 0
         for throttle in THROTTLES:
             relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
             costs, miss = non_negative(relative, weights)
@@ -169,7 +192,8 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, fl
     num = matrix.shape[1]
     scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
     scaled = matrix / scale
-    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target  # two columns may be equal: empty tiles of full masks
+    # two columns may be equal: empty tiles of full masks
+    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target
     x, inside = np.zeros(num), np.zeros(num, dtype=bool)
     for _ in range(10 * num):
         gradient = np.where(inside, -np.inf, right - gram @ x)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "models"
 REFERENCE = FOLDER / "h200.json"  # has the most kernels: predictions for other GPUs are scaled from it
-MOST_BLOCK_TOKENS = 70_000  # longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
+# longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
+MOST_BLOCK_TOKENS = 70_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class FittedKernels:
         """The model of a kernel in one direction for a mask with these traits; None if there are too few
         records of such calls."""
         labels = set(form_labels(traits, heads_per_kv).values())
-        found = tuple(model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form))
+        found = tuple(
+            model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form)
+        )
         return CallModel(found) if found else None
 
     @property
@@ -67,10 +70,15 @@ class FittedKernels:
     def text(self) -> str:
         """The JSON: one line for each model."""
         models = ",\n  ".join(json.dumps(_rounded(asdict(model))) for model in self.models)
-        strategies = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(_rounded(asdict(one)))}" for name, one in self.strategies.items())
-        return (f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
-                f' "models": [\n  {models}\n ],\n'
-                f' "strategies": {{\n  {strategies}\n }}}}\n')
+        strategies = ",\n  ".join(
+            f"{json.dumps(name)}: {json.dumps(_rounded(asdict(one)))}"
+            for name, one in self.strategies.items()
+        )
+        return (
+            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
+            f' "models": [\n  {models}\n ],\n'
+            f' "strategies": {{\n  {strategies}\n }}}}\n'
+        )
 
 
 def load_fitted(path: Path = REFERENCE) -> FittedKernels:
@@ -81,11 +89,22 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        models = tuple(KernelModel(**{**one, "form": tuple(one["form"]), "shape": TileShape(**one["shape"]),
-                                      "by_mask": Interval(**one["by_mask"]),
-                                      "by_length": Interval(**one["by_length"])}) for one in content["models"])
+        models = tuple(
+            KernelModel(
+                **{
+                    **one,
+                    "form": tuple(one["form"]),
+                    "shape": TileShape(**one["shape"]),
+                    "by_mask": Interval(**one["by_mask"]),
+                    "by_length": Interval(**one["by_length"]),
+                }
+            )
+            for one in content["models"]
+        )
         strategies = {name: Interval(**one) for name, one in content.get("strategies", {}).items()}
-        return FittedKernels(content["device"], tuple(content["records"]), models, content["ranks"], strategies)
+        return FittedKernels(
+            content["device"], tuple(content["records"]), models, content["ranks"], strategies
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
                         todo="`python -m tools.fitted` makes them") from None
@@ -93,14 +112,21 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
 
 def fitted_on(names: Container[str]) -> FittedKernels | None:
     """The committed models of a device with one of these driver names; None if there are none."""
-    return next((found for found in map(load_fitted, sorted(FOLDER.glob("*.json"))) if found.device in names), None)
+    return next(
+        (found for found in map(load_fitted, sorted(FOLDER.glob("*.json"))) if found.device in names), None
+    )
 
 
-def interval_of(fitted: FittedKernels, strategy: str, kernel: str, direction: str, of_kernel: Interval) -> Interval:
+def interval_of(
+    fitted: FittedKernels, strategy: str, kernel: str, direction: str, of_kernel: Interval
+) -> Interval:
     """The residuals of a strategy with this kernel in this direction. With too few records of this pair, the
     union of the intervals of the kernel alone and of the strategy with other kernels."""
     known = fitted.strategies
-    found = next((known[key] for key in (f"{strategy}+{kernel} {direction}", f"{strategy}+{kernel}") if key in known), None)
+    found = next(
+        (known[key] for key in (f"{strategy}+{kernel} {direction}", f"{strategy}+{kernel}") if key in known),
+        None,
+    )
     return found or widest([of_kernel, *([known[strategy]] if strategy in known else known.values())])
 
 
@@ -123,11 +149,18 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
             why += f"; {earlier} of these {len(records)} records are of `band` as it was before its present kernels"
         raise UserError("There are no records to fit", why=why, todo="Measure first with `longca run`")
     if len(devices) > 1:
-        raise UserError(f"These records are of {len(devices)} devices: {', '.join(devices)}", todo="Give those of one")
+        raise UserError(
+            f"These records are of {len(devices)} devices: {', '.join(devices)}", todo="Give those of one"
+        )
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(timed, samples(timed), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
-    models = (model for key in sorted(groups) if len(groups[key]) >= FEWEST for model in fit_forms(*key, groups[key]))
+    models = (
+        model
+        for key in sorted(groups)
+        if len(groups[key]) >= FEWEST
+        for model in fit_forms(*key, groups[key])
+    )
     ranks = max(record.cell.world for record in present if record.outcome.status == "ok")
     return FittedKernels(devices[0], names, tuple(models), ranks)
 
@@ -139,7 +172,9 @@ def to_fit(records: Iterable[Record]) -> list[Record]:
 
 def is_earlier(record: Record) -> bool:
     """`ran_earlier` of a record."""
-    return record.environment is not None and ran_earlier(record.cell.kernel, record.environment.source.git_sha or "")
+    return record.environment is not None and ran_earlier(
+        record.cell.kernel, record.environment.source.git_sha or ""
+    )
 
 
 def fits(record: Record) -> bool:
@@ -164,10 +199,19 @@ def samples(records: Iterable[Record]) -> list[Sample]:
             counted[key] = _Counted(cell_mask(cell), ratio)
         known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
         assert record.samples is not None
-        seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
+        seconds = (
+            sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[
+                len(record.samples.time_ms[0]) // 2
+            ]
+            / 1e3
+        )
         way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
-        items, covered = items_of(cell.kernel, cell.direction, way), covers_all(cell.kernel, cell.direction, known.mask.traits)
-        found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES), seconds,
+        items, covered = (
+            items_of(cell.kernel, cell.direction, way),
+            covers_all(cell.kernel, cell.direction, known.mask.traits),
+        )
+        found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads,
+                                          covered=covered) for shape in SHAPES), seconds,
                             _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
     return found
 

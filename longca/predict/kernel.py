@@ -36,8 +36,11 @@ wave (`WorkSpread.idle`); pairs in partial tiles, for the additional cost of the
 tiles; computed pairs divided by the heads that share a KV head; 10⁶ rows; 1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
-NOMINAL = 0.96  # share of held-out residuals in an interval, such that it contains 90 % of other cells, as `benchmarks.predict.errors` checks
-BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+# share of held-out residuals in an interval, such that it contains 90 % of other cells, as
+# `benchmarks.predict.errors` checks
+NOMINAL = 0.96
+# of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+BOOST_S, SETTLED_S = 6e-3, 24e-3
 
 
 def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
@@ -54,7 +57,8 @@ def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
             "blocks": "blocks" if traits.is_block_grid else "bands"}
 
 
-def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
+def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int,
+            *, covered: bool = False
             ) -> np.ndarray:
     """The amounts of FEATURES in a call, (6,).
 
@@ -64,7 +68,9 @@ def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_he
     """
     heads = heads_of_item(items, shape, num_q_heads // num_kv_heads)
     spread = statistics.of_columns if items.by_keys else statistics.of_rows
-    full, empty = (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
+    full, empty = (
+        (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
+    )
     idle = spread.idle(num_q_heads // heads, items.most, in_order=items.in_order) * heads * items.share
     return part_amounts(full, statistics.partial, empty, statistics.rows, idle, num_q_heads, num_kv_heads)
 
@@ -89,12 +95,19 @@ def even_idle(computed: np.ndarray, num_items: np.ndarray, *, in_order: bool = F
     return np.maximum(idle, computed / items * PROGRAMS / 2) if in_order else idle
 
 
-def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,
+def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float,
+                 rows: np.ndarray | float,
                  idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`, which is of all."""
+    """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`,
+    which is of all."""
     computed = np.add(full, partial)
-    columns = (computed * num_q_heads + idle, np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads),
-               computed * num_kv_heads, np.multiply(rows, num_q_heads))
+    columns = (
+        computed * num_q_heads + idle,
+        np.multiply(partial, num_q_heads),
+        np.multiply(empty, num_q_heads),
+        computed * num_kv_heads,
+        np.multiply(rows, num_q_heads),
+    )
     stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
     return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
 
@@ -117,7 +130,9 @@ class Interval:
         values = np.sort(np.asarray(residuals, dtype=float))
         low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
         size = np.abs(values)
-        return cls(float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values))
+        return cls(
+            float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values)
+        )
 
     def widened(self, factor: float) -> Interval:
         """The interval scaled about its centre by this factor."""
@@ -127,8 +142,13 @@ class Interval:
 
 def widest(intervals: Sequence[Interval]) -> Interval:
     """The union of these intervals."""
-    return Interval(min(one.low for one in intervals), max(one.high for one in intervals), max(one.median for one in intervals),
-                    max(one.p95 for one in intervals), min(one.num_records for one in intervals))
+    return Interval(
+        min(one.low for one in intervals),
+        max(one.high for one in intervals),
+        max(one.median for one in intervals),
+        max(one.p95 for one in intervals),
+        min(one.num_records for one in intervals),
+    )
 
 
 @dataclass(frozen=True)

@@ -137,24 +137,38 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     counted = [lines(mask, tokens, shape.keys, group) for group in groups]
     full, partial = (float(np.mean([part.sum() for part in parts])) for parts in zip(*counted, strict=True))
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, WorkSpread.of(sum(counted[0], np.zeros(1))),
-                          lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True), np.zeros(1))))
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q,
+                          WorkSpread.of(sum(counted[0], np.zeros(1))),
+                          lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True),
+                                                    np.zeros(1))))
 
 
-def _tile_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def _tile_lines(
+    mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Pairs in full and in partial tiles of each row of tiles, or of each column, (n,) each."""
     tiles, size = (col_tiles if columns else row_tiles)(mask, tokens, keys, group), float(tokens * keys)
-    return _by_line(tiles.full_runs, tiles.num_lines) * size, _by_line(tiles.partial_runs, tiles.num_lines) * size
+    return _by_line(tiles.full_runs, tiles.num_lines) * size, _by_line(
+        tiles.partial_runs, tiles.num_lines
+    ) * size
 
 
-def _block_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def _block_lines(
+    mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The same with tiles that restart at each block. Tiles beyond the end of a block count as full, since
     they need no mask."""
     assert mask.grid is not None
     visible, q_bounds, k_bounds = mask.grid.solid(group)
-    height, width = (-(-np.diff(bounds) // size) * size for bounds, size in ((q_bounds, tokens), (k_bounds, keys)))
+    height, width = (
+        -(-np.diff(bounds) // size) * size for bounds, size in ((q_bounds, tokens), (k_bounds, keys))
+    )
     seen = visible.astype(float)
-    found = np.repeat(height @ seen * keys, width // keys) if columns else np.repeat(seen @ width * tokens, height // tokens)
+    found = (
+        np.repeat(height @ seen * keys, width // keys)
+        if columns
+        else np.repeat(seen @ width * tokens, height // tokens)
+    )
     return found, np.zeros_like(found)
 
 
@@ -162,19 +176,26 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
     """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs. Columns are
     assumed to be as long as rows."""
     count = MOST_ROWS // PIECE_ROWS
-    starts = (np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS).tolist()
+    starts = (
+        np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS
+    ).tolist()
     if mask.grid is None and PIECE_ROWS % shape.tokens(heads_per_kv) == 0:  # no tile overlaps two pieces
-        parts = [_one_below_the_other(mask, starts[:-1]), _one_below_the_other(mask, starts[-1:])]  # the last one is needed for `WorkSpread.last`
+        # the last one is needed for `WorkSpread.last`
+        parts = [_one_below_the_other(mask, starts[:-1]), _one_below_the_other(mask, starts[-1:])]
     else:
         parts = [mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)) for start in starts]
     pieces = [tile_statistics(part, shape, heads_per_kv) for part in parts]
-    area, full, partial = (sum(getattr(piece, name) for piece in pieces) for name in ("area", "full", "partial"))
+    area, full, partial = (
+        sum(getattr(piece, name) for piece in pieces) for name in ("area", "full", "partial")
+    )
     factor = mask.area / mask.num_groups / area if area else 0.0
     full, partial = full * factor, partial * factor
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
     rows = WorkSpread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
     rows = WorkSpread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, lambda: rows)
+    return TileStatistics(
+        mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, lambda: rows
+    )
 
 
 def _one_below_the_other(mask: Mask, starts: list[int]) -> Mask:
@@ -183,7 +204,8 @@ def _one_below_the_other(mask: Mask, starts: list[int]) -> Mask:
     key = "pieces of rows", tuple(starts)
     if key not in mask.kept:
         height = PIECE_ROWS
-        groups = tuple(np.concatenate([band.shift(band.cut(bands, (start, start + height), (0, mask.seqlen_k)), number * height - start, 0)
+        groups = tuple(np.concatenate([band.shift(band.cut(bands, (start, start + height),
+                                                           (0, mask.seqlen_k)), number * height - start, 0)
                                        for number, start in enumerate(starts)]) for bands in mask.groups)
         mask.kept[key] = Mask(len(starts) * height, mask.seqlen_k, groups)
     return mask.kept[key]

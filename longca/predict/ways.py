@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 TWO_KERNELS = "two kernels"
 FROM_LAST, FROM_FIRST = "one pass from the last row", "one pass from the first row"
 BANDS = ("band", "band_atomic")
-OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
-IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
+# of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
+OWN, OWN_MOST = ("band",), 0.5
+# blocks of the grid: row tiles of queries, from the first to the last, then heads
+IN_ORDER = ("fa2", "torch_flash")
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # matmuls of the kernel for dK and dV, and of both kernels
-EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of earlier kernels of `band`
+# commits of records of earlier kernels of `band`
+EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
 
 
 def ran_earlier(kernel: str, git_sha: str) -> bool:
@@ -45,11 +48,18 @@ def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
         return ""
     if mask.grid is not None:
         return TWO_KERNELS
-    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)[()])
+    return str(
+        ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)[()]
+    )
 
 
-def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float,
-                  num_kv_heads: int) -> np.ndarray:
+def ways_of_parts(
+    mask: Mask,
+    area: np.ndarray | float,
+    num_queries: np.ndarray | float,
+    num_keys: np.ndarray | float,
+    num_kv_heads: int,
+) -> np.ndarray:
     """The backward algorithm of `band` for each part of a mask, or for the whole; the shape is that of the
     numbers, which refer to one head group.
 
@@ -57,13 +67,20 @@ def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray 
     are windows.
     """
     orders = orders_of_parts(mask, area, num_queries, num_keys, num_kv_heads)
-    return np.select([orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS)
+    return np.select(
+        [orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS
+    )
 
 
 def covers_all(kernel: str, direction: str, traits: Traits) -> bool:
     """True if a kernel computes all pairs of a call, including hidden ones."""
     window = traits.window
-    return (kernel, direction) == ("cudnn_graph", "bwd") and window is not None and window[0] >= 0 and window[1] != 0
+    return (
+        (kernel, direction) == ("cudnn_graph", "bwd")
+        and window is not None
+        and window[0] >= 0
+        and window[1] != 0
+    )
 
 
 @dataclass(frozen=True)

@@ -31,32 +31,60 @@ class Tile:
 def statuses(table: pd.DataFrame) -> list[tuple[str, int, float]]:
     """(status, number of cells, share) of occurring statuses."""
     counts = table.status.value_counts()
-    return [(status, int(counts[status]), counts[status] / len(table)) for status in STATUSES if status in counts]
+    return [
+        (status, int(counts[status]), counts[status] / len(table)) for status in STATUSES if status in counts
+    ]
 
 
 def tiles(table: pd.DataFrame) -> list[Tile]:
     """The headline's numbers."""
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
-    found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table), "#support")]
+    found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table),
+                  "#support")]
     parallel = (attention.kind == "cp").any()
     both = parallel and (attention.kind == "kernel").any()
     for kind in ("cp", "kernel") if parallel else ("kernel",):
         of_kind = cases(labelled(table), kind)
         for direction, word in DIRECTIONS.items():
-            label = f"Leading strategy, {word}" if kind == "cp" else f"Leading kernel{' alone' if parallel else ''}, {word}"
-            found += _fastest(of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest")
+            label = (
+                f"Leading strategy, {word}"
+                if kind == "cp"
+                else f"Leading kernel{' alone' if parallel else ''}, {word}"
+            )
+            found += _fastest(
+                of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest"
+            )
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())
-        found.append(Tile("Nearest to its error budget", percent(worst.budget_ratio), f"{worst.method}, {worst['mask']}; " +
-                          (f"{plural(wrong, 'cell')} beyond it" if wrong else "no cell is beyond it"), "#accuracy"))
-        found.append(Tile("Typical noise", percent(ok.noise.median()),
-                          f"interquartile range over median, {plural(int(ok.num_samples.sum()), 'sample')}", "#noise"))
+        found.append(
+            Tile(
+                "Nearest to its error budget",
+                percent(worst.budget_ratio),
+                f"{worst.method}, {worst['mask']}; "
+                + (f"{plural(wrong, 'cell')} beyond it" if wrong else "no cell is beyond it"),
+                "#accuracy",
+            )
+        )
+        found.append(
+            Tile(
+                "Typical noise",
+                percent(ok.noise.median()),
+                f"interquartile range over median, {plural(int(ok.num_samples.sum()), 'sample')}",
+                "#noise",
+            )
+        )
     waits = table[table.nominal_ms.notna() & table.error.notna()]
     if len(waits):
-        found.append(Tile("Timer off by at most", percent(waits.error.max()),
-                          f"of calls of known length; {percent(waits.error_budget.min())} is allowed", "#noise"))
+        found.append(
+            Tile(
+                "Timer off by at most",
+                percent(waits.error.max()),
+                f"of calls of known length; {percent(waits.error_budget.min())} is allowed",
+                "#noise",
+            )
+        )
     return found
 
 
@@ -66,8 +94,11 @@ def _fastest(found: Cases, kind: str, direction: str, label: str, link: str) -> 
     of_device: dict[str, dict[CaseKey, Standing]] = {}
     for key, case in found.where(direction=direction).counting.items():
         of_device.setdefault(case.device, {})[key] = case
-    return [tile for device, of_one in of_device.items()
-            for tile in _of_device(of_one, kind, f"{label}{f', {device}' if len(of_device) > 1 else ''}", link)]
+    return [
+        tile
+        for device, of_one in of_device.items()
+        for tile in _of_device(of_one, kind, f"{label}{f', {device}' if len(of_device) > 1 else ''}", link)
+    ]
 
 
 def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: str) -> list[Tile]:
@@ -75,18 +106,31 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     if kind == "cp":
         things = "combination of mask, ranks and length"
     else:
-        largest = at_largest({(key.mask_label, key.setting, key.seqlen): case for key, case in standings.items()})
-        standings = {CaseKey(mask, "", setting, 1, seqlen): case for (mask, setting), (seqlen, case) in largest.items()}
+        largest = at_largest(
+            {(key.mask_label, key.setting, key.seqlen): case for key, case in standings.items()}
+        )
+        standings = {
+            CaseKey(mask, "", setting, 1, seqlen): case for (mask, setting), (seqlen, case) in largest.items()
+        }
     compared = {key: case for key, case in standings.items() if case.is_compared}
     if not compared:
         return []
-    first = min(tallies(compared), key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
+    first = min(
+        tallies(compared), key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method)
+    )
     ties, played = num_open(compared), num_played_off(compared)
     tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
     nobody = f"; no method alone on {ties}" if ties else ""
     doubt = f"; {played or 'none'} played off" if played < len(compared) else ""
-    return [Tile(label, first.method, f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
-                 f"{rivals_text(compared)}{doubt}", link)]
+    return [
+        Tile(
+            label,
+            first.method,
+            f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
+            f"{rivals_text(compared)}{doubt}",
+            link,
+        )
+    ]
 
 
 def _not_ok(table: pd.DataFrame) -> str:

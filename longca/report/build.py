@@ -45,12 +45,16 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order of their dependencies
 MAX_BYTES = 4_000_000
-REPEATS = ("Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every method was measured there, "
-           "so that counts, worst shares and families leave them out. ")
+REPEATS = (
+    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every method was measured there, "
+    "so that counts, worst shares and families leave them out. "
+)
 MOST_LINKS = 3  # named cells for each reason
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
-            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
-LEVELS = (  # levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
+            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy",
+            "noise": "Noise and ceilings"}
+# levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
+LEVELS = (
     ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"))
 
@@ -93,7 +97,9 @@ class _Files:
     @property
     def holder(self) -> str:
         """A description of the location of all records."""
-        names = [name for name in self.downloads if name.endswith(".csv")] or (self.sources if self.command else [])
+        names = [name for name in self.downloads if name.endswith(".csv")] or (
+            self.sources if self.command else []
+        )
         return f"{' and '.join(names)} beside this page" if names else "the files that it was made from"
 
 
@@ -114,7 +120,8 @@ class _Paper:
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
-          hardware: Hardware | None = None, sources: Sequence[Path] = (), environments: Environments | None = None,
+          hardware: Hardware | None = None, sources: Sequence[Path] = (),
+          environments: Environments | None = None,
           lists: Sequence[Path] | None = None) -> Path:
     """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
     records.
@@ -148,33 +155,50 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     standings = [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
     images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
-    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
+    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {
+        worst.cell_id for worst in worst_errors
+    }
     steady = tables.steadiness(table)
     linked |= {cell.cell_id for cell in steady.drifting}
-    linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
+    linked |= {
+        *winners.cells(fastest),
+        *(views.cells(decided) if decided else ()),
+        *table.cell_id[table.is_control.astype(bool)],
+    }
     shown = on_page(table, linked)
-    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}  # the first row of a cell with several records
+    # the first row of a cell with several records
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}
     names = dict(zip(table.mask_label, table["mask"], strict=True))
-    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)])))
+    shown_masks = mask_drawings(
+        dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)]))
+    )
     pictures = frozenset(mask.name for mask in shown_masks)
     paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    for place, figure in enumerate(sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))):
+    for place, figure in enumerate(
+        sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
+    ):
         drawn = _drawn(figure, table, f"f{place}", paper)
         if not drawn.is_empty:
             figures[figure.section].append(drawn)
     controls = bool((table.is_control.astype(bool)).any())
     kept = {"accuracy": bool(worst_errors), "noise": controls}  # sections with their own tables
-    sections = {section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)}
+    sections = {
+        section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)
+    }
     rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
     variables = {method: look.variable for method, look in looks(methods).items()}
     context = {
-        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown), "problems": problems, "sections": sections,
+        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown),
+               "problems": problems, "sections": sections,
         "figures": figures, "alone": beside is None, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table),
-        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons, "worst_errors": worst_errors,
-        "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
-        "software": tables.software(ordered), "images": images, "finding_of_images": tables.finding_of_images(images),
+        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons,
+               "worst_errors": worst_errors,
+        "waits": tables.waits(table), "ceilings": tables.ceilings(table),
+               "machines": tables.machines(ordered, hardware),
+        "software": tables.software(ordered), "images": images,
+               "finding_of_images": tables.finding_of_images(images),
         "environments": summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
         "steadiness": steady, "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
@@ -185,12 +209,14 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
-        "noisy": NOISY, "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
+        "noisy": NOISY,
+               "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
         "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
         "views": views.views_json(decided, rows) if decided else "",
         "facts": {"rate": rate, "count": len(shown), "all": len(ordered), "looks": variables,
                   "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},
-        "most_links": MOST_LINKS, "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
+        "most_links": MOST_LINKS, "devices": _counted(table.device),
+               "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
         "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
         "generator": VERSION,
@@ -198,7 +224,9 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     template = page_templates().get_template("page.html.j2")
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
     for level, left_out in LEVELS:
-        page = template.render(context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out})
+        page = template.render(
+            context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out}
+        )
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())
@@ -219,7 +247,8 @@ def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dr
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
-        return Drawn(figure.name, figure.label, figure.label, "", figure.caption, failure=f"{type(error).__name__}: {error}")
+        return Drawn(figure.name, figure.label, figure.label, "", figure.caption,
+                     failure=f"{type(error).__name__}: {error}")
 
 
 def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
@@ -228,13 +257,17 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
     title = figure.title(data)
     if paper.beside:
-        replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode())
+        replace_file(
+            paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode()
+        )
         replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(for_file(data)))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     if "cell_id" in data and paper.is_part:
         number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
-    drawing = inline(draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows)
+    drawing = inline(
+        draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows
+    )
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 

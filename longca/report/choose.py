@@ -17,14 +17,18 @@ from longca.store.table import is_ranked
 if TYPE_CHECKING:
     import pandas as pd
 
-_OWN = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family", "mask_params",
-        "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "seed",
-        "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density", "tflops_per_device",
+_OWN = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family",
+        "mask_params",
+        "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype",
+        "direction", "seed",
+        "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density",
+        "tflops_per_device",
         "tflops_per_device_low", "tflops_per_device_high", "device", "git_sha")
 COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
 """required columns of the derived table"""
 AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
-WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0, "num_kv_heads": 1.0, "seqlen": 1.0}
+WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0,
+           "num_kv_heads": 1.0, "seqlen": 1.0}
 """weights of the axes for nearest settings, if a question has no answer; numbers differ by their logarithm"""
 
 
@@ -119,18 +123,29 @@ def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
 
 
 def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> CallRanking:
-    methods, of_case = view.ranking(mask), asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)]
+    methods, of_case = (
+        view.ranking(mask),
+        asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)],
+    )
     reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
-    missing = sorted((method, status, reasons[cell_id]) for (name, method), (status, cell_id) in view.missing.items() if name == mask)
+    missing = sorted(
+        (method, status, reasons[cell_id])
+        for (name, method), (status, cell_id) in view.missing.items()
+        if name == mask
+    )
     ran = of_case.loc[of_case.status == "ok"]
     params = [pair for pair in ran.mask_params.iloc[0].split(", ") if pair and not pair.endswith("=False")]
     documents = " and ".join(sorted(set(ran.corpus) - {""}))
-    setting = join(f"{question.mask} ({', '.join(params)})" if params else question.mask, f"documents of {documents}" if documents else "",
-                   _setting({axis: getattr(question, axis) for axis in AXES}))
+    setting = join(
+        f"{question.mask} ({', '.join(params)})" if params else question.mask,
+        f"documents of {documents}" if documents else "",
+        _setting({axis: getattr(question, axis) for axis in AXES}),
+    )
     earlier = set(ran.method[is_earlier(ran)])
     case = view.cases[mask]
     others = f" {field_text(case).partition('; ')[2]}." if case.could_not or case.not_asked else ""
-    return CallRanking(f"{view.verdicts[mask]}{others}", setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
+    return CallRanking(f"{view.verdicts[mask]}{others}", setting, methods, missing, sorted(earlier),
+                       tuple(sorted(set(ran.device))),
                        tuple(sorted(set(ran.study))))
 
 
@@ -147,7 +162,17 @@ def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
     """The values of all axes in words: "32K tokens · 64:8 heads · head dim 128 · bf16 · forward"; only those
     that differ from `other`."""
     heads = f"{values['num_q_heads']}:{values['num_kv_heads']} heads"
-    words = {"seqlen": f"{format_length(int(values['seqlen']))} tokens", "world": f"{values['world']} ranks" if values["world"] > 1 else "",
-             "num_q_heads": heads, "num_kv_heads": heads, "head_dim": f"head dim {values['head_dim']}", "dtype": values["dtype"],
-             "direction": DIRECTIONS[values["direction"]]}
-    return join(*dict.fromkeys(text for axis, text in words.items() if other is None or values[axis] != getattr(other, axis)))
+    words = {
+        "seqlen": f"{format_length(int(values['seqlen']))} tokens",
+        "world": f"{values['world']} ranks" if values["world"] > 1 else "",
+        "num_q_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": f"head dim {values['head_dim']}",
+        "dtype": values["dtype"],
+        "direction": DIRECTIONS[values["direction"]],
+    }
+    return join(
+        *dict.fromkeys(
+            text for axis, text in words.items() if other is None or values[axis] != getattr(other, axis)
+        )
+    )

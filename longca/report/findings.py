@@ -60,13 +60,17 @@ def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
         of_devices[case.device][key] = case
     if len(of_devices) < 2:
         return counts_text(standings, thing)
-    return "; ".join(f"on {device} {counts_text(of_device, thing)}" for device, of_device in of_devices.items())
+    return "; ".join(
+        f"on {device} {counts_text(of_device, thing)}" for device, of_device in of_devices.items()
+    )
 
 
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:
     """The methods that lead most often, alone or in a tie; ties by count are sorted by mean share, then by
     name."""
-    found = sorted(tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method))
+    found = sorted(
+        tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method)
+    )
     return [tally.method for tally in found[:most]]
 
 

@@ -40,7 +40,12 @@ def write_index(folder: Path) -> Path | None:
     if not pages:
         return None
     template = page_templates().get_template("index.html.j2")
-    return replace_file(target, template.render(pages=pages, theme=theme(), css=static_text("report.css"), generator=VERSION).encode())
+    return replace_file(
+        target,
+        template.render(
+            pages=pages, theme=theme(), css=static_text("report.css"), generator=VERSION
+        ).encode(),
+    )
 
 
 def overviews(page: Path) -> list[Page]:
@@ -57,7 +62,11 @@ def _page(path: Path, folder: Path) -> Page | None:
     if not _MADE.search(head):
         return None
     title, about = _TITLE.search(head), _ABOUT.search(head)
-    return Page(path.relative_to(folder).as_posix(), unescape(title[1]) if title else path.stem, unescape(about[1]) if about else "")
+    return Page(
+        path.relative_to(folder).as_posix(),
+        unescape(title[1]) if title else path.stem,
+        unescape(about[1]) if about else "",
+    )
 
 
 def _head(path: Path) -> str:

@@ -62,7 +62,10 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
             methods = list(dict.fromkeys(cells.method))
             groups = cells.groupby(["mask_label", "method", "direction"]).groups
             keys = [(method, direction) for method in methods for direction in DIRECTIONS]
-            rows = [(label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys]) for label in mask_order(cells)]
+            rows = [
+                (label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys])
+                for label in mask_order(cells)
+            ]
             found.append(Matrix(title, methods, rows))
     return found
 
@@ -73,8 +76,16 @@ def reasons(table: pd.DataFrame) -> list[Reason]:
     found = []
     for (status, text), group in bad.groupby(["status", "reason"], sort=False):
         masks = list(dict.fromkeys(group["mask"]))
-        found.append(Reason(status, text, ", ".join(dict.fromkeys(f"{row.method} {row.direction}" for row in group.itertuples())),
-                            ", ".join(masks) if len(masks) <= 3 else plural(len(masks), "mask"), len(group), list(group.cell_id)))
+        found.append(
+            Reason(
+                status,
+                text,
+                ", ".join(dict.fromkeys(f"{row.method} {row.direction}" for row in group.itertuples())),
+                ", ".join(masks) if len(masks) <= 3 else plural(len(masks), "mask"),
+                len(group),
+                list(group.cell_id),
+            )
+        )
     return sorted(found, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
 
 
@@ -90,6 +101,9 @@ def _entry(cells: pd.DataFrame) -> Entry | None:
     for status in present[::-1]:
         of_status = cells[cells.status == status]
         lengths = ", ".join(format_length(length) for length in sorted(set(of_status.seqlen)))
-        lines.append(f"{status}: {lengths}" + "".join(f" – {reason}" for reason in sorted(set(of_status.reason)) if reason))
+        lines.append(
+            f"{status}: {lengths}"
+            + "".join(f" – {reason}" for reason in sorted(set(of_status.reason)) if reason)
+        )
     query = {"method": first.method, "mask": first.mask_label, "direction": first.direction}
     return Entry(present[0], text, partly, "\n".join(lines), "#records?" + urlencode(query))

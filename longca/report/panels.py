@@ -30,11 +30,16 @@ MASK = ["mask", "mask_label", "setting", "detail"]  # columns that identify a ma
 def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Rows in the order of panels: masks from dense to sparse, then settings."""
     order = {label: index for index, label in enumerate(mask_order(table))}
-    return data.sort_values(["mask_label", "detail", "method", *(["direction"] if "direction" in data else [])], kind="stable",
-                            key=lambda column: column.map(order) if column.name == "mask_label" else column, ignore_index=True)
+    return data.sort_values(
+        ["mask_label", "detail", "method", *(["direction"] if "direction" in data else [])],
+        kind="stable",
+        key=lambda column: column.map(order) if column.name == "mask_label" else column,
+        ignore_index=True,
+    )
 
 
-def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str, x_log: bool = True,
+def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str,
+                x_log: bool = True,
                 y_log: bool = False, per_row: int = 5, lowest_is_best: bool = False) -> Canvas:
     """Panels of points from `longca.report.series.points`, with columns `method`, `x` and optionally
     `direction` (bwd is dashed).
@@ -51,10 +56,17 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
         inverse = 1 / data.value.clip(lower=1e-9)
         judged = data.assign(value=inverse, low=inverse, high=inverse) if lowest_is_best else data
         style = style.with_best(leaders(judged, [*PANEL, x, *(["direction"] if "direction" in data else [])]))
-    labels = _labels([name for name in style.methods if name in set(data.method) and not style.is_faint(name)])
+    labels = _labels(
+        [name for name in style.methods if name in set(data.method) and not style.is_faint(name)]
+    )
     canvas, axes = style.panels(
-        len(panels), per_row=min(per_row, MOST_LABELLED) if labels else per_row, title_lines=lines,
-        title_chars=int(data.detail.str.len().max()), label_chars=max(map(len, labels.values()), default=0), legend=style.legend_of(data))
+        len(panels),
+        per_row=min(per_row, MOST_LABELLED) if labels else per_row,
+        title_lines=lines,
+        title_chars=int(data.detail.str.len().max()),
+        label_chars=max(map(len, labels.values()), default=0),
+        legend=style.legend_of(data),
+    )
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
@@ -67,12 +79,15 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
         ax.minorticks_off()
         _limits(ax, data[x].to_numpy(float), x_log)
         failures = list(dict.fromkeys(rows.method[rows.status != "ok"]))
-        for (method, *direction), line in rows.groupby(["method", "direction"] if both else ["method"], sort=False):
+        for (method, *direction), line in rows.groupby(
+            ["method", "direction"] if both else ["method"], sort=False
+        ):
             place = failures.index(method) - (len(failures) - 1) if method in failures else 0
             _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], place=place)
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
-        note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction", textcoords="offset points",
+        note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction",
+                                textcoords="offset points",
                                 color=MUTED[0], fontsize=8, va="bottom")
         note.set_gid("title:")
     return canvas
@@ -88,7 +103,12 @@ def _labels(methods: list[str]) -> dict[str, str]:
 
 
 def _ends(rows: pd.DataFrame, labels: dict[str, str], x: str) -> list[tuple[str, str, float]]:
-    ends = rows.loc[(rows.status == "ok") & rows.method.isin(list(labels))].sort_values(x).groupby("method", sort=False).value.last()
+    ends = (
+        rows.loc[(rows.status == "ok") & rows.method.isin(list(labels))]
+        .sort_values(x)
+        .groupby("method", sort=False)
+        .value.last()
+    )
     return [(str(method), labels[str(method)], float(value)) for method, value in ends.items()]
 
 
@@ -120,15 +140,20 @@ def _tick(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else number(value, 2).rstrip("0").rstrip(".") or "0"
 
 
-def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, place: int) -> None:
+def _draw_line(
+    ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, place: int
+) -> None:
     ok, failed = line[line.status == "ok"], line[line.status != "ok"]
     style.line(ax, method, ok, x, dashed=dashed)
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
 
-        aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not overlap
-        marks, = ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5,
-                         markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
+        # so that two failures do not overlap
+        aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)
+        marks, = ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method),
+                         markersize=5,
+                         markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False,
+                         zorder=5)
         style.mark(marks, method, failed.cell_ids)
 
 
@@ -148,4 +173,6 @@ def _ticks(values: list[Any], most: int, log: bool) -> list[Any]:
         return values
     places = np.log2(values) if log else np.asarray(values, float)
     targets = np.linspace(places[0], places[-1], most)
-    return [values[index] for index in dict.fromkeys(int(np.abs(places - target).argmin()) for target in targets)]
+    return [
+        values[index] for index in dict.fromkeys(int(np.abs(places - target).argmin()) for target in targets)
+    ]

@@ -58,10 +58,15 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
         for cell in cells.itertuples():
             colour = style.colour(cell.method)
             if cell.status != "ok":
-                cross, = ax.plot(0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False)
+                (cross,) = ax.plot(
+                    0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False
+                )
                 style.mark(cross, cell.method, [cell.cell_ids])
                 continue
-            style.mark(ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method)
-            mark(ax, style, position, cell.value, cell.method, cell.cell_ids, hollow=both and cell.direction == "bwd")
+            style.mark(
+                ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method
+            )
+            mark(ax, style, position, cell.value, cell.method, cell.cell_ids,
+                 hollow=both and cell.direction == "bwd")
     ax.set_xlim(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1)
     return canvas

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from longca.ranking import MeasuredPoint, Resolutions
 
 FAMILIES = ("no documents", "documents", "block-sparse")
-FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")  # outcomes of attempted cells; unsupported and unavailable cells were not attempted
+# outcomes of attempted cells; unsupported and unavailable cells were not attempted
+FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
-LABELLED = "labelled"  # table attribute: the number of rows that the labels distinguish; parts of the table inherit it
+# table attribute: the number of rows that the labels distinguish; parts of the table inherit it
+LABELLED = "labelled"
 BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same cells
 RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
-SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
+SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}",
+           "corpus_choice": "{}"}
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,19 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
     resolutions = attrs.get(RESOLUTIONS) or resolutions_of(table)
     kept = attrs.get(BESIDE)
     own = table[~beside]
-    more = kept.rows[kept.rows.cell_id.isin(own.cell_id) & kept.rows.device.isin(own.device)] if kept else table[beside]
+    more = (
+        kept.rows[kept.rows.cell_id.isin(own.cell_id) & kept.rows.device.isin(own.device)]
+        if kept
+        else table[beside]
+    )
     every = _with_labels(pd.concat([own, more], ignore_index=True) if len(more) else own)
     named = every.iloc[:len(own)].set_axis(own.index, axis=0)
-    named.attrs = {**attrs, LABELLED: len(own), RESOLUTIONS: resolutions, BESIDE: _Beside(every.iloc[len(own):])}
+    named.attrs = {
+        **attrs,
+        LABELLED: len(own),
+        RESOLUTIONS: resolutions,
+        BESIDE: _Beside(every.iloc[len(own) :]),
+    }
     return named
 
 
@@ -100,17 +112,27 @@ def with_beside(table: pd.DataFrame) -> pd.DataFrame:
 
 def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
     table = table.copy()
-    table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)]
+    table["heads"] = [
+        f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)
+    ]
     keys = list(zip(table["mask"], table.mask_params, strict=True))
     names = _mask_names(dict.fromkeys(keys))  # large studies have many cells but few masks
-    table["mask_variant"], table["mask_label"] = [names[key].variant for key in keys], [names[key].label for key in keys]
+    table["mask_variant"], table["mask_label"] = (
+        [names[key].variant for key in keys],
+        [names[key].label for key in keys],
+    )
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
     table["device_choice"] = table.device if table.device.nunique() > 1 else ""
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
-    parts = [[form.format(value) if str(value) else "" for value in table[column].tolist()] for column, form in SETTING.items()
-             if len({str(value) for value in table[column].unique()} - {""}) > 1]
+    parts = [
+        [form.format(value) if str(value) else "" for value in table[column].tolist()]
+        for column, form in SETTING.items()
+        if len({str(value) for value in table[column].unique()} - {""}) > 1
+    ]
     table["setting"] = [join(*row) for row in zip(*parts, strict=True)] if parts else ""
-    table["detail"] = [join(names[key].detail, setting) for key, setting in zip(keys, table.setting, strict=True)]
+    table["detail"] = [
+        join(names[key].detail, setting) for key, setting in zip(keys, table.setting, strict=True)
+    ]
     return table
 
 
@@ -132,7 +154,11 @@ def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _Mask
     for (mask, text), given in params.items():
         differing = {name: value for name, value in given.items() if len(values[mask, name]) > 1}
         density = differing.pop("density", None)
-        told = {name: "" if value == "True" else f" {value}" for name, value in differing.items() if value != "False"}
+        told = {
+            name: "" if value == "True" else f" {value}"
+            for name, value in differing.items()
+            if value != "False"
+        }
         variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in told.items())
         detail = join(variant, f"density {density}" if density else "")
         found[mask, text] = _MaskName(variant, detail, join(mask, detail))
@@ -147,12 +173,17 @@ def join(*parts: str) -> str:
 def mask_order(table: pd.DataFrame) -> list[str]:
     """Mask labels from the densest to the sparsest within each family; labels of one name are adjacent,
     sorted by requested density."""
-    masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True)[["density", "mask_density_asked"]].mean().reset_index()
+    masks = (
+        table.groupby(["mask_family", "mask", "mask_label"], sort=True)[["density", "mask_density_asked"]]
+        .mean()
+        .reset_index()
+    )
     masks["density"] = masks.density.fillna(-1.0)
     masks["share"] = masks.mask_density_asked.fillna(masks.density)
     masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
-    masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]  # so that 64 precedes 128
+    # so that 64 precedes 128
+    masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]
     return masks.sort_values(["family", "of_name", "mask", "share", "numbers", "mask_label"],
                              ascending=[True, False, True, False, True, True]).mask_label.tolist()
 
@@ -168,7 +199,11 @@ def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
         data: points with the columns mask and mask_label.
         table: `labelled` rows of these points.
     """
-    of_paper = {label for label, params in zip(table.mask_label, table.mask_params, strict=True) if PAPER_COMPAT in params.split(", ")}
+    of_paper = {
+        label
+        for label, params in zip(table.mask_label, table.mask_params, strict=True)
+        if PAPER_COMPAT in params.split(", ")
+    }
     others = data.mask_label.isin(of_paper)
     return others & data["mask"].isin(set(data["mask"][~others]))
 
@@ -201,15 +236,21 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     group = table.groupby(by, sort=False, dropna=False).ngroup().to_numpy()  # numbered in order of appearance
     first = pd.Series(group).drop_duplicates().index
     found = pd.DataFrame({name: table[name].iloc[first].tolist() for name in by}).assign(unit=unit)
-    cells = pd.DataFrame({"group": group, "status": table.status.to_numpy(), "num_samples": table.num_samples.fillna(0).to_numpy(int)})
+    cells = pd.DataFrame({"group": group, "status": table.status.to_numpy(),
+                          "num_samples": table.num_samples.fillna(0).to_numpy(int)})
     for name, column in (("value", value), ("low", low), ("high", high)):
         cells[name] = table[column or value].to_numpy(float, na_value=float("nan"))
     cells["noise"] = (cells.high - cells.low) / cells.value
     is_ok = cells.status == "ok"
     numbers = cells[is_ok].groupby("group").agg(
-        value=("value", "median"), low=("low", "min"), high=("high", "max"), noise=("noise", "max"), num_cells=("status", "size"),
+        value=("value", "median"), low=("low", "min"), high=("high", "max"), noise=("noise", "max"),
+                                                num_cells=("status", "size"),
         num_samples=("num_samples", "sum"))
-    found = found.join(numbers).fillna({"num_cells": 0, "num_samples": 0}).astype({"num_cells": int, "num_samples": int})
+    found = (
+        found.join(numbers)
+        .fillna({"num_cells": 0, "num_samples": 0})
+        .astype({"num_cells": int, "num_samples": int})
+    )
     failures = {key: statuses.mode().iloc[0] for key, statuses in cells[~is_ok].groupby("group").status}
     found["status"] = ["ok" if num_cells else failures[key] for key, num_cells in enumerate(found.num_cells)]
     ids: list[list[str]] = [[] for _ in first]
@@ -219,12 +260,19 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     if is_rate:
         keys = [name for name in by if name != "method"]
         known = _measured_points(every, keys, table.attrs.get(RESOLUTIONS))
-        found[POINT] = pd.Series([known.get(key) for key in zip(*(found[name].tolist() for name in (*keys, "method")), strict=True)],
-                                 dtype=object)
+        found[POINT] = pd.Series(
+            [
+                known.get(key)
+                for key in zip(*(found[name].tolist() for name in (*keys, "method")), strict=True)
+            ],
+            dtype=object,
+        )
     return found.loc[:, columns]
 
 
-def _measured_points(rows: pd.DataFrame, keys: list[str], resolutions: Resolutions | None) -> dict[tuple[Any, ...], MeasuredPoint | None]:
+def _measured_points(
+    rows: pd.DataFrame, keys: list[str], resolutions: Resolutions | None
+) -> dict[tuple[Any, ...], MeasuredPoint | None]:
     """The points by the values of `keys` and their method; None for points of several device models, which
     are never ranked."""
     found: dict[tuple[Any, ...], MeasuredPoint | None] = {}
@@ -233,7 +281,9 @@ def _measured_points(rows: pd.DataFrame, keys: list[str], resolutions: Resolutio
     return found
 
 
-def attention(table: pd.DataFrame, kind: str, direction: str | None = None, *, every: bool = False) -> pd.DataFrame:
+def attention(
+    table: pd.DataFrame, kind: str, direction: str | None = None, *, every: bool = False
+) -> pd.DataFrame:
     """Rows of attempted attention that may be ranked: no controls, no unsupported or unavailable cells, no
     rows "as released".
 
@@ -256,10 +306,14 @@ def is_earlier(table: pd.DataFrame) -> pd.Series:
     """True for rows of earlier kernels of `band`."""
     import pandas as pd
 
-    from longca.predict.ways import ran_earlier  # imported here, since it imports masks, which a page of a study does not need
+    # imported here, since it imports masks, which a page of a study does not need
+    from longca.predict.ways import ran_earlier
 
-    return pd.Series([ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
-                     index=table.index, dtype=bool)
+    return pd.Series(
+        [ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
+        index=table.index,
+        dtype=bool,
+    )
 
 
 def rate_unit(largest_tflops: float) -> Unit:

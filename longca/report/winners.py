@@ -81,11 +81,17 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
         chosen = at_largest(of_size)
         lengths = {seqlen for seqlen, case in chosen.values() if case.is_compared}
         tells = _Tells(unit, len(lengths) != 1, ceilings)
-        rows = [row for family in FAMILIES
-                for row in _family([mask for mask in order if families[mask] == family], family, chosen, found.repeats, tells)]
+        rows = [
+            row
+            for family in FAMILIES
+            for row in _family(
+                [mask for mask in order if families[mask] == family], family, chosen, found.repeats, tells
+            )
+        ]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
         if any(isinstance(winner, Winner) for row in rows for winner in row.winners.values()):
-            result.append(Ranking(join(ranks, str(setting)), format_length(int(min(lengths))) if len(lengths) == 1 else "", rows))
+            result.append(Ranking(join(ranks, str(setting)),
+                                  format_length(int(min(lengths))) if len(lengths) == 1 else "", rows))
     return result
 
 
@@ -95,7 +101,8 @@ def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
     Args:
         found: (kind, rankings of that kind).
     """
-    named = {winner.cell_id for _, kinds in found for ranking in kinds for row in ranking.rows for winner in row.winners.values()
+    named = {winner.cell_id for _,
+             kinds in found for ranking in kinds for row in ranking.rows for winner in row.winners.values()
              if isinstance(winner, Winner)}
     return named - {""}
 
@@ -115,15 +122,29 @@ class _Tells:
         return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""
 
 
-def _family(masks: Sequence[str], family: str, chosen: Mapping[tuple[str, str], Chosen], repeats: frozenset[str],
-            tells: _Tells) -> list[Row]:
+def _family(
+    masks: Sequence[str],
+    family: str,
+    chosen: Mapping[tuple[str, str], Chosen],
+    repeats: frozenset[str],
+    tells: _Tells,
+) -> list[Row]:
     masks = [mask for mask in masks if any((mask, direction) in chosen for direction in DIRECTIONS)]
     if not masks:
         return []
     counting = [mask for mask in masks if mask not in repeats] or masks
-    rows = [Row(FAMILY_TITLES[family], True, {
-        direction: _of_family([chosen[mask, direction][1] for mask in counting if (mask, direction) in chosen], tells)
-        for direction in DIRECTIONS})]
+    rows = [
+        Row(
+            FAMILY_TITLES[family],
+            True,
+            {
+                direction: _of_family(
+                    [chosen[mask, direction][1] for mask in counting if (mask, direction) in chosen], tells
+                )
+                for direction in DIRECTIONS
+            },
+        )
+    ]
     for mask in masks:
         rows.append(Row(mask, False, {direction: _of_mask(*chosen[mask, direction], tells) if (mask, direction) in chosen else NOT_TIMED
                                       for direction in DIRECTIONS}))
@@ -133,12 +154,21 @@ def _family(masks: Sequence[str], family: str, chosen: Mapping[tuple[str, str], 
 def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
     first = case.first
     if not case.is_compared:
-        rest = f"; {plural(len(case.not_asked), 'other')} not asked" if case.not_asked and not case.could_not else ""
+        rest = (
+            f"; {plural(len(case.not_asked), 'other')} not asked"
+            if case.not_asked and not case.could_not
+            else ""
+        )
         return f"only {first.method} ran: {tells.unit.text(first.rate)} at {format_length(seqlen)}{rest}"
     cell_id, length = first.point.best_known[0].cell_id, f", {format_length(seqlen)}" if tells.length else ""
     num_samples = sum(len(cell.times_ms) for cell in first.point.best_known)
-    return Winner(first.method, tells.unit.text(first.rate), tells.unit.span(first.low, first.high),
-                  f"{_lead(case)}{tells.share(first.rate, cell_id)}{length}, n\u00a0=\u00a0{num_samples}", cell_id)
+    return Winner(
+        first.method,
+        tells.unit.text(first.rate),
+        tells.unit.span(first.low, first.high),
+        f"{_lead(case)}{tells.share(first.rate, cell_id)}{length}, n\u00a0=\u00a0{num_samples}",
+        cell_id,
+    )
 
 
 def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
@@ -156,8 +186,12 @@ def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
     if not family.is_compared:
         return f"only {first.method} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {tells.unit.text(first.rate)}"
     num_samples = sum(len(cell.times_ms) for case in asked for cell in _point(case, first.method).best_known)
-    return Winner(first.method, tells.unit.text(first.rate), tells.unit.span(first.low, first.high),
-                  f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, n\u00a0=\u00a0{num_samples}")
+    return Winner(
+        first.method,
+        tells.unit.text(first.rate),
+        tells.unit.span(first.low, first.high),
+        f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, n\u00a0=\u00a0{num_samples}",
+    )
 
 
 def _point(case: Standing, method: str) -> Any:

@@ -28,7 +28,8 @@ class UnusableFile:
 
 
 class CellStore:
-    """The cells of one study's results: `<folder>/cells/<aa>/<cell_id>.json`, aa being the id's first two digits.
+    """The cells of one study's results: `<folder>/cells/<aa>/<cell_id>.json`, aa being the id's first two
+    digits.
 
     Controls are also stored for each device, `<folder>/controls/<device>/<cell_id>.json`: each device is
     compared with its own controls.
@@ -83,17 +84,23 @@ class CellStore:
 
         Never raises for a file's content.
         """
-        loaded = [self._load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)]
+        loaded = [
+            self._load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)
+        ]
         controls = [self._load(path) for path in sorted(self.controls.glob("*/[!.]*.json"))]
         records = [entry for entry in loaded if isinstance(entry, Record)]
         known = {(record.cell_id, record.run_id, record.started_at) for record in records}
-        records += [entry for entry in controls
-                    if isinstance(entry, Record) and (entry.cell_id, entry.run_id, entry.started_at) not in known]
+        records += [
+            entry
+            for entry in controls
+            if isinstance(entry, Record) and (entry.cell_id, entry.run_id, entry.started_at) not in known
+        ]
         return records, [entry for entry in (*loaded, *controls) if isinstance(entry, UnusableFile)]
 
     @contextmanager
     def lock(self, part: str | None = None, *, wait: bool = False,
-             announce: Callable[[str], object] = print, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+             announce: Callable[[str], object] = print,
+             given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Lock the folder, or one part of it, against other runs (`longca.store.lock.lock_folder`)."""
         with lock_folder(self.folder, part, wait=wait, announce=announce, given_up=given_up):
             for folder in (self.cells, self.controls):

@@ -10,13 +10,25 @@ from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
 from longca.core.record import Environment, Record
 from longca.core.schema import Model, problems_of
-from longca.store.checks.record import CHECKSUM_KEY, CHECKSUM_SINCE, checksum_of, checksum_of_content, contradiction
+from longca.store.checks.record import (
+    CHECKSUM_KEY,
+    CHECKSUM_SINCE,
+    checksum_of,
+    checksum_of_content,
+    contradiction,
+)
 
 MOST_OF_REASON = 500  # characters
 READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)
 
-MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000  # cached environments, and bytes of each; a study has some dozens of 2 KB
-_ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = b',"environment":{', b',"environment":null', b'},"started_at":"'  # as `encode` writes
+# cached environments, and bytes of each; a study has some dozens of 2 KB
+MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000
+# as `encode` writes
+_ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = (
+    b',"environment":{',
+    b',"environment":null',
+    b'},"started_at":"',
+)
 _CHECKSUM = re.compile(rb',"checksum":"(sha256:[0-9a-f]{64})"\}\s*\Z')
 _CHANGED = "is damaged (its checksum says otherwise: it was changed after it was written)"
 
@@ -29,7 +41,8 @@ class Unusable(ValueError):
 
 
 def encode(record: Record) -> bytes:
-    """A line with the record as a JSON object. Its last key `checksum` has the SHA-256 of the record's JSON without that key."""
+    """A line with the record as a JSON object. Its last key `checksum` has the SHA-256 of the record's JSON
+    without that key."""
     text = record.model_dump_json().encode()
     return text[:-1] + f',"{CHECKSUM_KEY}":"{checksum_of(text)}"}}\n'.encode()
 
@@ -77,8 +90,12 @@ class Decoder:
         record = environment and _parsed(Record, text[:start] + _NO_ENVIRONMENT + text[end:])
         # both texts are JSON, so the whole text is. Mappings of a record never contain null, so a null
         # belongs to a field of the record
-        is_own = record is not None and "environment" in record.model_fields_set and record.environment is None
-        return record.model_copy(update={"environment": environment}) if record is not None and is_own else None
+        is_own = (
+            record is not None and "environment" in record.model_fields_set and record.environment is None
+        )
+        return (
+            record.model_copy(update={"environment": environment}) if record is not None and is_own else None
+        )
 
     def _environment(self, text: bytes) -> Environment | None:
         """The environment in a text, None if invalid; cached for equal texts."""
@@ -110,7 +127,8 @@ def _count_keys(text: bytes) -> int | None:
         return None
     if b"\\" not in text:
         return text.count(b'":')
-    return None if b'\\\\"' in text else text.count(b'":') - text.count(b'\\":')  # the second kind is inside of a text
+    # the second kind is inside of a text
+    return None if b'\\\\"' in text else text.count(b'":') - text.count(b'\\":')
 
 
 def _num_keys(value: Any) -> int:
@@ -151,7 +169,11 @@ def _as_written(text: bytes) -> bytes | None:
 def decode_content(content: Any) -> Record:
     """The record in parsed JSON that may have a checksum. Raises Unusable, as `Decoder.decode` does."""
     checksum = content.get(CHECKSUM_KEY) if isinstance(content, dict) else None
-    written = {key: value for key, value in content.items() if key != CHECKSUM_KEY} if checksum is not None else content
+    written = (
+        {key: value for key, value in content.items() if key != CHECKSUM_KEY}
+        if checksum is not None
+        else content
+    )
     record = _checked(from_content(written), checksum is not None)
     if checksum is not None and checksum != checksum_of_content(written):
         raise Unusable(_CHANGED)

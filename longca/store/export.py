@@ -1,4 +1,5 @@
-"""Records as files for other tools: Parquet (the archive, from which the page can be made again), CSV and JSON."""
+"""Records as files for other tools: Parquet (the archive, from which the page can be made again), CSV and
+JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def export(records: Iterable[Record], folder: Path, environments: Environments |
         UserError: the folder cannot be written; existing files are unchanged.
     """
     ordered = in_order(records)
-    return [replace_file(folder / name, chunks) for name, chunks in export_files(ordered, columns(ordered), environments).items()]
+    return [
+        replace_file(folder / name, chunks)
+        for name, chunks in export_files(ordered, columns(ordered), environments).items()
+    ]
 
 
 def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]],
@@ -56,13 +60,20 @@ def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]],
         environments: as in `export`.
     """
     listings = {} if environments is None else environments.contents(ordered)
-    return {"records.parquet": _parquet(ordered, values, listings), "records.csv": csv_chunks(values, zip(*values.values(), strict=True)),
-            "records.json": _json(ordered, listings)}
+    return {
+        "records.parquet": _parquet(ordered, values, listings),
+        "records.csv": csv_chunks(values, zip(*values.values(), strict=True)),
+        "records.json": _json(ordered, listings),
+    }
 
 
 def record_json(record: Record) -> str:
     """The whole record in one line, with a checksum if its schema has one."""
-    return encode(record).decode().rstrip("\n") if record.schema_version >= CHECKSUM_SINCE else record.model_dump_json()
+    return (
+        encode(record).decode().rstrip("\n")
+        if record.schema_version >= CHECKSUM_SINCE
+        else record.model_dump_json()
+    )
 
 
 def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
@@ -79,7 +90,12 @@ def csv_chunks(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> Iterator
     writer, texts = csv.writer(text, lineterminator="\n"), _Texts()
     writer.writerow([texts[name] for name in names])
     for number, line in enumerate(lines, 1):
-        writer.writerow([texts[value] if type(value) is str else value if type(value) in NUMBERS else _plain(value) for value in line])
+        writer.writerow(
+            [
+                texts[value] if type(value) is str else value if type(value) in NUMBERS else _plain(value)
+                for value in line
+            ]
+        )
         if number % LINES_AT_A_TIME == 0:
             yield text.getvalue().encode()
             text.seek(0)
@@ -92,30 +108,44 @@ def frame_csv(frame: pd.DataFrame) -> bytes:
     return csv_bytes(frame.columns, frame.astype(object).where(frame.notna(), None).values.tolist())
 
 
-def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]], listings: Mapping[str, Any]) -> Iterator[bytes]:
+def _parquet(
+    ordered: Sequence[Record], values: Mapping[str, list[Any]], listings: Mapping[str, Any]
+) -> Iterator[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types: dict[str, Callable[[], pa.DataType]] = {
-        "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
+        "str": pa.string,
+        "int": pa.int64,
+        "float": pa.float64,
+        "bool": pa.bool_,
+        "floats": lambda: pa.list_(pa.float64()),
+    }
     fields = [(column.name, types[column.type]()) for column in COLUMNS] + [(RECORD_COLUMN, pa.string())]
     schema = pa.schema(fields, {SCHEMA_KEY: str(_schema_version(ordered)), GENERATOR_KEY: VERSION})
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, max(len(ordered), 1), ROWS_OF_GROUP):
             rows = slice(start, start + ROWS_OF_GROUP)
-            parts = {name: column[rows] for name, column in values.items()} | {RECORD_COLUMN: list(map(record_json, ordered[rows]))}
-            writer.write_table(pa.table([pa.array(parts[name], kind) for name, kind in fields], schema=schema))
+            parts = {name: column[rows] for name, column in values.items()} | {
+                RECORD_COLUMN: list(map(record_json, ordered[rows]))
+            }
+            writer.write_table(
+                pa.table([pa.array(parts[name], kind) for name, kind in fields], schema=schema)
+            )
         if listings:  # not in the schema, of which pyarrow keeps a second copy
             writer.add_key_value_metadata({ENVIRONMENTS_KEY: packed(listings)})
     yield sink.getvalue()
 
 
 def _json(ordered: Sequence[Record], listings: Mapping[str, Any]) -> Iterator[bytes]:
-    head = json.dumps({"schema_version": _schema_version(ordered), "longca": VERSION, **({KEY: dict(listings)} if listings else {})})
+    head = json.dumps({"schema_version": _schema_version(ordered), "longca": VERSION,
+                       **({KEY: dict(listings)} if listings else {})})
     yield f'{head[:-1]}, "records": [\n'.encode()
     for start in range(0, len(ordered), LINES_AT_A_TIME):
-        yield (",\n" if start else "").encode() + ",\n".join(map(record_json, ordered[start:start + LINES_AT_A_TIME])).encode()
+        yield (",\n" if start else "").encode() + ",\n".join(
+            map(record_json, ordered[start : start + LINES_AT_A_TIME])
+        ).encode()
     yield b"\n]}\n"
 
 

@@ -15,7 +15,9 @@ from longca.core.errors import UserError
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes], mode: int = 0o666, *, unless_equal: bool = False) -> None:
+def write_atomically(
+    path: Path, content: bytes | Iterable[bytes], mode: int = 0o666, *, unless_equal: bool = False
+) -> None:
     """Write to a temporary file and rename it, so that readers see the old file or the new one even if the
     writer dies. Raises OSError.
 
@@ -65,7 +67,8 @@ def _temporary(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     while True:
         temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{TEMPORARY}")
         file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
-        with contextlib.suppress(OSError):  # of a file system without locks, where no file counts as left over
+        # of a file system without locks, where no file counts as left over
+        with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_SH)
         if temporary.exists():  # otherwise another process removed it as left over before it was locked
             return temporary, file

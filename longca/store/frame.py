@@ -45,13 +45,25 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
     """
     places = [_place(source) for source in sources] or committed()
     if not places:
-        raise UserError("This longca has no records of its own", todo="Give a study, a folder of results, or files of records")
+        raise UserError(
+            "This longca has no records of its own",
+            todo="Give a study, a folder of results, or files of records",
+        )
     loaded = load_records(*places)
     if loaded.problems:
-        warnings.warn(f"{plural(len(loaded.problems), 'source of records')} could not be read, first {loaded.problems[0]}", stacklevel=2)
+        warnings.warn(
+            f"{plural(len(loaded.problems), 'source of records')} could not be read, first {loaded.problems[0]}",
+            stacklevel=2,
+        )
     if not loaded.records:
-        raise UserError(f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`")
-    frame = derived(in_order([*loaded.records, *(loaded.playoffs if playoffs else []), *(loaded.repeats if repeats else [])]))
+        raise UserError(
+            f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`"
+        )
+    frame = derived(
+        in_order(
+            [*loaded.records, *(loaded.playoffs if playoffs else []), *(loaded.repeats if repeats else [])]
+        )
+    )
     frame.attrs = {"units": {column.name: column.unit for column in COLUMNS},
                    "meanings": {column.name: column.meaning for column in COLUMNS}}
     return frame

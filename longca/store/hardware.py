@@ -85,13 +85,23 @@ class Hardware(Frozen):
             UserError: no GPU matches, or several do.
         """
         wanted = name.casefold().split()
-        names = {gpu.name: [gpu.name, *gpu.gpu_names, *(one.removeprefix("NVIDIA ") for one in gpu.gpu_names)] for gpu in self.gpus}
+        names = {
+            gpu.name: [gpu.name, *gpu.gpu_names, *(one.removeprefix("NVIDIA ") for one in gpu.gpu_names)]
+            for gpu in self.gpus
+        }
         same = [gpu for gpu in self.gpus if wanted in [one.casefold().split() for one in names[gpu.name]]]
-        alike = same or [gpu for gpu in self.gpus if wanted and gpu.name.casefold().split()[:len(wanted)] == wanted]
+        alike = same or [
+            gpu for gpu in self.gpus if wanted and gpu.name.casefold().split()[: len(wanted)] == wanted
+        ]
         if len(alike) > 1:
-            raise UserError(f"GPU '{name}' may be {' or '.join(repr(gpu.name) for gpu in alike)}", todo="Give one of these names")
+            raise UserError(
+                f"GPU '{name}' may be {' or '.join(repr(gpu.name) for gpu in alike)}",
+                todo="Give one of these names",
+            )
         if not alike:
-            raise unknown("GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml")
+            raise unknown(
+                "GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml"
+            )
         return alike[0]
 
     def peak_tflops(self, gpu_name: str, dtype: str) -> float | None:
@@ -108,7 +118,9 @@ class Hardware(Frozen):
 def hardware_files() -> list[Path]:
     """The default file of `load_hardware`: the one in the project's `config`, else the one next to the
     package, or None."""
-    return [folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()][:1]
+    return [folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()][
+        :1
+    ]
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
@@ -122,8 +134,12 @@ def load_hardware(path: Path | None = None) -> Hardware:
         if path is None:
             return Hardware()
     content = read_yaml(path) or []
-    hardware = parse(Hardware, content if isinstance(content, dict) else {"gpus": content}, str(path))  # once it was a list of GPUs
-    names = [*(name for gpu in hardware.gpus for name in gpu.gpu_names), *(network.name for network in hardware.networks)]
+    # once it was a list of GPUs
+    hardware = parse(Hardware, content if isinstance(content, dict) else {"gpus": content}, str(path))
+    names = [
+        *(name for gpu in hardware.gpus for name in gpu.gpu_names),
+        *(network.name for network in hardware.networks),
+    ]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(f"{path}: '{twice[0]}' stands twice", todo="Each name belongs to one GPU or network")

@@ -83,7 +83,8 @@ class CellFacts(NamedTuple):
         log = record.outcome.log.splitlines()[:LOG_LINES] if isinstance(record.outcome, Failed) else []
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         shortest, longest = view.bounds_of_median_ms or (None, None)
-        return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
+        return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms),
+                   view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
                    digest_of(record), view.device, view.software and view.software.container,
@@ -91,8 +92,10 @@ class CellFacts(NamedTuple):
 
 
 Floats = list[float | None]
-Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
-                list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats,
+Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool],
+                list[int], list[bool],
+                list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str],
+                list[str], Floats,
                 list[bool]]
 
 
@@ -123,7 +126,11 @@ def cell_facts(store: CellStore) -> tuple[dict[str, CellFacts], list[UnusableFil
     index = _read(store.cells / NAME, code)
     if index is not None and index.names == names and index.stamps() == stamps:
         return dict(zip(names, index.rows(), strict=True)), problems
-    known = {} if index is None else dict(zip(index.names, zip(index.stamps(), index.rows(), strict=True), strict=True))
+    known = (
+        {}
+        if index is None
+        else dict(zip(index.names, zip(index.stamps(), index.rows(), strict=True), strict=True))
+    )
     found: dict[str, tuple[Stamp, CellFacts]] = {}
     for name, stamp in zip(names, stamps, strict=True):
         before = known.get(name)
@@ -136,7 +143,9 @@ def cell_facts(store: CellStore) -> tuple[dict[str, CellFacts], list[UnusableFil
         elif record is not None:
             problems.append(record)
     if len(found) >= FEWEST and found != known:
-        sizes, times_ns, inodes = (list(column) for column in zip(*(stamp for stamp, _ in found.values()), strict=True))
+        sizes, times_ns, inodes = (
+            list(column) for column in zip(*(stamp for stamp, _ in found.values()), strict=True)
+        )
         facts = tuple(list(column) for column in zip(*(facts for _, facts in found.values()), strict=True))
         made = _Index(code, list(found), sizes, times_ns, inodes, cast("Columns", facts))
         with suppress(OSError):  # without write access, all cells are read each time
@@ -180,7 +189,9 @@ def _read(path: Path, code: str) -> _Index | None:
     except (OSError, ValidationError):
         return None
     columns = (index.sizes, index.times_ns, index.inodes, *index.facts)
-    return index if index.code == code and all(len(column) == len(index.names) for column in columns) else None
+    return (
+        index if index.code == code and all(len(column) == len(index.names) for column in columns) else None
+    )
 
 
 _FILE = TypeAdapter(_Index)

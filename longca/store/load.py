@@ -23,20 +23,31 @@ from longca.store.checks.columns import checked_columns, differing_rows, is_veri
 from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, decode_content
 from longca.store.environments.listings import KEY, Environments, read_listings, unpacked
-from longca.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN, BadTable, read_columns, read_metadata, read_texts
+from longca.store.parquet import (
+    ENVIRONMENTS_KEY,
+    RECORD_COLUMN,
+    BadTable,
+    read_columns,
+    read_metadata,
+    read_texts,
+)
 from longca.store.table import derived, is_own, of_grid
 
 if TYPE_CHECKING:
     import pandas as pd
 
-IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")  # identity of records in older tables: records that agree in all of these are the same
-LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False, "duty": float("nan")}
+# identity of records in older tables: records that agree in all of these are the same
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")
+LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False,
+                 "duty": float("nan")}
 
-COMMITTED = PACKAGE_ROOT.parent / "reports"  # committed records of the checkout, independent of the working folder
+# committed records of the checkout, independent of the working folder
+COMMITTED = PACKAGE_ROOT.parent / "reports"
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
 MOST_NAMED = 100  # invalid rows of one file in a report
 DISTURBED = "disturbed"  # a later column: unknown for older records
-GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')  # a later column, and the key of a GPU's UUID in the text of a record
+# a later column, and the key of a GPU's UUID in the text of a record
+GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')
 FILES = (".parquet", ".json")  # suffixes of record files
 
 
@@ -94,7 +105,14 @@ def load(*sources: Path | str) -> Loaded:
         with _no_collection():
             found, damaged, listings = _load(source)
         for record in found:
-            key = record.cell_id, record.method_version, record.run_id, record.started_at, record.playoff or "", str(record.repeat)
+            key = (
+                record.cell_id,
+                record.method_version,
+                record.run_id,
+                record.started_at,
+                record.playoff or "",
+                str(record.repeat),
+            )
             records.setdefault(key, record)
         problems += [*damaged, *(UnusableFile(source, why) for why in listings.problems)]
         environments.merge(listings)
@@ -103,9 +121,13 @@ def load(*sources: Path | str) -> Loaded:
 
 def _divided(records: Iterable[Record], problems: list[UnusableFile], environments: Environments) -> Loaded:
     content = list(records)
-    return Loaded([record for record in content if is_own(record)], problems,
-                  [record for record in content if record.playoff is not None], [record for record in content if record.repeat],
-                  environments)
+    return Loaded(
+        [record for record in content if is_own(record)],
+        problems,
+        [record for record in content if record.playoff is not None],
+        [record for record in content if record.repeat],
+        environments,
+    )
 
 
 @contextmanager
@@ -149,7 +171,9 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
         frames.append(frame)
     table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     table = table.drop_duplicates(list(IDENTITY), ignore_index=True)
-    return of_grid(table, playoffs="playoff" in columns, repeats="repeat" in columns).loc[:, list(columns)], problems
+    return of_grid(table, playoffs="playoff" in columns, repeats="repeat" in columns).loc[
+        :, list(columns)
+    ], problems
 
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
@@ -161,11 +185,17 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
         optional = {*LATER_COLUMNS, GPUS, DISTURBED}
         frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
         lacking = [name for name in columns if name not in frame]
-        values = {name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name] for name in lacking if name in LATER_COLUMNS}
+        values = {
+            name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name]
+            for name in lacking
+            if name in LATER_COLUMNS
+        }
         if DISTURBED in lacking:
             values[DISTURBED] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
         if GPUS in lacking:  # for older records, without decoding them, which takes seconds
-            values[GPUS] = [" ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)]
+            values[GPUS] = [
+                " ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)
+            ]
     except BadTable:
         return None
     return frame.assign(**values).loc[:, columns]
@@ -174,10 +204,14 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
 def _load(path: Path) -> _Content:
     if path.suffix in (".parquet", ".json"):
         if not path.exists() or path.is_dir():
-            raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json")
+            raise UserError(
+                f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json"
+            )
         return _from_parquet(path) if path.suffix == ".parquet" else _from_json(path)
     if path.is_file():
-        raise UserError(f"'{path}' holds no records", todo="Give a study's folder of results, or a records.parquet")
+        raise UserError(
+            f"'{path}' holds no records", todo="Give a study's folder of results, or a records.parquet"
+        )
     if not (path / "cells").is_dir() and (path / "records.parquet").is_file():
         return _from_parquet(path / "records.parquet")
     stores = CellStore(path), PlayoffStore(path), RepeatStore(path)
@@ -209,9 +243,11 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
         listings = read_metadata(path, ENVIRONMENTS_KEY)
     except BadTable as error:
         return _Content([], [UnusableFile(path, str(error))], Environments())
-    return _Content([record for row, record in records.items() if row not in reasons],
-                    _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]),
-                    Environments() if listings is None else unpacked(listings))
+    return _Content(
+        [record for row, record in records.items() if row not in reasons],
+        _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]),
+        Environments() if listings is None else unpacked(listings),
+    )
 
 
 def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:
@@ -227,7 +263,11 @@ def _from_json(path: Path) -> _Content:
     except OSError as error:
         return _Content([], [UnusableFile(path, f"cannot be read ({error.strerror})")], Environments())
     except JsonError as error:
-        return _Content([], [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")], Environments())
+        return _Content(
+            [],
+            [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")],
+            Environments(),
+        )
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         return _Content([], [UnusableFile(path, "is no list of records")], Environments())
@@ -247,4 +287,7 @@ def _first(problems: list[UnusableFile]) -> list[UnusableFile]:
     """The first problems of a file, and one with the number of others."""
     if len(problems) <= MOST_NAMED:
         return problems
-    return [*problems[:MOST_NAMED], UnusableFile(problems[0].path, f"has {len(problems) - MOST_NAMED:,} more rows that cannot be used")]
+    return [
+        *problems[:MOST_NAMED],
+        UnusableFile(problems[0].path, f"has {len(problems) - MOST_NAMED:,} more rows that cannot be used"),
+    ]

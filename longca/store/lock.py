@@ -26,7 +26,8 @@ SHOWN_CHARS = 120  # of each displayed fact
 
 
 @contextmanager
-def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, announce: Callable[[str], object] = print,
+def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False,
+                announce: Callable[[str], object] = print,
                 given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Lock `folder` during the block.
 
@@ -42,13 +43,24 @@ def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, an
     """
     files = []
     try:
-        files.append(_take(folder, folder / NAME, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH, wait, announce, given_up))
+        files.append(
+            _take(
+                folder,
+                folder / NAME,
+                fcntl.LOCK_EX if part is None else fcntl.LOCK_SH,
+                wait,
+                announce,
+                given_up,
+            )
+        )
         if part is not None:
             files.append(_take(folder, folder / f"{NAME}.{part}", fcntl.LOCK_EX, wait, announce, given_up))
         try:
             write_signature(files[-1], new_signature())
         except OSError as error:
-            raise UserError("Cannot write the lock of the results", why=error.strerror or str(error)) from error
+            raise UserError(
+                "Cannot write the lock of the results", why=error.strerror or str(error)
+            ) from error
         yield
     finally:
         for file in reversed(files):
@@ -72,7 +84,11 @@ def try_lock(file: int, mode: int = fcntl.LOCK_EX) -> bool:
 
 def new_signature() -> dict[str, Any]:
     """The facts about this process in a lock file."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def write_signature(file: int, signature: dict[str, Any]) -> None:
@@ -125,8 +141,11 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
     except OSError as error:
         os.close(file)
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise UserError(f"Cannot lock '{path}'", why=error.strerror or str(error),
-                            todo="Put the results on a file system that has locks, with `--results`") from error
+            raise UserError(
+                f"Cannot lock '{path}'",
+                why=error.strerror or str(error),
+                todo="Put the results on a file system that has locks, with `--results`",
+            ) from error
         raise
     except BaseException:
         os.close(file)
@@ -150,12 +169,18 @@ def _open(path: Path, flags: int) -> int:
         file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise OSError(error.errno, f"'{path.name}' in it is {'a link' if path.is_symlink() else 'no file'}: remove it") from error
+            raise OSError(
+                error.errno,
+                f"'{path.name}' in it is {'a link' if path.is_symlink() else 'no file'}: remove it",
+            ) from error
         raise
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(file)
-        raise OSError(errno.EINVAL, f"'{path.name}' in it is {'no file' if found.st_nlink == 1 else 'a hard link'}: remove it")
+        raise OSError(
+            errno.EINVAL,
+            f"'{path.name}' in it is {'no file' if found.st_nlink == 1 else 'a hard link'}: remove it",
+        )
     return file
 
 

@@ -31,11 +31,14 @@ def read_texts(path: Path, column: str) -> Iterator[str | None]:
         file = _opened(path, [column])
         for number in range(file.num_row_groups):
             table = _within_limits(path, file.read_row_group(number, [column], use_threads=False))
-            if table.num_rows != file.metadata.row_group(number).num_rows:  # Arrow silently skips some damaged pages
+            # Arrow silently skips some damaged pages
+            if table.num_rows != file.metadata.row_group(number).num_rows:
                 raise ValueError("rows are missing")
             for chunk in table.column(column).chunks:
                 words = chunk.dictionary
-                yield from (None if index is None else words[index].as_py() for index in chunk.indices.to_pylist())
+                yield from (
+                    None if index is None else words[index].as_py() for index in chunk.indices.to_pylist()
+                )
 
 
 def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pa.Table:
@@ -50,7 +53,8 @@ def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection
     """
     import pyarrow as pa
 
-    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "floats": pa.list_(pa.float64())}
+    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(),
+             "floats": pa.list_(pa.float64())}
     wanted = {name: types[kind] for name, kind in columns.items()}
     with _told():
         file = _opened(path, columns)
@@ -83,11 +87,18 @@ def _opened(path: Path, columns: Collection[str]) -> pq.ParquetFile:
     check_file(path, path.stat(), RECORDS)
     facts = pq.read_metadata(path)
     # by whole row groups: querying the metadata of a column of a damaged file may crash this process
-    if sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)) > RECORDS.num_bytes():
+    if (
+        sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+        > RECORDS.num_bytes()
+    ):
         raise too_large(path, RECORDS)
     if facts.num_rows > ROWS.value():
         raise too_large(path, ROWS)
-    texts = [field.name for field in facts.schema.to_arrow_schema() if field.name in columns and pa.types.is_string(field.type)]
+    texts = [
+        field.name
+        for field in facts.schema.to_arrow_schema()
+        if field.name in columns and pa.types.is_string(field.type)
+    ]
     return pq.ParquetFile(path, metadata=facts, read_dictionary=texts, page_checksum_verification=True)
 
 
@@ -97,7 +108,10 @@ def _within_limits(path: Path, table: pa.Table) -> pa.Table:
 
     total, length = pc.sum, pc.binary_length  # pyright: ignore[reportAttributeAccessIssue]  # made when pyarrow is imported
     numbered = [chunk for column in table.columns if _is_numbered(column.type) for chunk in column.chunks]
-    if sum(total(length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in numbered) > RECORDS.num_bytes():
+    if (
+        sum(total(length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in numbered)
+        > RECORDS.num_bytes()
+    ):
         raise too_large(path, RECORDS)
     return table
 
@@ -118,4 +132,6 @@ def _told() -> Iterator[None]:
     except (pa.ArrowException, OSError, LookupError, ValueError, AttributeError, MemoryError) as error:
         cause = getattr(error, "strerror", None)
         text = " ".join(str(error).split())[:200]
-        raise BadTable(f"cannot be read ({cause})" if cause else f"is damaged or no table of records ({text})") from error
+        raise BadTable(
+            f"cannot be read ({cause})" if cause else f"is damaged or no table of records ({text})"
+        ) from error

@@ -39,8 +39,11 @@ def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> li
     """
     ordered = in_order(records)
     if not any(map(is_own, ordered)):
-        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
-                        why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+        raise UserError(
+            "There are no records to report on",
+            todo="" if problems else "Measure first with `longca run`",
+            why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "",
+        )
     return ordered
 
 
@@ -73,7 +76,9 @@ def frame(values: dict[str, list[Any]]) -> pd.DataFrame:
     """Such columns as a frame."""
     import pandas as pd
 
-    return pd.DataFrame({column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS})
+    return pd.DataFrame(
+        {column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS}
+    )
 
 
 def is_own(record: Record) -> bool:
@@ -103,8 +108,12 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
     and would add points for some kernels only. If there are no other studies, they are ranked.
     """
     attention = ~table.is_control.astype(bool)
-    usual = (attention & ~table.kernel.astype(str).str.startswith(AS_RELEASED) & (table.input_values == "normal")
-             & ~table.sustained.astype(bool))
+    usual = (
+        attention
+        & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
+        & (table.input_values == "normal")
+        & ~table.sustained.astype(bool)
+    )
     shares = usual[attention].groupby(table.study[attention]).mean()
     aside = set(shares.index[shares <= 0.5])
     return usual & ~table.study.isin(aside if len(aside) < len(shares) else ())
@@ -112,7 +121,9 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
 
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
-    return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True),
+    return (cell.kind == "cp", cell.method, cell.world, cell.mask,
+            json.dumps(cell.mask_params, sort_keys=True),
             cell.direction == "bwd",
-            cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "", cell.seed,
+            cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "",
+            cell.seed,
             record.cell_id, record.playoff or "", record.repeat, record.started_at, record.run_id)

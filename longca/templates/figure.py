@@ -35,7 +35,9 @@ class NewFigure(Figure):
         named = labelled(table)
         tried = attention(named, "kernel")
         columns = "time_ms_median", "time_ms_q1", "time_ms_q3"
-        return in_panel_order(points(tried, [*MASK, "method", "direction", "seqlen"], *columns, unit="ms"), named)
+        return in_panel_order(
+            points(tried, [*MASK, "method", "direction", "seqlen"], *columns, unit="ms"), named
+        )
 
     def title(self, data: pd.DataFrame) -> str:
         """The finding with its number, computed from the data."""
@@ -44,10 +46,14 @@ class NewFigure(Figure):
             return f"None of {len(data)} cells could be timed"
         longest = timed.loc[timed.seqlen == timed.seqlen.max()]
         least = longest.loc[longest.value.idxmin()]
-        where = join(str(least["mask"]), least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen)))
+        where = join(
+            str(least["mask"]), least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen))
+        )
         return f"Shortest call: {least.method} takes {number(least.value)} ms ({where})"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         """Use colours and marks of the style, so that the page can switch themes and link each mark to its
         records."""
-        return draw_panels(data, style, x="seqlen", x_text=format_length, unit="ms", y_log=True, lowest_is_best=True)
+        return draw_panels(
+            data, style, x="seqlen", x_text=format_length, unit="ms", y_log=True, lowest_is_best=True
+        )

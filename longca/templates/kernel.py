@@ -64,9 +64,12 @@ class NewKernelPrepared(Prepared):
         scores = (q @ k.mT).float() * self.problem.scale
         weights = scores.masked_fill(self.hidden, float("-inf")).softmax(-1).masked_fill(self.empty_rows, 0.0)
         out = weights.to(q.dtype) @ v
-        return Forward(out.detach(), saved=(out, leaves))  # Forward(out, lse, …) if the kernel returns its log-sum-exp, (T, H) float32
+        # Forward(out, lse, …) if the kernel returns its log-sum-exp, (T, H) float32
+        return Forward(out.detach(), saved=(out, leaves))
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Timed: (dq, dk, dv) in the kernel's layout. Replace autograd with your own backward."""
         import torch
 

@@ -8,8 +8,9 @@
     k, v       (1, G, T, D), likewise; query heads n·H/G to (n + 1)·H/G − 1 share KV head n
     mask       what `prepare` returned; without `prepare` a longca.masks.Mask
 
-and returns `out`, of the shape of q, or `(out, lse)`, lse being (1, H, T), the natural logarithm of the sum of exp(q·k / sqrt(D)).
-Rows that see no key have out 0 and lse −inf. Other orders of the axes: LAYOUT = "BTHD" (as FlashAttention), "HTD" or "THD".
+and returns `out`, of the shape of q, or `(out, lse)`, lse being (1, H, T), the natural logarithm of the sum
+of exp(q·k / sqrt(D)). Rows that see no key have out 0 and lse −inf. Other orders of the axes: LAYOUT = "BTHD"
+(as FlashAttention), "HTD" or "THD".
 """
 
 import torch

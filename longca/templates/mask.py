@@ -37,4 +37,5 @@ class NewMask(Pattern):
         end, sink = draw.seqlen, min(params.sink, draw.seqlen)
         first = band.make(0, end, 0, sink, hi=0)
         window = band.make(0, end, sink, end, lo=-params.window, hi=0)
-        return draw.mask(first, window)  # pass random values, draw.mask(…, prefix=p), so that records keep them
+        # pass random values, draw.mask(…, prefix=p), so that records keep them
+        return draw.mask(first, window)

@@ -34,5 +34,6 @@ class NewStrategy(PlannedStrategy):
         return Mesh(world)
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:
-        """The schedules to choose among, the simplest first: `Gather` here, `Ring` in `longca.cp.schedule.ring`."""
+        """The schedules to choose among, the simplest first: `Gather` here, `Ring` in
+        `longca.cp.schedule.ring`."""
         return (Gather(self.params.stages),)

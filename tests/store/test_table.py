@@ -147,7 +147,7 @@ def test_nominal_operations_are_those_of_the_density_asked():
     assert row["nominal_tflops"] == pytest.approx(row["nominal_flops"] / 2e9)
     assert one()["nominal_flops"] is None and one()["nominal_tflops"] is None
     said = {column.name: column.meaning for column in COLUMNS}
-    assert "exact area" in said["flops"] and "density asked" in said["nominal_flops"]
+    assert "exact area" in said["flops"] and "requested density" in said["nominal_flops"]
 
 
 def test_the_worst_tensor_is_the_one_nearest_to_its_budget():

@@ -47,7 +47,10 @@ def with_first_call(function: Callable[..., Any], refuse: Callable[[str], Except
 
 def _may_copy() -> bool:
     torch: Any = sys.modules.get("torch")
-    if torch is not None and (torch.cuda.is_initialized() or (torch.distributed.is_available() and torch.distributed.is_initialized())):
+    if torch is not None and (
+        torch.cuda.is_initialized()
+        or (torch.distributed.is_available() and torch.distributed.is_initialized())
+    ):
         return False
     return threading.active_count() == 1
 
@@ -74,7 +77,11 @@ def _reason(call: Callable[[], object]) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code in (RETURNED, ODD):
         return "raises what is no Exception" if code == ODD else ""
-    return f"ends the process with exit code {code}" if code >= 0 else f"has the process killed by signal {-code}"
+    return (
+        f"ends the process with exit code {code}"
+        if code >= 0
+        else f"has the process killed by signal {-code}"
+    )
 
 
 def _call_in_copy(call: Callable[[], object]) -> None:

@@ -31,7 +31,8 @@ class Output:
     def __init__(self, log: Path) -> None:
         """Raises OSError: the log cannot be written."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2  # of each of two files
+        # of each of two files
+        self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2
         self._log, self._before = log, log.with_name(log.name + BEFORE)
         self._file = _opened(log)
         self._size = os.fstat(self._file).st_size

@@ -14,7 +14,8 @@ from pathlib import Path
 
 
 def python(*arguments: str) -> list[str]:
-    """The beginning of the command for a child: `[*python("-u"), "-m", module, …]`, where the module has a function `main()`.
+    """The beginning of the command for a child: `[*python("-u"), "-m", module, …]`, where the module has a
+    function `main()`.
 
     Python imports no module from the working folder, where a user's `random.py` could shadow Python's.
 

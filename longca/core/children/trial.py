@@ -57,7 +57,9 @@ def refusals(kind: str, files: Sequence[Path]) -> dict[Path, Refusal]:
 def _known() -> dict[str, Refusal | None]:
     try:
         found = json.loads(os.environ.get(VARIABLE, "{}"))
-        return {key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in found.items()}
+        return {
+            key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in found.items()
+        }
     except (ValueError, TypeError, LookupError, AttributeError):
         return {}
 
@@ -68,7 +70,8 @@ def _key(kind: str, file: Path) -> str:
         content = file.read_bytes()
     except OSError as error:
         content = str(error).encode()
-    where = (kind, str(file), sys.executable, sys.version, str(Path(__file__)), boot_id(), os.environ.get("LONGCA_CONTAINER", ""))
+    where = (kind, str(file), sys.executable, sys.version, str(Path(__file__)), boot_id(),
+             os.environ.get("LONGCA_CONTAINER", ""))
     return hashlib.sha256(json.dumps(where).encode() + content).hexdigest()[:24]
 
 
@@ -106,7 +109,8 @@ class _Trial:
         reader, writer = os.pipe()
         child = None
         try:
-            child = subprocess.Popen([*python(), "-m", "longca.core.children.trial_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            child = subprocess.Popen([*python(), "-m", "longca.core.children.trial_child"],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                      stderr=subprocess.STDOUT, pass_fds=(writer,), start_new_session=True,
                                      env={**environment(os.environ), MARK: mark})
             os.close(writer)
@@ -154,7 +158,11 @@ class _Trial:
             if self._num_printed > MOST_PRINTED:
                 return f"its import prints more than {MOST_PRINTED >> 20} MiB"
             now, read = time.monotonic(), _bytes_read(child.pid)
-            if read - num_read > SLOWEST_READING * (now - since) and now - since > 1.0 and now - begun < LONGEST_READING:
+            if (
+                read - num_read > SLOWEST_READING * (now - since)
+                and now - since > 1.0
+                and now - begun < LONGEST_READING
+            ):
                 since, num_read = now, read
             if now - since > seconds + min(_seconds_queued(child.pid), LONGEST_READING):
                 return f"its import is not done after {seconds} s; {PLUGIN.todo}"
@@ -165,13 +173,17 @@ class _Trial:
         self._answers += content
         for line in re.findall(self._nonce.encode() + rb"(.*)\n", self._answers)[len(self.verdicts):]:
             parts = json.loads(line)
-            self.verdicts[self._files[len(self.verdicts)]] = None if parts is None else (parts[0], parts[1], parts[2])
+            self.verdicts[self._files[len(self.verdicts)]] = (
+                None if parts is None else (parts[0], parts[1], parts[2])
+            )
             since = time.monotonic()
         return since
 
     def _death(self, code: int) -> str:
         known = {number.value: number.name for number in Signals}
-        how = f"exits with code {code}" if code >= 0 else f"is killed by {known.get(-code, f'signal {-code}')}"
+        how = (
+            f"exits with code {code}" if code >= 0 else f"is killed by {known.get(-code, f'signal {-code}')}"
+        )
         lines = self._printed.decode(errors="replace").strip().splitlines()
         return f"the process that imports it {how}" + (f", last words: {lines[-1]}" if lines else "")
 

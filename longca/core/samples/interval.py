@@ -9,7 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-EXACT_UP_TO = 1_000  # samples; above, the normal approximation of the binomial gives the same ranks within one
+# samples; above, the normal approximation of the binomial gives the same ranks within one
+EXACT_UP_TO = 1_000
 
 
 class MedianInterval(NamedTuple):
@@ -61,7 +62,8 @@ def _rank(count: int) -> int | None:
     without an interval."""
     if count > EXACT_UP_TO:
         return math.floor((count - 1.959964 * math.sqrt(count)) / 2) - 1
-    outside, rank = 0, -1  # cumulative number of ways in which at most this many samples fall below the median
+    # cumulative number of ways in which at most this many samples fall below the median
+    outside, rank = 0, -1
     while True:
         outside += math.comb(count, rank + 1)
         if 2 * outside > (1 - CONFIDENCE) * 2**count:

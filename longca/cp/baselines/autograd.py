@@ -31,7 +31,9 @@ class AutogradPrepared(PreparedStrategy):
         out = self.call(*leaves)
         return Forward(out.detach(), saved=(out, leaves))
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         out, leaves = forward.saved

@@ -45,7 +45,8 @@ def all_gather(comm: Comm, mine: torch.Tensor) -> torch.Tensor:
 
     gathered = mine.new_empty(comm.world, *mine.shape)
     comm.moved_bytes += (comm.world - 1) * mine.nbytes
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.11
+    # its name up to torch 2.11
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     with as_peer_lost():
         gather(gathered.view(-1), mine.contiguous().view(-1))
     return gathered
@@ -58,7 +59,8 @@ def reduce_scatter(comm: Comm, parts: torch.Tensor) -> torch.Tensor:
 
     total = parts.new_empty(parts.shape[1:])
     comm.moved_bytes += (comm.world - 1) * total.nbytes
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name up to torch 2.11
+    # its name up to torch 2.11
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     with as_peer_lost():
         scatter(total.view(-1), parts.contiguous().view(-1))
     return total

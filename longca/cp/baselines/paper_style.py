@@ -45,7 +45,9 @@ class PaperStyle(Strategy):
         return None
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell.call_spec, device_type)
+        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(
+            cell.call_spec, device_type
+        )
 
 
 def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:
@@ -53,7 +55,8 @@ def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -
     those of the call."""
     full = traits.num_segments == 1 and not causal
     square = full and num_q == num_k
-    return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full, causal=False,
+    return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full,
+                   causal=False,
                    num_segments=int(square), window=FULL if square else None)
 
 
@@ -129,7 +132,9 @@ class PaddedDocuments:
 
 def full_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
     """The mask in which queries see all keys of their document; lengths are of each document."""
-    return Mask(int(q_lengths.sum()), int(k_lengths.sum()), (band.make(*_edges(q_lengths), *_edges(k_lengths)),))
+    return Mask(
+        int(q_lengths.sum()), int(k_lengths.sum()), (band.make(*_edges(q_lengths), *_edges(k_lengths)),)
+    )
 
 
 def causal_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
@@ -157,8 +162,10 @@ class PaperStylePrepared(PreparedStrategy):
         self.comm, self._kernel, self._counted = comm, kernel, Counter()
         self._kv_rows = self.both(self.mine.rows)
         if self.documents.num_padding:
-            self.notes.append(f"documents are padded to multiples of {2 * comm.world} tokens: {self.documents.num_padding} rows "
-                              f"more than the {problem.mask.seqlen_q} tokens")
+            self.notes.append(
+                f"documents are padded to multiples of {2 * comm.world} tokens: {self.documents.num_padding} rows "
+                f"more than the {problem.mask.seqlen_q} tokens"
+            )
 
     def call(self, mask: Mask) -> LocalCall:
         """The kernel prepared for a part of the mask; its costs are added to the strategy's."""
@@ -193,4 +200,10 @@ class PaperStylePrepared(PreparedStrategy):
         """Bytes of the keys of an even share of the tokens, for traffic formulas. Values have the same
         size."""
         problem = self.problem
-        return problem.mask.seqlen_q / self.comm.world * problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
+        return (
+            problem.mask.seqlen_q
+            / self.comm.world
+            * problem.num_kv_heads
+            * problem.head_dim
+            * problem.dtype.itemsize
+        )

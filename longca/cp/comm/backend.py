@@ -39,7 +39,8 @@ class Comm(WorldGroup):
         """a note on the outcome of a request for another backend; the same on all ranks"""
         self._streams: dict[tuple[Messages, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaSymmetricMemory(self)
-        self._refused: str | None = None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        self._refused: str | None = None
 
     def use(self, messages: Messages) -> None:
         """Selects the backend of future comm streams and receive buffers: see
@@ -66,7 +67,9 @@ class Comm(WorldGroup):
 
     def receive_buffers(self) -> ReceiveBuffers:
         """The receive buffers of one prepared strategy."""
-        return SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+        return (
+            SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+        )
 
     @property
     def unseen_bytes(self) -> int:
@@ -101,19 +104,30 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
     return None
 
 
-def _agreed(group: WorldGroup, check: Callable[[WorldGroup, CudaSymmetricMemory], str | None], memory: CudaSymmetricMemory) -> str | None:
+def _agreed(
+    group: WorldGroup,
+    check: Callable[[WorldGroup, CudaSymmetricMemory], str | None],
+    memory: CudaSymmetricMemory,
+) -> str | None:
     """The first reason of the check on any rank; None if there is none."""
     try:
         mine = check(group, memory)
     except Exception as error:  # torch and the driver raise many kinds of errors
         mine = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return next((f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None), None)
+    return next(
+        (f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None),
+        None,
+    )
 
 
 def _check_libraries(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
     from torch.distributed import _symmetric_memory as symmetric
 
-    missing = [name for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2") if not hasattr(memory.driver, name)]
+    missing = [
+        name
+        for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
+        if not hasattr(memory.driver, name)
+    ]
     missing += [] if hasattr(symmetric, "rendezvous") else ["torch.distributed._symmetric_memory.rendezvous"]
     return f"{missing[0]} is missing" if missing else None
 

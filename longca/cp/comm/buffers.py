@@ -95,7 +95,11 @@ class SymmetricReceiveBuffers(ReceiveBuffers):
         self._buffer = self._memory.allocate(total) if total else None
 
     def empty(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        return self.view(self._group.rank, name, 0, shape, like.dtype) if math.prod(shape) else like.new_empty(*shape)
+        return (
+            self.view(self._group.rank, name, 0, shape, like.dtype)
+            if math.prod(shape)
+            else like.new_empty(*shape)
+        )
 
     def keep(self, received: torch.Tensor) -> torch.Tensor:
         return received.clone()
@@ -103,10 +107,14 @@ class SymmetricReceiveBuffers(ReceiveBuffers):
     def offset(self, name: str, start: int) -> BufferOffset:
         return BufferOffset(self, name, start)
 
-    def view(self, rank: int, name: str, start: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def view(
+        self, rank: int, name: str, start: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
         """A part of a rank's buffer, from element `start` on."""
         end_byte = (start + math.prod(shape)) * dtype.itemsize
-        assert end_byte <= self._sizes[name], f"{name}: {self._sizes[name]} bytes were asked for, not {end_byte}"
+        assert end_byte <= self._sizes[name], (
+            f"{name}: {self._sizes[name]} bytes were asked for, not {end_byte}"
+        )
         assert self._buffer is not None, "`allocate` comes first"
         return self._buffer.view(rank, self._start_byte[name] + start * dtype.itemsize, shape, dtype)
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 4080
 """of a header, in UTF-8"""
 SLOT_BYTES = 4096
-SLOTS = 2  # a rank writes header n + 2 after it has read all headers n + 1, whose ranks have read all headers n
+# a rank writes header n + 2 after it has read all headers n + 1, whose ranks have read all headers n
+SLOTS = 2
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 SHARED_MEMORY = "/dev/shm"
 SPIN_S = 200e-6  # ranks of one machine usually arrive within this time, and a sleep takes at least as long
@@ -104,7 +105,8 @@ class SharedHeaders:
                 headers = cls(FileIO(path, "r+") if file is None else file, group.rank, group.world)
         outcomes = group.gather(headers is not None)
         if file is not None:
-            Path(path).unlink(missing_ok=True)  # it exists while it is mapped, and no other process can open it
+            # it exists while it is mapped, and no other process can open it
+            Path(path).unlink(missing_ok=True)
         if all(outcomes):
             return headers
         for opened in filter(None, (headers, file)):
@@ -158,7 +160,8 @@ class SharedHeaders:
             is_late, is_gone = now_s - self._posted_s > timeout_s, False
             if now_s - look_s > LOOK_S:
                 look_s, is_gone = now_s, self._is_gone(rank)
-            header = self._seen(rank)  # after the liveness checks: a rank may have posted its header before it ended
+            # after the liveness checks: a rank may have posted its header before it ended
+            header = self._seen(rank)
             if header is not None:
                 return header
             if is_gone:

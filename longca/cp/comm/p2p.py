@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from longca.cp.comm.process_group import WorldGroup
 
     Message = tuple[int, torch.Tensor]  # peer, contiguous tensor
-    Outgoing = tuple[int, torch.Tensor, BufferOffset | None]  # peer, contiguous tensor, destination at the peer
+    # peer, contiguous tensor, destination at the peer
+    Outgoing = tuple[int, torch.Tensor, BufferOffset | None]
 
 
 class Pending:
@@ -49,7 +50,8 @@ class CommStream:
         self._torch_group, self._group = torch_group, group
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
-        """Posts all as one batch. Both sides of a message name it in the same order; a rank without any leaves the batch out.
+        """Posts all as one batch. Both sides of a message name it in the same order; a rank without any
+        leaves the batch out.
 
         Sent tensors must not change, and destination tensors must not be touched, before `wait` on the
         result. On a GPU the batch starts after the present work of the current stream.
@@ -60,14 +62,22 @@ class CommStream:
         receives = [(peer, x) for peer, x in receives if x.numel()]
         if not leaving and not receives:
             return Pending()
-        operations = [dist.P2POp(operation, x, group=self._torch_group, group_peer=peer)
-                      for operation, messages in ((dist.irecv, receives), (dist.isend, leaving)) for peer, x in messages]
+        operations = [
+            dist.P2POp(operation, x, group=self._torch_group, group_peer=peer)
+            for operation, messages in ((dist.irecv, receives), (dist.isend, leaving))
+            for peer, x in messages
+        ]
         self._group.moved_bytes += sum(x.nbytes for _, x in leaving)
         with as_peer_lost():
             return Pending(dist.batch_isend_irecv(operations), [x for _, x in (*leaving, *receives)])
 
-    def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
-                   send_sizes: Sequence[Sequence[int]]) -> Pending:
+    def all_to_all(
+        self,
+        received: Sequence[torch.Tensor],
+        sent: Sequence[torch.Tensor],
+        receive_sizes: Sequence[Sequence[int]],
+        send_sizes: Sequence[Sequence[int]],
+    ) -> Pending:
         """One collective for each tensor, called by all ranks: one host call for any number of peers.
 
         Args:
@@ -78,8 +88,18 @@ class CommStream:
 
         works, tensors = [], [*received, *sent]
         with as_peer_lost():
-            for target, source, arriving, leaving in zip(received, sent, receive_sizes, send_sizes, strict=True):
+            for target, source, arriving, leaving in zip(
+                received, sent, receive_sizes, send_sizes, strict=True
+            ):
                 self._group.moved_bytes += (sum(leaving) - leaving[self._group.rank]) * source.element_size()
-                works.append(dist.all_to_all_single(target.view(-1), source.view(-1), list(arriving), list(leaving), self._torch_group,
-                                                    async_op=True))
+                works.append(
+                    dist.all_to_all_single(
+                        target.view(-1),
+                        source.view(-1),
+                        list(arriving),
+                        list(leaving),
+                        self._torch_group,
+                        async_op=True,
+                    )
+                )
         return Pending(works, tensors)

@@ -36,7 +36,9 @@ def as_peer_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(f"another rank is gone, or came later than the timeout: its own output says why. torch reports: {error}") from error
+        raise PeerLost(
+            f"another rank is gone, or came later than the timeout: its own output says why. torch reports: {error}"
+        ) from error
 
 
 class WorldGroup:
@@ -76,7 +78,8 @@ class WorldGroup:
         store = None if rendezvous else dist.HashStore()
         if url.scheme == "tcp":
             store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)
-        elif url.scheme == "file":  # without torch's own parser of the URL, which fails for paths that need quoting
+        elif url.scheme == "file":
+            # without torch's own parser of the URL, which fails for paths that need quoting
             store = dist.FileStore(unquote(url.path), world)
             store.set_timeout(timeout)
         dist.init_process_group(backend, init_method=None if store else rendezvous, store=store, rank=rank,
@@ -95,10 +98,17 @@ class WorldGroup:
         import torch.distributed as dist
 
         found = cls.__new__(cls)
-        found._enter(dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s))
-        found._members, found.torch_group, found._is_new = sorted(dist.get_process_group_ranks(torch_group)), torch_group, False
+        found._enter(
+            dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s)
+        )
+        found._members, found.torch_group, found._is_new = (
+            sorted(dist.get_process_group_ranks(torch_group)),
+            torch_group,
+            False,
+        )
         found._host_group = found._made_group("gloo")
-        found.rank = dist.get_rank(found._host_group)  # torch numbers the ranks of a new group in the order of the default group
+        # torch numbers the ranks of a new group in the order of the default group
+        found.rank = dist.get_rank(found._host_group)
         try:
             found._check_devices()
             found._device_group = found._host_group if device.type == "cpu" else found._new_group()
@@ -117,7 +127,8 @@ class WorldGroup:
         """bytes sent by this rank through `all_to_all` and comm streams"""
         self.torch_group: Any = dist.group.WORLD
         self._token, self._timeout = torch.zeros(1, device=device), timeout
-        self._members, self._is_new = list(range(world)), True  # numbers of these ranks in the default group; True if the default group was created here
+        # numbers of these ranks in the default group; True if the default group was created here
+        self._members, self._is_new = list(range(world)), True
         self._host_group: Any = None  # for tensors on the host; None: the default group
         self._device_group: Any = None  # for tensors on the device, likewise
         self._made: list[Any] = []
@@ -127,8 +138,11 @@ class WorldGroup:
         """The rank from torchrun's environment variables. Raises UserError if they are missing."""
         missing = [name for name in TORCHRUN if name not in os.environ]
         if missing:
-            raise UserError(f"Environment variable {missing[0]} is not set", why="it says which rank this process is",
-                            todo="Start the ranks with torchrun")
+            raise UserError(
+                f"Environment variable {missing[0]} is not set",
+                why="it says which rank this process is",
+                todo="Start the ranks with torchrun",
+            )
         rank, world, local_rank = (int(os.environ[name]) for name in TORCHRUN[:3])
         return cls(rank, world, local_rank, "env://", device_type, timeout_s)
 
@@ -176,7 +190,8 @@ class WorldGroup:
             recv_sizes: elements from each rank.
 
         Returns:
-            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the host does not wait.
+            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the
+            host does not wait.
         """
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
         return _all_to_all(send, send_sizes, recv_sizes, self._device_group)
@@ -214,7 +229,10 @@ class WorldGroup:
         pickle, cannot contain code."""
         import numpy as np
 
-        return [json.loads(part.tobytes()) for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))]
+        return [
+            json.loads(part.tobytes())
+            for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))
+        ]
 
     def gather_arrays(self, mine: np.ndarray) -> list[np.ndarray]:
         """The 1-d arrays of all ranks, by rank, of one dtype; their lengths may differ."""
@@ -234,14 +252,18 @@ class WorldGroup:
         return [part.numpy()[:int(length)] for part, length in zip(parts, lengths, strict=True)]
 
     def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
-        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not counted as moved."""
+        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not
+        counted as moved."""
         row = math.prod(mine.shape[1:])
         to_first = [mine.numel(), *[0] * (self.world - 1)]
         from_all = [rows * row if self.rank == 0 else 0 for rows in num_rows]
         received = _all_to_all(mine.contiguous().view(-1), to_first, from_all, self._device_group)
         if self.rank:
             return None
-        return [part.view(rows, *mine.shape[1:]) for part, rows in zip(received.split(from_all), num_rows, strict=True)]
+        return [
+            part.view(rows, *mine.shape[1:])
+            for part, rows in zip(received.split(from_all), num_rows, strict=True)
+        ]
 
     def close(self) -> None:
         """Leaves the group. An existing group is kept, but groups created on top of it are destroyed."""
@@ -249,7 +271,9 @@ class WorldGroup:
 
         if self._is_new:
             dist.destroy_process_group()
-        elif self._has_all_ranks:  # torch would reuse the names of groups of some ranks: those groups stay until the default group ends
+        elif self._has_all_ranks:
+            # torch would reuse the names of groups of some ranks: those groups stay until the default group
+            # ends
             for group in self._made:
                 dist.destroy_process_group(group)
         self._made.clear()
@@ -290,12 +314,15 @@ class WorldGroup:
         import torch.distributed as dist
 
         with as_peer_lost():
-            group = dist.new_group(self._members, self._timeout, backend, options, use_local_synchronization=not self._has_all_ranks)
+            group = dist.new_group(self._members, self._timeout, backend, options,
+                                   use_local_synchronization=not self._has_all_ranks)
         self._made.append(group)
         return group
 
 
-def _all_to_all(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any) -> torch.Tensor:
+def _all_to_all(
+    send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any
+) -> torch.Tensor:
     import torch.distributed as dist
 
     received = send.new_empty(sum(recv_sizes))

@@ -80,7 +80,11 @@ class SignalHandshake:
         steps: list[HandshakeStep] = [SendSignal(peer, "ready", self._received[peer]) for peer in senders]
         for peer in receivers:
             number = self._sent[peer]
-            steps += [WaitSignal(peer, "ready", number), WriteMessages(peer), SendSignal(peer, "full", number)]
+            steps += [
+                WaitSignal(peer, "ready", number),
+                WriteMessages(peer),
+                SendSignal(peer, "full", number),
+            ]
         return steps + [WaitSignal(peer, "full", self._received[peer]) for peer in senders]
 
     def _distance(self, peer: int) -> int:
@@ -107,7 +111,8 @@ class SignalStream(Protocol):
 
 
 class SymmetricCommStream:
-    """Comm stream over symmetric memory. Tensors received into come from `ReceiveBuffers.empty`, and senders name their offset."""
+    """Comm stream over symmetric memory. Tensors received into come from `ReceiveBuffers.empty`, and senders
+    name their offset."""
 
     def __init__(self, stream: SignalStream, group: WorldGroup) -> None:
         self._stream, self._group, self._handshake = stream, group, SignalHandshake(group.rank, group.world)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from longca.cp.comm.symmetric import Signal
 
 DRIVER = "libcuda.so.1"
-WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
+# CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
+WAIT_AT_LEAST = 0
 WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: earlier writes of the stream are visible with the number
 NUMBERS = 1 << 32
 LARGEST_NUMBER = (1 << 31) - 1
@@ -116,14 +117,17 @@ class CudaSignalStream:
             RuntimeError: on all ranks, with the reason, if one cannot begin.
         """
         self._group, self._signals, self._driver = group, signals, driver
-        self._stream, self._addresses = _on_all_ranks(group, self._begin)  # no rank sends a signal before all counters are 0
+        # no rank sends a signal before all counters are 0
+        self._stream, self._addresses = _on_all_ranks(group, self._begin)
 
     def _begin(self) -> tuple[Any, list[int]]:
         import torch
 
         self.fill_signals(0)
         torch.cuda.synchronize(self._group.device)
-        return torch.cuda.Stream(self._group.device, priority=-1), [self._signals.address(rank) for rank in range(self._group.world)]
+        return torch.cuda.Stream(self._group.device, priority=-1), [
+            self._signals.address(rank) for rank in range(self._group.world)
+        ]
 
     def wait_for_current(self) -> None:
         import torch
@@ -131,16 +135,27 @@ class CudaSignalStream:
         self._stream.wait_stream(torch.cuda.current_stream(self._group.device))
 
     def send_signal(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWriteValue32_v2, self._address(peer, signal, self._group.rank), number, WRITE_AFTER_ALL)
+        self._do(
+            self._driver.cuStreamWriteValue32_v2,
+            self._address(peer, signal, self._group.rank),
+            number,
+            WRITE_AFTER_ALL,
+        )
 
     def wait_signal(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWaitValue32_v2, self._address(self._group.rank, signal, peer), number, WAIT_AT_LEAST)
+        self._do(
+            self._driver.cuStreamWaitValue32_v2,
+            self._address(self._group.rank, signal, peer),
+            number,
+            WAIT_AT_LEAST,
+        )
 
     def write(self, target: torch.Tensor, x: torch.Tensor) -> None:
         import torch
 
         with torch.cuda.stream(self._stream):
-            target.copy_(x, non_blocking=True)  # contiguous, of one dtype, between two GPUs: a copy engine's work
+            # contiguous, of one dtype, between two GPUs: a copy engine's work
+            target.copy_(x, non_blocking=True)
 
     def record_event(self) -> Any:
         return self._stream.record_event()
@@ -149,7 +164,9 @@ class CudaSignalStream:
         """Sets this rank's signals, on the current stream, as if all peers had sent this number."""
         import torch
 
-        self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(number)
+        self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(
+            number
+        )
 
     def release_waits(self) -> None:
         """Releases all work of this stream, independent of peers.
@@ -169,8 +186,12 @@ class CudaSignalStream:
         return self._addresses[rank] + (SIGNAL_ROWS[signal] * self._group.world + sender) * SIGNAL_BYTES
 
     def _do(self, operation: Any, address: int, number: int, flags: int) -> None:
-        status = operation(ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_uint64(address), ctypes.c_uint32(number % NUMBERS),
-                           ctypes.c_uint(flags))
+        status = operation(
+            ctypes.c_void_p(self._stream.cuda_stream),
+            ctypes.c_uint64(address),
+            ctypes.c_uint32(number % NUMBERS),
+            ctypes.c_uint(flags),
+        )
         if status:
             raise RuntimeError(f"{operation.__name__} failed: CUDA driver error {status}")
 

@@ -38,7 +38,8 @@ class RankHeads:
 class HeadPlan:
     """The heads of all ranks, in the order of the heads.
 
-    Each query head is on exactly one rank. In a plan of one chunk of the heads (`HeadChunk.heads`) it is on one rank at most.
+    Each query head is on exactly one rank. In a plan of one chunk of the heads (`HeadChunk.heads`) it is on
+    one rank at most.
     """
 
     num_q_heads: int
@@ -98,5 +99,6 @@ def share_of(q: range, ratio: int) -> RankHeads:
         return RankHeads(q, range(0), ())
     kv = range(q.start // ratio, -(-q.stop // ratio))
     served = [min(q.stop, (head + 1) * ratio) - max(q.start, head * ratio) for head in kv]
-    step = math.gcd(*served)  # query heads for each KV head of the kernel call: the largest common divisor, which minimises copies
+    # query heads for each KV head of the kernel call: the largest common divisor, which minimises copies
+    step = math.gcd(*served)
     return RankHeads(q, kv, tuple(index for index, count in enumerate(served) for _ in range(count // step)))

@@ -24,7 +24,8 @@ from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
 
-CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024", "level-2048", "level-256", "stripes")
+CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024",
+              "level-2048", "level-256", "stripes")
 """names of the shardings that planners try by default; of equally cheap ones the first counts"""
 
 # limits of `rebalanced`
@@ -41,7 +42,9 @@ def contiguous(seqlen: int, world: int) -> Sharding:
 def zigzag(seqlen: int, world: int) -> Sharding:
     """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows linearly
     along the sequence, such as causal attention."""
-    return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
+    return ChunkedSharding(
+        "zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world
+    )
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
@@ -75,7 +78,8 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     held = np.arange(len(work)).reshape(world, per_rank)
-    held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)  # of each rank, the smallest first
+    # of each rank, the smallest first
+    held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)
     held_work = work[held]
     area = held_work.sum(axis=1)
     enough = TARGET_IMBALANCE * area.mean()
@@ -84,7 +88,9 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
         if area[most] <= enough:
             break
         partners = np.argsort(area)[:SWAP_PARTNERS]
-        larger, one, taker, other = best_swap(held_work[most], held_work[partners], int(area[most]), area[partners], partners)
+        larger, one, taker, other = best_swap(
+            held_work[most], held_work[partners], int(area[most]), area[partners], partners
+        )
         if larger >= area[most]:
             break
         less = held_work[most, one] - held_work[taker, other]
@@ -105,7 +111,8 @@ def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: 
 
     Args:
         ours, theirs: the ascending areas of our chunks (n,), and of those of other ranks (ranks, n).
-        our_area, their_areas, ranks: the sum of ours, the sums of theirs, none of which is larger, and the other ranks, (ranks,) each.
+        our_area, their_areas, ranks: the sum of ours, the sums of theirs, none of which is larger, and the
+            other ranks, (ranks,) each.
     """
     # All ranks are searched at once on one axis, on which the values of each rank lie above those of the
     # previous one. Values are twice the areas, so that half a difference is an integer.
@@ -113,7 +120,8 @@ def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: 
     rows, shares = np.arange(count)[:, None], their_areas[:, None]
     apart, first = rows * (4 * our_area + 2), rows * num_chunks
     at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
-    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)  # nearest values below and above half the difference, for each of our chunks
+    # nearest values below and above half the difference, for each of our chunks
+    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)
     np.maximum(at - 1, first, out=nearest[:, 0])
     np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
     less = ours - theirs.ravel()[nearest]
@@ -136,13 +144,25 @@ def row_areas(mask: Mask, edges: np.ndarray) -> np.ndarray:
     """Visible pairs of the rows edges[n]..edges[n + 1], over all head groups, (n,) int64."""
     if mask.grid is not None:
         grid = mask.grid
-        seen = np.stack([rows.astype(np.float64) @ width for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)])
+        seen = np.stack(
+            [
+                rows.astype(np.float64) @ width
+                for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)
+            ]
+        )
         below = np.pad(np.cumsum(seen * np.diff(grid.q_bounds, axis=1), axis=1), ((0, 0), (1, 0)))
-        return np.diff(sum(np.interp(edges, bounds, total) for bounds, total in zip(grid.q_bounds, below, strict=True))).astype(np.int64)
+        return np.diff(
+            sum(np.interp(edges, bounds, total) for bounds, total in zip(grid.q_bounds, below, strict=True))
+        ).astype(np.int64)
     bands = np.concatenate(mask.groups)
-    owner, part = spread(np.searchsorted(edges, bands[:, Q0], side="right") - 1, np.searchsorted(edges, bands[:, Q1]))
+    owner, part = spread(
+        np.searchsorted(edges, bands[:, Q0], side="right") - 1, np.searchsorted(edges, bands[:, Q1])
+    )
     pieces = bands[owner]
-    pieces[:, Q0], pieces[:, Q1] = np.maximum(pieces[:, Q0], edges[part]), np.minimum(pieces[:, Q1], edges[part + 1])
+    pieces[:, Q0], pieces[:, Q1] = (
+        np.maximum(pieces[:, Q0], edges[part]),
+        np.minimum(pieces[:, Q1], edges[part + 1]),
+    )
     return np.bincount(part, areas(pieces), len(edges) - 1).astype(np.int64)
 
 

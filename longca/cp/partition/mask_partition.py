@@ -1,4 +1,5 @@
-"""The base of mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a rank).
+"""The base of mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a
+rank).
 
                  keys of rank   0        1        2
     queries of rank 0        ┌────────┬────────┬────────┐
@@ -82,13 +83,15 @@ class MaskPartition:
         """
         found, ranks = self.num_needed.copy(), np.arange(self.sharding.world)
         np.fill_diagonal(found, 0)
-        nearest = (ranks[:, None] - ranks) % self.sharding.world  # (rank, distance) → owner; of a rank and an owner, their distance too
+        # (rank, distance) → owner; of a rank and an owner, their distance too
+        nearest = (ranks[:, None] - ranks) % self.sharding.world
         before = np.cumsum(np.take_along_axis(found > 0, nearest, axis=1), axis=1) - 1
         return found, np.take_along_axis(before, nearest, axis=1)
 
     @cached_property
     def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of these keys as local indices of s, from the first to the last, (P, P) each; start > end for none."""
+        """(start, end) of these keys as local indices of s, from the first to the last, (P, P) each; start >
+        end for none."""
         start, end = self.sharding.hulls(self.needed_keys)
         return np.where(self.areas > 0, start, self.sharding.seqlen), np.where(self.areas > 0, end, 0)
 
@@ -126,9 +129,12 @@ class KvLayout:
         return np.unique(self._owner)
 
     def place(self, bands: np.ndarray, owner: np.ndarray | int) -> np.ndarray:
-        """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of the layout."""
+        """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of
+        the layout."""
         apart = INF  # one axis for all ranks
-        at = np.searchsorted(self._owner * apart + self._start, owner * apart + bands[:, K0], side="right") - 1
+        at = (
+            np.searchsorted(self._owner * apart + self._start, owner * apart + bands[:, K0], side="right") - 1
+        )
         return shift_bands(bands, 0, self._column[at] - self._start[at])
 
 
@@ -152,7 +158,11 @@ def join_rectangles(bands: np.ndarray) -> np.ndarray:
         return bands
     whole = bands[full]
     whole = whole[np.lexsort([whole[:, Q0], whole[:, K1], whole[:, K0]])]
-    goes_on = (whole[1:, Q0] == whole[:-1, Q1]) & (whole[1:, K0] == whole[:-1, K0]) & (whole[1:, K1] == whole[:-1, K1])
+    goes_on = (
+        (whole[1:, Q0] == whole[:-1, Q1])
+        & (whole[1:, K0] == whole[:-1, K0])
+        & (whole[1:, K1] == whole[:-1, K1])
+    )
     if not goes_on.any():
         return bands
     starts = np.flatnonzero(np.append(True, ~goes_on))

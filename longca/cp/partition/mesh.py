@@ -1,6 +1,7 @@
 """The mesh of ranks: a ring of head groups, the two dimensions of a hybrid strategy.
 
-A mesh of ring = 3 and heads = 2. Ranks of a row divide heads (all-to-all); ranks of a column run a plan (ring or gather):
+A mesh of ring = 3 and heads = 2. Ranks of a row divide heads (all-to-all); ranks of a column run a plan (ring
+or gather):
 
                  head rank 0   head rank 1
     ring rank 0      rank 0  ───  rank 1        group of rank 1: 0, 1
@@ -70,7 +71,9 @@ def head_groups(world: int, num_kv_heads: int, heads: int) -> Mesh:
     if world % heads:
         raise ValueError(f"{world} ranks are no whole number of head groups of {heads}")
     if num_kv_heads % heads:
-        raise ValueError(f"{num_kv_heads} KV heads cannot be divided evenly among {heads} ranks of a head group")
+        raise ValueError(
+            f"{num_kv_heads} KV heads cannot be divided evenly among {heads} ranks of a head group"
+        )
     return Mesh(world // heads, heads)
 
 
@@ -93,7 +96,11 @@ def double_ring(world: int, num_kv_heads: int) -> Mesh:
     A group is as large as possible such that it splits the KV heads without copies and leaves a ring with
     windows inside a node. Rings with a prime number of ranks have no windows and are single rings.
     """
-    fit = [heads for heads in _divisors(world) if num_kv_heads % heads == 0 and windowed(Mesh(world // heads, heads)) > 1]
+    fit = [
+        heads
+        for heads in _divisors(world)
+        if num_kv_heads % heads == 0 and windowed(Mesh(world // heads, heads)) > 1
+    ]
     heads = max(fit, default=1)
     return Mesh(world // heads, heads)
 
@@ -102,7 +109,9 @@ def windowed(mesh: Mesh) -> int:
     """Ranks of a window (an inner ring): the largest number that fits, with its groups, into a node and
     leaves two or more windows; else 1."""
     most = RANKS_PER_NODE // mesh.heads
-    return max((window for window in _divisors(mesh.ring) if window <= most and window < mesh.ring), default=1)
+    return max(
+        (window for window in _divisors(mesh.ring) if window <= most and window < mesh.ring), default=1
+    )
 
 
 def window_of(mesh: Mesh, windows: int) -> int:

@@ -76,7 +76,8 @@ class Sharding:
         raise NotImplementedError
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of those tokens as local indices of s, (P, P) each: from the first one to the last. start >= end means no token."""
+        """(start, end) of those tokens as local indices of s, (P, P) each: from the first one to the last.
+        start >= end means no token."""
         raise NotImplementedError
 
     @cached_property
@@ -105,7 +106,9 @@ class Sharding:
 class ChunkedSharding(Sharding):
     """Consecutive chunks of tokens, each on one rank. Chunks may have different lengths."""
 
-    def __init__(self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int) -> None:
+    def __init__(
+        self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int
+    ) -> None:
         """
         Args:
             lengths: of the chunks, in the order of the sequence. Empty chunks are dropped.
@@ -124,7 +127,10 @@ class ChunkedSharding(Sharding):
 
     def ranges(self, rank: int) -> tuple[range, ...]:
         mine = np.flatnonzero(self.owner == rank)
-        return tuple(range(start, end) for start, end in zip(self.edges[mine].tolist(), self.edges[mine + 1].tolist(), strict=True))
+        return tuple(
+            range(start, end)
+            for start, end in zip(self.edges[mine].tolist(), self.edges[mine + 1].tolist(), strict=True)
+        )
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
         chunk = self.chunk_of(tokens)
@@ -143,7 +149,9 @@ class ChunkedSharding(Sharding):
         return np.searchsorted(self.edges, tokens, side="right") - 1
 
     def count_in(self, ranges: TokenRanges) -> np.ndarray:
-        return by_rank(np.add, ranges.rank, self.num_before(ranges.end) - self.num_before(ranges.start), self.world, 0)
+        return by_rank(
+            np.add, ranges.rank, self.num_before(ranges.end) - self.num_before(ranges.start), self.world, 0
+        )
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
         start, end = self.num_before(ranges.start), self.num_before(ranges.end)
@@ -168,16 +176,26 @@ class StripedSharding(Sharding):
         return (tokens + self.world - 1 - rank) // self.world
 
     def count_in(self, ranges: TokenRanges) -> np.ndarray:
-        return (self.sum_before(ranges.rank, ranges.end // self.world, ranges.end % self.world, np.ones_like(ranges.rank))
-                - self.sum_before(ranges.rank, ranges.start // self.world, ranges.start % self.world, np.ones_like(ranges.rank)))
+        return self.sum_before(
+            ranges.rank, ranges.end // self.world, ranges.end % self.world, np.ones_like(ranges.rank)
+        ) - self.sum_before(
+            ranges.rank, ranges.start // self.world, ranges.start % self.world, np.ones_like(ranges.rank)
+        )
 
-    def sum_before(self, rank: np.ndarray, rounds: np.ndarray, rest: np.ndarray, times: np.ndarray) -> np.ndarray:
+    def sum_before(
+        self, rank: np.ndarray, rounds: np.ndarray, rest: np.ndarray, times: np.ndarray
+    ) -> np.ndarray:
         """For each rank r, the sum of `rounds + times · (rest > s)` over its entries, (P, P) int64 by (r, s).
 
-        Rank s has x // P tokens before token x, and one more where x mod P > s. So with `times` = 1 this is a sum of `num_before`.
+        Rank s has x // P tokens before token x, and one more where x mod P > s. So with `times` = 1 this is a
+        sum of `num_before`.
         """
         whole = np.bincount(rank, rounds, self.world).astype(np.int64)
-        steps = np.bincount(rank * self.world + rest, times, self.world ** 2).astype(np.int64).reshape(self.world, self.world)
+        steps = (
+            np.bincount(rank * self.world + rest, times, self.world**2)
+            .astype(np.int64)
+            .reshape(self.world, self.world)
+        )
         upto = np.cumsum(steps, axis=1)
         return whole[:, None] + upto[:, -1:] - upto
 

@@ -35,11 +35,14 @@ class StripedPartition(MaskPartition):
     @cached_property
     def areas(self) -> np.ndarray:
         q0, q1, k0, k1, lo, hi = self._bands.T
-        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)  # rows in which row ends begin or stop moving
+        # rows in which row ends begin or stop moving
+        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)
         upper = self._sum_of_ends(q0, rises, hi + 1, True) + self._sum_of_ends(rises, q1, k1, False)
         return upper - self._sum_of_ends(q0, falls, k0, False) - self._sum_of_ends(falls, q1, lo, True)
 
-    def _sum_of_ends(self, start: np.ndarray, end: np.ndarray, column: np.ndarray, moving: bool) -> np.ndarray:
+    def _sum_of_ends(
+        self, start: np.ndarray, end: np.ndarray, column: np.ndarray, moving: bool
+    ) -> np.ndarray:
         """Sums, over rows start..end of each rank, the keys of s below a column, (P, P).
 
         Args:
@@ -54,11 +57,14 @@ class StripedPartition(MaskPartition):
         rounds *= num_rows
         if moving:
             rounds += num_rows * before + num_rows * (num_rows - 1) // 2
-        return self.sharding.sum_before(np.tile(ranks, len(start)), rounds.ravel(), rest.ravel(), num_rows.ravel())
+        return self.sharding.sum_before(
+            np.tile(ranks, len(start)), rounds.ravel(), rest.ravel(), num_rows.ravel()
+        )
 
     @cached_property
     def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(rank, number of rows, start and end of the keys that they see), for each rank and band with rows of that rank."""
+        """(rank, number of rows, start and end of the keys that they see), for each rank and band with rows
+        of that rank."""
         world = self.sharding.world
         q0, q1, k0, k1, lo, hi = self._bands.T
         before = self.sharding.num_before(q0)
@@ -83,7 +89,9 @@ class StripedPartition(MaskPartition):
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
         layout, world = KvLayout(keys), self.sharding.world
-        owner, band = (index.ravel() for index in np.meshgrid(layout.owners, np.arange(len(self._bands)), indexing="ij"))
+        owner, band = (
+            index.ravel() for index in np.meshgrid(layout.owners, np.arange(len(self._bands)), indexing="ij")
+        )
         b = self._bands[band]
         offset = owner - rank
         b[:, [Q0, Q1]] = -((rank - b[:, [Q0, Q1]]) // world)
@@ -93,4 +101,6 @@ class StripedPartition(MaskPartition):
         b[high, HI] = (b[high, HI] - offset[high]) // world
         b, kept = tight(b)
         b, group = layout.place(b, owner[kept]), self._group[band[kept]]
-        return self._mask_of_bands(rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)])
+        return self._mask_of_bands(
+            rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)]
+        )

@@ -42,8 +42,11 @@ def no_keys(q_LHD: torch.Tensor, dtype: torch.dtype | None = None) -> tuple[torc
     return torch.zeros(q_LHD.shape, dtype=dtype, device=q_LHD.device), lse
 
 
-def merge(out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, part_lse_LH: torch.Tensor) -> None:
-    """Merges a result over other keys into (out, LSE), in place. `longca.ops.merge` does the same on GPUs in one pass.
+def merge(
+    out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, part_lse_LH: torch.Tensor
+) -> None:
+    """Merges a result over other keys into (out, LSE), in place. `longca.ops.merge` does the same on GPUs in
+    one pass.
 
     (out, LSE) are float32 or wider for any dtype of the parts: in bfloat16 their error would grow with the
     number of parts. A row without keys has output 0 and LSE −inf in both inputs and in the result; in the
@@ -98,7 +101,8 @@ def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) 
 
 
 def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
-    """For each unit of rows, True if the mask has a band there, (U,) bool. In a mask of blocks all units are active."""
+    """For each unit of rows, True if the mask has a band there, (U,) bool. In a mask of blocks all units are
+    active."""
     count = np.zeros(-(-num_rows // UNIT_ROWS) + 1, dtype=np.int64)
     if mask.grid is not None:
         return count[1:] == 0
@@ -118,7 +122,9 @@ def _row_ranges(units: np.ndarray, start: int, end: int) -> tuple[tuple[int, int
 class OutputAccumulator:
     """(out, LSE) over the keys of the steps so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int, contributions: Contributions | None = None) -> None:
+    def __init__(
+        self, q_LHD: torch.Tensor, num_steps: int, contributions: Contributions | None = None
+    ) -> None:
         """
         Args:
             contributions: of all steps, for kernels that merge.
@@ -130,7 +136,8 @@ class OutputAccumulator:
         self._out: torch.Tensor | None = None
         """for kernels that merge: the finished rows, in the dtype of q"""
 
-    def merge_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], k: torch.Tensor, v: torch.Tensor) -> None:
+    def merge_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], k: torch.Tensor,
+                   v: torch.Tensor) -> None:
         """Lets the kernel merge a step's result into the total, or write rows in their last step."""
         assert self._contributions is not None
         if self._out is None:
@@ -222,7 +229,9 @@ def _result_and_sums(q_LHD: torch.Tensor, contributions: Contributions) -> tuple
 
     new = torch.empty if contributions.complete else torch.zeros
     result = new(q_LHD.shape, dtype=q_LHD.dtype, device=q_LHD.device)
-    return result, torch.empty(q_LHD.shape, dtype=torch.float32, device=q_LHD.device) if contributions.shared else result
+    return result, torch.empty(
+        q_LHD.shape, dtype=torch.float32, device=q_LHD.device
+    ) if contributions.shared else result
 
 
 def _empty_lse(q_LHD: torch.Tensor, *, complete: bool) -> torch.Tensor:

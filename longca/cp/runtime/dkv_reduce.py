@@ -35,16 +35,22 @@ STREAM = "gradients"  # a separate stream: keys of the next step must not wait f
 class DkvReduce:
     """The reductions of one rank of a plan. Arguments as in `KvExchange`."""
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
+                 receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
         self.sends = [plan.dkv_sends(rank, number) for number in numbers]
         self.receives = [plan.dkv_receives(rank, number) for number in numbers]
         self.target_rows = [
-            target_rows(receive_buffers, self.sends[number], lambda peer, number=number: plan.dkv_receives(peer, number), rank)
+            target_rows(receive_buffers, self.sends[number], lambda peer,
+                        number=number: plan.dkv_receives(peer, number), rank)
             for number in numbers]
         """for each step and sent transfer, its first row in the receiver's buffer"""
         self.all_to_alls = [
-            None, *all_to_alls(plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, receive_buffers)]
+            None,
+            *all_to_alls(
+                plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, receive_buffers
+            ),
+        ]
         """for each step, its collective; None for point-to-point messages"""
         self.ranks, self.receive_buffers, self.stream = ranks, receive_buffers, comm.stream(STREAM)
         self.num_keys = max(sum(map(len, transfers)) for transfers in self.receives)
@@ -65,8 +71,13 @@ class DkvReduceInFlight:
 
         self._reduce, self._dtype = reduce, k_LGD.dtype
         self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
-        self._buffers = [tuple(reduce.receive_buffers.empty(name, (reduce.num_keys, *x.shape[1:]), x)
-                               for name, x in zip(buffer_names(STREAM, parity), (k_LGD, v_LGD), strict=True)) for parity in range(2)]
+        self._buffers = [
+            tuple(
+                reduce.receive_buffers.empty(name, (reduce.num_keys, *x.shape[1:]), x)
+                for name, x in zip(buffer_names(STREAM, parity), (k_LGD, v_LGD), strict=True)
+            )
+            for parity in range(2)
+        ]
         self._pending = (START, Pending())
 
     def add_own(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
@@ -88,14 +99,23 @@ class DkvReduceInFlight:
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
         parity, all_to_all = number % 2, reduce.all_to_alls[number]
         if all_to_all is not None:
-            messages = all_to_all.post(reduce.stream, parts or [x[:0] for x in self._buffers[parity]], self._buffers[parity])
+            messages = all_to_all.post(
+                reduce.stream, parts or [x[:0] for x in self._buffers[parity]], self._buffers[parity]
+            )
             self.add_received()
             self._pending = (number, messages)
             return
-        offsets = [reduce.receive_buffers.offset(name, row * part[0].numel())
-                   for row in reduce.target_rows[number] for name, part in zip(buffer_names(STREAM, parity), parts, strict=True)]
-        sends = [(*message, offset)
-                 for message, offset in zip(row_messages(reduce.sends[number], parts, reduce.ranks), offsets, strict=True)]
+        offsets = [
+            reduce.receive_buffers.offset(name, row * part[0].numel())
+            for row in reduce.target_rows[number]
+            for name, part in zip(buffer_names(STREAM, parity), parts, strict=True)
+        ]
+        sends = [
+            (*message, offset)
+            for message, offset in zip(
+                row_messages(reduce.sends[number], parts, reduce.ranks), offsets, strict=True
+            )
+        ]
         receives = row_messages(reduce.receives[number], self._buffers[parity], reduce.ranks)
         messages = reduce.stream.post(sends, receives)
         self.add_received()

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.kernels.contract import Problem
 
-    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]  # messages; index of the tensor, heads, and their block
+    # messages; index of the tensor, heads, and their block
+    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]
 
 HeadRanges = Sequence[range]  # heads of one tensor that each rank of the group works on
-TO_HEADS, TO_TOKENS = "heads", "tokens"  # comm streams: results must not wait for chunks that have not arrived
+# comm streams: results must not wait for chunks that have not arrived
+TO_HEADS, TO_TOKENS = "heads", "tokens"
 
 
 class HeadExchange:
@@ -42,14 +44,22 @@ class HeadExchange:
         tokens: number of tokens of each of them, in order.
     """
 
-    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers) -> None:
-        self.index, self.ranks, self.receive_buffers = list(ranks).index(comm.rank), list(ranks), receive_buffers
+    def __init__(
+        self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers
+    ) -> None:
+        self.index, self.ranks, self.receive_buffers = (
+            list(ranks).index(comm.rank),
+            list(ranks),
+            receive_buffers,
+        )
         self.num_tokens_of = [len(part) for part in tokens]
         self.num_tokens = sum(map(len, tokens))
         self.own_tokens = _slice(tokens[self.index])
         self.num_own_tokens, self._world = len(tokens[self.index]), comm.world
         self.to_heads_stream, self.to_tokens_stream = comm.stream(TO_HEADS), comm.stream(TO_TOKENS)
-        self.others = [(index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index]
+        self.others = [
+            (index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index
+        ]
         """(index in the group, rank of the job, its tokens)"""
 
     def reserve(self, chunks: Sequence[HeadChunk], problem: Problem) -> None:
@@ -57,11 +67,17 @@ class HeadExchange:
         of_head = problem.head_dim * problem.dtype.itemsize
         for number, chunk in enumerate(chunks):
             for slot, heads in enumerate((chunk.q, chunk.arriving, chunk.arriving)):
-                self.receive_buffers.reserve(f"{TO_HEADS} {number} {slot}", self.num_tokens * len(heads[self.index]) * of_head)
+                self.receive_buffers.reserve(
+                    f"{TO_HEADS} {number} {slot}", self.num_tokens * len(heads[self.index]) * of_head
+                )
             for tensors in ((chunk.q,), (chunk.q, chunk.leaving, chunk.leaving)):
-                self.receive_buffers.reserve(f"{TO_TOKENS} {number % 2}", sum(self.block_rows(self.index, tensors).values()) * of_head)
+                self.receive_buffers.reserve(
+                    f"{TO_TOKENS} {number % 2}", sum(self.block_rows(self.index, tensors).values()) * of_head
+                )
 
-    def to_heads(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges], chunk: int, keep: bool = False) -> HeadsInFlight:
+    def to_heads(
+        self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges], chunk: int, keep: bool = False
+    ) -> HeadsInFlight:
         """Starts L × all heads × D → T × h × D of each tensor, of one dtype; results are contiguous.
 
         Args:
@@ -73,16 +89,31 @@ class HeadExchange:
         found = [self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
                  for name, x, ranges in zip(names, tensors, heads, strict=True)]
         if not self.receive_buffers.fixed:
-            moving = [(x, target, ranges) for x, target, ranges in zip(tensors, found, heads, strict=True) if any(map(len, ranges))]
+            moving = [
+                (x, target, ranges)
+                for x, target, ranges in zip(tensors, found, heads, strict=True)
+                if any(map(len, ranges))
+            ]
             messages = self.to_heads_stream.all_to_all(
-                [target for _, target, _ in moving], [packed(x, ranges) for x, _, ranges in moving],
-                [self.sizes(count * len(ranges[self.index]) * x.shape[2] for count in self.num_tokens_of) for x, _, ranges in moving],
-                [self.sizes(self.num_own_tokens * len(part) * x.shape[2] for part in ranges) for x, _, ranges in moving])
+                [target for _, target, _ in moving],
+                [packed(x, ranges) for x, _, ranges in moving],
+                [
+                    self.sizes(count * len(ranges[self.index]) * x.shape[2] for count in self.num_tokens_of)
+                    for x, _, ranges in moving
+                ],
+                [
+                    self.sizes(self.num_own_tokens * len(part) * x.shape[2] for part in ranges)
+                    for x, _, ranges in moving
+                ],
+            )
             return HeadsInFlight(found, messages, None)
         sends = [(rank, x[:, _slice(ranges[index])].contiguous(),
                   self.receive_buffers.offset(name, self.own_tokens.start * len(ranges[index]) * x.shape[2]))
-                 for index, rank, _ in self.others for name, x, ranges in zip(names, tensors, heads, strict=True)]
-        messages = self.to_heads_stream.post(sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found])
+                 for index, rank, _ in self.others for name, x,
+                 ranges in zip(names, tensors, heads, strict=True)]
+        messages = self.to_heads_stream.post(
+            sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found]
+        )
         for x, target, ranges in zip(tensors, found, heads, strict=True):
             target[self.own_tokens].copy_(x[:, _slice(ranges[self.index])])
         return HeadsInFlight(found, messages, self.receive_buffers.keep if keep else None)
@@ -99,14 +130,23 @@ class HeadExchange:
 
         Keys: (index of the sender in the group, index of the tensor).
         """
-        return {(sender, slot): self.num_tokens_of[receiver] * len(ranges[sender])
-                for sender in range(len(self.num_tokens_of)) if sender != receiver for slot, ranges in enumerate(heads)}
+        return {
+            (sender, slot): self.num_tokens_of[receiver] * len(ranges[sender])
+            for sender in range(len(self.num_tokens_of))
+            if sender != receiver
+            for slot, ranges in enumerate(heads)
+        }
 
 
 class HeadsInFlight:
     """Tensors T × h × D that are being received."""
 
-    def __init__(self, tensors: list[torch.Tensor], messages: Pending, keep: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
+    def __init__(
+        self,
+        tensors: list[torch.Tensor],
+        messages: Pending,
+        keep: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> None:
         self._tensors, self._messages, self._keep = tensors, messages, keep
 
     def wait(self) -> list[torch.Tensor]:
@@ -122,7 +162,9 @@ class HeadGather:
     number of ranks.
     """
 
-    def __init__(self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor) -> None:
+    def __init__(
+        self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor
+    ) -> None:
         """
         Args:
             num_heads: total heads of each tensor.
@@ -132,8 +174,12 @@ class HeadGather:
         import torch
 
         self._exchange, self._dtype, self._shared = exchange, like.dtype, shared
-        self._totals = [like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32) if sums else
-                        like.new_empty(len(like), count, like.shape[2]) for count, sums in zip(num_heads, shared, strict=True)]
+        self._totals = [
+            like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32)
+            if sums
+            else like.new_empty(len(like), count, like.shape[2])
+            for count, sums in zip(num_heads, shared, strict=True)
+        ]
         self._posted: list[Posted] = []
         self._parity = 0
 
@@ -148,14 +194,30 @@ class HeadGather:
             for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)):
                 self._put(slot, ranges[exchange.index:exchange.index + 1], x[exchange.own_tokens])
             return
-        moving = [(slot, x.contiguous(), ranges)
-                  for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)) if any(map(len, ranges))]
-        sizes = [[exchange.num_own_tokens * len(part) * x.shape[2] for part in ranges] for _, x, ranges in moving]
+        moving = [
+            (slot, x.contiguous(), ranges)
+            for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True))
+            if any(map(len, ranges))
+        ]
+        sizes = [
+            [exchange.num_own_tokens * len(part) * x.shape[2] for part in ranges] for _, x, ranges in moving
+        ]
         received = [x.new_empty(sum(by_rank)) for (_, x, _), by_rank in zip(moving, sizes, strict=True)]
         messages = exchange.to_tokens_stream.all_to_all(
-            received, [x for _, x, _ in moving], [exchange.sizes(by_rank) for by_rank in sizes],
-            [exchange.sizes(count * x.shape[1] * x.shape[2] for count in exchange.num_tokens_of) for _, x, _ in moving])
-        self._posted.append((messages, [(slot, ranges, block) for (slot, _, ranges), block in zip(moving, received, strict=True)]))
+            received,
+            [x for _, x, _ in moving],
+            [exchange.sizes(by_rank) for by_rank in sizes],
+            [
+                exchange.sizes(count * x.shape[1] * x.shape[2] for count in exchange.num_tokens_of)
+                for _, x, _ in moving
+            ],
+        )
+        self._posted.append(
+            (
+                messages,
+                [(slot, ranges, block) for (slot, _, ranges), block in zip(moving, received, strict=True)],
+            )
+        )
 
     def _post_blocks(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> Posted:
         """Sends a message for each peer and tensor, to its block of the receiver's buffer."""
@@ -169,7 +231,8 @@ class HeadGather:
         for index, rank, tokens in exchange.others:
             rows_there = exchange.block_rows(index, heads)
             starts = dict(zip(rows_there, accumulate(rows_there.values(), initial=0), strict=False))
-            sends += [(rank, x[tokens].contiguous(), exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim))
+            sends += [(rank, x[tokens].contiguous(),
+                       exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim))
                       for slot, x in enumerate(tensors)]
         return exchange.to_tokens_stream.post(sends, receives), blocks
 
@@ -211,8 +274,13 @@ def heads_of(x_LHD: torch.Tensor, ranges: HeadRanges) -> list[torch.Tensor]:
     apart = {later - earlier for earlier, later in pairwise(starts)}
     if len(counts) == len(apart) == 1 and min(apart) >= max(counts):
         stride, (num_tokens, _, head_dim) = x_LHD.stride(), x_LHD.shape
-        return [x_LHD.as_strided((len(ranges), num_tokens, *counts, head_dim), (*(step * stride[1] for step in apart), *stride),
-                                 x_LHD.storage_offset() + starts[0] * stride[1])]
+        return [
+            x_LHD.as_strided(
+                (len(ranges), num_tokens, *counts, head_dim),
+                (*(step * stride[1] for step in apart), *stride),
+                x_LHD.storage_offset() + starts[0] * stride[1],
+            )
+        ]
     return [x_LHD[:, _slice(heads)] for heads in ranges]
 
 

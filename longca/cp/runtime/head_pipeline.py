@@ -11,7 +11,8 @@ the first chunk's kernel starts, later ones start between two kernels. A chunk's
 its kernel. Then the heads of the previous chunk are copied into place; this is elementwise work before the
 next kernel, during which a message can start.
 
-Shapes: L tokens of this rank, T of all; H query and G KV heads, of which a chunk has h and g on this rank; D head dim.
+Shapes: L tokens of this rank, T of all; H query and G KV heads, of which a chunk has h and g on this rank; D
+    head dim.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class HeadPipeline:
         keeps: True if tensors received in a forward call are needed for its backward.
     """
 
-    def __init__(self, exchange: HeadExchange, chunks: Sequence[HeadChunk], calls: Sequence[LocalAttention | None], keeps: bool) -> None:
+    def __init__(self, exchange: HeadExchange, chunks: Sequence[HeadChunk],
+                 calls: Sequence[LocalAttention | None], keeps: bool) -> None:
         self._exchange, self._chunks, self._calls, self._keeps = exchange, chunks, calls, keeps
         self._num_q_heads, self._num_kv_heads = chunks[0].heads.num_q_heads, chunks[0].heads.num_kv_heads
         # over all chunks: ranks with copies of a KV head may return its gradients after different chunks
@@ -59,8 +61,12 @@ class HeadPipeline:
 
         There is no LSE: it belongs to this rank's heads, and returning it would be unnecessary traffic.
         """
-        in_flight = [self._exchange.to_heads((q_LHD, k_LGD, v_LGD), (chunk.q, chunk.arriving, chunk.arriving), number, self._keeps)
-                     for number, chunk in enumerate(self._chunks)]
+        in_flight = [
+            self._exchange.to_heads(
+                (q_LHD, k_LGD, v_LGD), (chunk.q, chunk.arriving, chunk.arriving), number, self._keeps
+            )
+            for number, chunk in enumerate(self._chunks)
+        ]
         gather = HeadGather(self._exchange, [self._num_q_heads], [False], q_LHD)
         saved, keys = [], []
         for chunk, call in zip(self._chunks, self._calls, strict=True):
@@ -75,7 +81,10 @@ class HeadPipeline:
 
     def backward(self, saved: Sequence[Any], dout_LHD: torch.Tensor) -> Grads:
         """(dq L × H × D, dk and dv L × G × D)."""
-        in_flight = [self._exchange.to_heads((dout_LHD,), (chunk.q,), number) for number, chunk in enumerate(self._chunks)]
+        in_flight = [
+            self._exchange.to_heads((dout_LHD,), (chunk.q,), number)
+            for number, chunk in enumerate(self._chunks)
+        ]
         counts = self._num_q_heads, self._num_kv_heads, self._num_kv_heads
         gather = HeadGather(self._exchange, counts, (False, self._shared, self._shared), dout_LHD)
         sums = _KvHeadSums()

@@ -40,7 +40,8 @@ class KvExchange:
         rank: of the plan.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
+                 receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         """
         Args:
             row_bytes: of one key, without its value.
@@ -51,10 +52,14 @@ class KvExchange:
         steps = self.schedule.comm_steps
         self.needed_rows = [_needed_rows(plan, rank, number) for number in range(plan.num_steps)]
         """for each step, the rows of its buffer that the rank uses"""
-        self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer, number=step.number: plan.receives(peer, number), rank,
-                                        lambda peer, number=step.number: plan.num_own_kv(peer, number)) for step in steps]
+        self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer,
+                                        number=step.number: plan.receives(peer, number), rank,
+                                        lambda peer,
+                                        number=step.number: plan.num_own_kv(peer, number)) for step in steps]
         """for each comm step and sent transfer, its first row in the receiver's buffer"""
-        self.all_to_alls = all_to_alls(plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers)
+        self.all_to_alls = all_to_alls(
+            plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers
+        )
         """for each comm step, its collective; None for point-to-point messages"""
         self.streams = {name: comm.stream(name) for name in dict.fromkeys(step.stream for step in steps)}
         for buffer, num_keys in enumerate(self.schedule.buffer_keys):
@@ -70,7 +75,8 @@ class KvExchange:
 class _Buffer:
     keys: KeyTensors
     written: tuple[str, Pending] = ("", Pending())  # comm stream and messages that write to it
-    read: list[tuple[str, Pending]] = field(default_factory=list)  # comm streams and messages that read from it
+    # comm streams and messages that read from it
+    read: list[tuple[str, Pending]] = field(default_factory=list)
 
 
 class KvExchangeInFlight:
@@ -124,10 +130,15 @@ class KvExchangeInFlight:
             messages = all_to_all.post(stream, [_packed(x, step.sends) for x in source.keys], received)
             self._remember(step, messages)
             return
-        sends = [(exchange.ranks[transfer.peer], x[transfer.start - step.send_start:transfer.end - step.send_start],
-                  exchange.receive_buffers.offset(name, row * x[0].numel()))
-                 for transfer, row in zip(step.sends, exchange.target_rows[index], strict=True)
-                 for name, x in zip(buffer_names("keys", step.buffer), source.keys, strict=True)]
+        sends = [
+            (
+                exchange.ranks[transfer.peer],
+                x[transfer.start - step.send_start : transfer.end - step.send_start],
+                exchange.receive_buffers.offset(name, row * x[0].numel()),
+            )
+            for transfer, row in zip(step.sends, exchange.target_rows[index], strict=True)
+            for name, x in zip(buffer_names("keys", step.buffer), source.keys, strict=True)
+        ]
         self._remember(step, stream.post(sends, row_messages(step.receives, received, exchange.ranks)))
 
     def _remember(self, step: CommStep, messages: Pending) -> None:
@@ -162,14 +173,23 @@ class AllToAll:
         is_empty: True if there are no transfers between any two ranks.
     """
 
-    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int], world: int, *,
+    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int],
+                 world: int, *,
                  is_empty: bool) -> None:
-        self._sent, self._received = (_rows_by_rank(transfers, ranks, world) for transfers in (sends, receives))
+        self._sent, self._received = (
+            _rows_by_rank(transfers, ranks, world) for transfers in (sends, receives)
+        )
         self._num_received, self._is_empty = sum(self._received), is_empty
-        assert all(first.peer <= second.peer for transfers in (sends, receives) for first, second in pairwise(transfers))
+        assert all(
+            first.peer <= second.peer
+            for transfers in (sends, receives)
+            for first, second in pairwise(transfers)
+        )
         assert list(ranks) == sorted(ranks)
 
-    def post(self, stream: CommStream, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Pending:
+    def post(
+        self, stream: CommStream, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]
+    ) -> Pending:
         """
         Args:
             sent: the concatenated rows of all transfers, contiguous.
@@ -177,12 +197,20 @@ class AllToAll:
         """
         if self._is_empty:
             return Pending()
-        sizes = [[[rows * x.shape[1:].numel() for rows in by_rank] for x in sent] for by_rank in (self._received, self._sent)]
+        sizes = [
+            [[rows * x.shape[1:].numel() for rows in by_rank] for x in sent]
+            for by_rank in (self._received, self._sent)
+        ]
         return stream.all_to_all([x[:self._num_received] for x in received], sent, *sizes)
 
 
-def all_to_alls(plan: Plan, transfers: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
-                receive_buffers: ReceiveBuffers) -> list[AllToAll | None]:
+def all_to_alls(
+    plan: Plan,
+    transfers: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]],
+    ranks: Sequence[int],
+    comm: Comm,
+    receive_buffers: ReceiveBuffers,
+) -> list[AllToAll | None]:
     """The collective of each step from the second on, for the given (sends, receives); None for
     point-to-point messages."""
     if not plan.is_all_to_all or receive_buffers.fixed:
@@ -196,14 +224,20 @@ def buffer_names(content: str, number: int) -> tuple[str, str]:
     return f"{content} {number}: k", f"{content} {number}: v"
 
 
-def target_rows(receive_buffers: ReceiveBuffers, sends: Sequence[Transfer], receives_of: Callable[[int], Sequence[Transfer]], rank: int,
-                start_of: Callable[[int], int] = lambda _: 0) -> list[int]:
+def target_rows(
+    receive_buffers: ReceiveBuffers,
+    sends: Sequence[Transfer],
+    receives_of: Callable[[int], Sequence[Transfer]],
+    rank: int,
+    start_of: Callable[[int], int] = lambda _: 0,
+) -> list[int]:
     """The first row of each sent transfer in the receiver's buffer; 0 if senders do not need it.
 
     A receiver's transfers are concatenated.
 
     Args:
-        receives_of: the transfers of a rank in the same step; those between two ranks have the same order on both sides.
+        receives_of: the transfers of a rank in the same step; those between two ranks have the same order on
+            both sides.
         start_of: the row at which the first of them starts.
     """
     if not receive_buffers.fixed:  # with many ranks the computation takes a second
@@ -212,11 +246,15 @@ def target_rows(receive_buffers: ReceiveBuffers, sends: Sequence[Transfer], rece
     for peer in dict.fromkeys(transfer.peer for transfer in sends):
         transfers = receives_of(peer)
         starts = accumulate(map(len, transfers), initial=start_of(peer))
-        rows[peer] = [start for start, transfer in zip(starts, transfers, strict=False) if transfer.peer == rank]
+        rows[peer] = [
+            start for start, transfer in zip(starts, transfers, strict=False) if transfer.peer == rank
+        ]
     return [rows[transfer.peer].pop(0) for transfer in sends]
 
 
-def row_messages(transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
+def row_messages(
+    transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]
+) -> list[Message]:
     """Messages with each tensor's rows for each transfer; the rows of transfers are concatenated."""
     found, start = [], 0
     for transfer in transfers:

@@ -46,11 +46,14 @@ class PlanAttention:
         problem: problem of these heads.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, problem: Problem) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
+                 receive_buffers: ReceiveBuffers, problem: Problem) -> None:
         self.plan, self._rank, self._problem = plan, rank, problem
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
         self._kv_exchange = KvExchange(plan, rank, ranks, comm, receive_buffers, row_bytes)
-        self._dkv_reduce = DkvReduce(plan, rank, ranks, comm, receive_buffers, row_bytes) if problem.needs_backward else None
+        self._dkv_reduce = (
+            DkvReduce(plan, rank, ranks, comm, receive_buffers, row_bytes) if problem.needs_backward else None
+        )
         self.num_key_buffers = len(self._kv_exchange.schedule.buffer_keys)
 
     def prepare(self, kernel: Kernel) -> None:
@@ -84,7 +87,9 @@ class PlanAttention:
             for number in range(self.plan.num_steps):
                 dk = dv = None
                 if number in self.steps.steps:
-                    dk, dv = self.steps.backward(number, total_dq, *exchange.wait_keys(number), out, lse, dout)
+                    dk, dv = self.steps.backward(
+                        number, total_dq, *exchange.wait_keys(number), out, lse, dout
+                    )
                 exchange.post_after(number)
                 if dk is not None and dv is not None:
                     own = self.plan.num_own_kv(self._rank, number)

@@ -65,16 +65,23 @@ class LocalSteps:
     def dq_accumulator(self, q_LHD: torch.Tensor) -> DqAccumulator:
         return DqAccumulator(q_LHD, self._contributions)
 
-    def forward(self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
+    def forward(
+        self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor
+    ) -> None:
         """Runs the step's kernel. Its result is pending in `total` until `OutputAccumulator.add`, unless the
         kernel merges."""
         step = self.steps[number]
         if step.contributions:
             total.merge_onto(step.rows, step.call, step.contributions, k_mGD, v_mGD)
         else:
-            total.waiting = step.rows, step.call, step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD)
+            total.waiting = (
+                step.rows,
+                step.call,
+                step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD),
+            )
 
-    def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
+    def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor,
+                 out_LHD: torch.Tensor,
                  lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq is pending in `total`,
         unless the kernel merges."""
@@ -97,17 +104,27 @@ def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
     of its kernel.
 
     Args:
-        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of blocks keeps all queries.
+        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of
+            blocks keeps all queries.
     """
     mask = step.mask
     if mask.grid is not None:
         if merging:
             return 0, mask.seqlen_q, mask
         rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
-        start = min(int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
-        end = max(int(bounds[seen[-1] + 1]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
+        start = min(
+            int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen)
+        )
+        end = max(
+            int(bounds[seen[-1] + 1])
+            for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True)
+            if len(seen)
+        )
     else:
         bands, unit = np.concatenate(mask.groups), UNIT_ROWS if merging else 1
-        start, end = int(bands[:, Q0].min()) // unit * unit, min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
+        start, end = (
+            int(bands[:, Q0].min()) // unit * unit,
+            min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q),
+        )
     whole = start == 0 and end == mask.seqlen_q
     return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))

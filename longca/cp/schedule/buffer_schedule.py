@@ -78,7 +78,9 @@ class BufferSchedule:
             origin = plan.forwarded_from(number)
             ahead = early and (not origin or plan.stream(origin) == plan.stream(number))
             self._buffer.append(buffer)
-            self.post_after.append(max(free_after, START if ahead else plan.post_after(number), self.post_after[origin]))
+            self.post_after.append(
+                max(free_after, START if ahead else plan.post_after(number), self.post_after[origin])
+            )
 
     @cached_property
     def comm_steps(self) -> list[CommStep]:
@@ -89,7 +91,8 @@ class BufferSchedule:
         plan, rank = self._plan, self._rank
         origin, sends = plan.forwarded_from(number), tuple(plan.sends(rank, number))
         send_start = plan.held_kv(rank, origin)[0][1] if sends and origin else 0
-        return CommStep(number, tuple(plan.receives(rank, number)), sends, self._buffer[number], self._buffer[origin], send_start,
+        return CommStep(number, tuple(plan.receives(rank, number)), sends, self._buffer[number],
+                        self._buffer[origin], send_start,
                         self.post_after[number], plan.stream(number), plan.num_own_kv(rank, number))
 
     @cached_property
@@ -103,10 +106,14 @@ class BufferSchedule:
 
     @cached_property
     def _posted(self) -> dict[int, list[CommStep]]:
-        return {after: [step for step in self.comm_steps if step.post_after == after] for after in range(START, self._plan.num_steps)}
+        return {
+            after: [step for step in self.comm_steps if step.post_after == after]
+            for after in range(START, self._plan.num_steps)
+        }
 
     def posted_after(self, number: int) -> list[CommStep]:
-        """The comm steps that are posted after the kernel of a step, in the order in which all ranks post them."""
+        """The comm steps that are posted after the kernel of a step, in the order in which all ranks post
+        them."""
         return self._posted[number]
 
     def _take(self, number: int) -> tuple[int, int]:

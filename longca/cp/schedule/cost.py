@@ -21,14 +21,18 @@ from longca.cp.schedule.plan import Plan
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that `benchmarks.cp.placements` makes,
-# give or take 2 %, over seven masks on 2 and 4 ranks.
+# Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that
+# `benchmarks.cp.placements` makes, give or take 2 %, over seven masks on 2 and 4 ranks.
 FLOPS_PER_S = 650e12
 END_PAIRS = 96  # hidden pairs at the end of each row of a band
-CALL_S = 100e-6  # of a kernel call in addition to its pairs: host time, and idle multiprocessors at the start and in the tail wave
+# of a kernel call in addition to its pairs: host time, and idle multiprocessors at the start and in the tail
+# wave
+CALL_S = 100e-6
 INTRA_NODE_BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
 MESSAGE_S = 20e-6  # of a batch of messages in addition to its bytes
-OVERLAP_SLOWDOWN = 0.3  # slowdown of kernels by overlapped messages, as a share of the messages' time: 7 % of 4.5 ms for 128 MB on an H200
+# slowdown of kernels by overlapped messages, as a share of the messages' time: 7 % of 4.5 ms for 128 MB on an
+# H200
+OVERLAP_SLOWDOWN = 0.3
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,16 @@ class UnitCosts:
     """cost of a row end, in hidden pairs"""
 
     @classmethod
-    def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1, elem_bytes: int = 2,
+    def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1,
+           elem_bytes: int = 2,
            flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = INTRA_NODE_BYTES_PER_S) -> UnitCosts:
         """The unit costs of a forward call. Backward has 2.5 times the work per pair and about 2 to 3 times
         the bytes, so the choice would be the same."""
-        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s, CALL_S)
+        return cls(
+            4 * num_q_heads / num_groups * head_dim / flops_per_s,
+            2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s,
+            CALL_S,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,9 @@ class PlanCost:
     def total_s(self) -> float:
         """The time that decides among plans: `overlapped_s` plus the slowdown of kernels by overlapped
         transfers."""
-        return self.overlapped_s + OVERLAP_SLOWDOWN * max(self.transfer_s - (self.overlapped_s - self.compute_s), 0)
+        return self.overlapped_s + OVERLAP_SLOWDOWN * max(
+            self.transfer_s - (self.overlapped_s - self.compute_s), 0
+        )
 
 
 def cost_of(plan: Plan, costs: UnitCosts) -> PlanCost:
@@ -77,11 +88,18 @@ def cost_of(plan: Plan, costs: UnitCosts) -> PlanCost:
 
 def costs_of(plans: Sequence[Plan], costs: UnitCosts) -> list[PlanCost]:
     """Estimates plans of one schedule on as many ranks, all in one pass over the steps."""
-    areas, band_rows, received, sent = (np.stack([getattr(plan, name) for plan in plans])
-                                        for name in ("step_areas", "step_band_rows", "received_kv", "sent_kv"))  # (plans, P, T)
+    areas, band_rows, received, sent = (
+        np.stack([getattr(plan, name) for plan in plans])
+        # (plans, P, T)
+        for name in ("step_areas", "step_band_rows", "received_kv", "sent_kv")
+    )
     compute = (areas + costs.end_pairs * band_rows) * costs.pair_s + (areas > 0) * costs.call_s
     transfer = np.maximum(received, sent) * costs.kv_s
-    total = _ring_s(plans[0], compute, transfer, received > 0) if plans[0].forwards_kv else _gather_s(compute, transfer)
+    total = (
+        _ring_s(plans[0], compute, transfer, received > 0)
+        if plans[0].forwards_kv
+        else _gather_s(compute, transfer)
+    )
     slowest = (compute.sum(axis=2).max(axis=1), transfer.sum(axis=2).max(axis=1), total)
     return [PlanCost(*one) for one in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
 
@@ -98,7 +116,10 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     A transfer starts when its KV is at the sender, its stream is free, and the receiver has released the
     buffer. So a rank waits for slower ones only as far as two buffers require.
     """
-    work, messages, moving = (np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves))  # (T, plans, P)
+    # (T, plans, P)
+    work, messages, moving = (
+        np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
+    )
     nothing = np.zeros_like(work[0])
     done, there, streams = [nothing, work[0]], [nothing], dict[str, np.ndarray]()
     for number in range(1, plan.num_steps):
@@ -112,8 +133,12 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     return done[-1].max(axis=1)
 
 
-def head_pipeline(work_s: ArrayLike, arriving_s: ArrayLike, leaving_s: ArrayLike, overlap_slowdown: float | np.ndarray = OVERLAP_SLOWDOWN
-                  ) -> np.ndarray:
+def head_pipeline(
+    work_s: ArrayLike,
+    arriving_s: ArrayLike,
+    leaving_s: ArrayLike,
+    overlap_slowdown: float | np.ndarray = OVERLAP_SLOWDOWN,
+) -> np.ndarray:
     """Seconds of a rank with chunks of heads: each chunk arrives, is computed, and its results are sent back.
 
     All messages share one link, on which all chunks arrive before the first results are sent:
@@ -122,7 +147,8 @@ def head_pipeline(work_s: ArrayLike, arriving_s: ArrayLike, leaving_s: ArrayLike
         kernels         │ chunk 0            │ chunk 1        │ chunk 2        │
 
     Args:
-        work_s, arriving_s, leaving_s: of each chunk, (chunks, …), of as many ranks as there are elements in the other axes.
+        work_s, arriving_s, leaving_s: of each chunk, (chunks, …), of as many ranks as there are elements in
+            the other axes.
     """
     work, arriving, leaving = (np.asarray(seconds) for seconds in (work_s, arriving_s, leaving_s))
     now, arrived = np.zeros(work.shape[1:]), np.cumsum(arriving, axis=0)

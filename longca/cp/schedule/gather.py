@@ -44,7 +44,11 @@ class Gather:
         return [GatherPlan(partition, self) for partition in partitions]
 
     def __str__(self) -> str:
-        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
+        return (
+            f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}"
+            if self.stages
+            else "a gather first"
+        )
 
 
 class GatherPlan(Plan):
@@ -57,7 +61,9 @@ class GatherPlan(Plan):
         super().__init__(partition, schedule)
         stages = schedule.stages
         if stages < 0:
-            raise ValueError(f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}")
+            raise ValueError(
+                f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}"
+            )
         self.num_steps = 1 + max(stages, 1)
         self._num_kv, place = partition.remote_needed
         num_remote = (self._num_kv > 0).sum(axis=1, keepdims=True)
@@ -68,8 +74,14 @@ class GatherPlan(Plan):
         ranks, owners = np.nonzero(there)
         steps = self._step[there]
         self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv = (
-            self._by_step(counts[there], side, steps) for counts, side in (
-                (partition.areas, ranks), (partition.band_rows, ranks), (self._num_kv, ranks), (self._num_kv, owners)))
+            self._by_step(counts[there], side, steps)
+            for counts, side in (
+                (partition.areas, ranks),
+                (partition.band_rows, ranks),
+                (self._num_kv, ranks),
+                (self._num_kv, owners),
+            )
+        )
 
     def _by_step(self, counts: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """The counts (n,) summed by rank and step, (P, T), in one pass, since there may be as many steps as
@@ -88,7 +100,10 @@ class GatherPlan(Plan):
         return int(self.sharding.num_tokens[rank]) if self._step[rank, rank] == number else 0
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
-        return [Transfer(owner, owner, start, end) for owner, start, end in self._needed_of(rank, self._owners(rank, number))]
+        return [
+            Transfer(owner, owner, start, end)
+            for owner, start, end in self._needed_of(rank, self._owners(rank, number))
+        ]
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
         peers = np.flatnonzero(self._step[:, rank] == number)
@@ -129,4 +144,6 @@ class GatherPlan(Plan):
         goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
         heads = np.flatnonzero(np.append(True, ~goes_on)[:len(owner)])
         tails = np.append(heads[1:], len(owner))[:len(heads)] - 1
-        return list(zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True))
+        return list(
+            zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True)
+        )

@@ -58,8 +58,13 @@ class HeadCost:
     """kernel calls for each chunk"""
 
 
-def choose_chunks(heads: HeadPlan, num_groups: int, cost: HeadCost, needs_backward: bool, weights: ChunkWeights | None = None
-                  ) -> tuple[HeadChunk, ...]:
+def choose_chunks(
+    heads: HeadPlan,
+    num_groups: int,
+    cost: HeadCost,
+    needs_backward: bool,
+    weights: ChunkWeights | None = None,
+) -> tuple[HeadChunk, ...]:
     """Chooses the estimated fastest chunks, for a forward call or, with `needs_backward`, for one call in
     each direction.
 
@@ -70,18 +75,29 @@ def choose_chunks(heads: HeadPlan, num_groups: int, cost: HeadCost, needs_backwa
     Raises:
         ValueError: heads cannot be divided by these weights.
     """
-    candidates = [chunks for way in (CANDIDATE_WEIGHTS if weights is None else [weights]) for parts in PARTS_OF_KV_HEAD
-                  if (chunks := split_heads(heads, way, num_groups, parts)) is not None]
+    candidates = [
+        chunks
+        for way in (CANDIDATE_WEIGHTS if weights is None else [weights])
+        for parts in PARTS_OF_KV_HEAD
+        if (chunks := split_heads(heads, way, num_groups, parts)) is not None
+    ]
     if weights is None:
-        return min(candidates, key=lambda chunks: estimated_s(chunks, cost, needs_backward) * GAIN_OF_CHUNK ** len(chunks))
+        return min(
+            candidates,
+            key=lambda chunks: estimated_s(chunks, cost, needs_backward) * GAIN_OF_CHUNK ** len(chunks),
+        )
     if not candidates:
-        raise ValueError(f"heads of {len(heads.ranks)} ranks cannot be cut as {':'.join(map(str, weights))}: chunks would have no "
-                         "whole head groups of the mask, or not divide the query heads of a KV head. Give other weights")
+        raise ValueError(
+            f"heads of {len(heads.ranks)} ranks cannot be cut as {':'.join(map(str, weights))}: chunks would have no "
+            "whole head groups of the mask, or not divide the query heads of a KV head. Give other weights"
+        )
     return next((chunks for chunks in candidates if len(chunks) >= len(weights)), candidates[-1])
 
 
 @lru_cache(maxsize=256)  # advice requests the same few chunks again for each kernel
-def split_heads(heads: HeadPlan, weights: ChunkWeights, num_groups: int = 1, parts: int = 1) -> tuple[HeadChunk, ...] | None:
+def split_heads(
+    heads: HeadPlan, weights: ChunkWeights, num_groups: int = 1, parts: int = 1
+) -> tuple[HeadChunk, ...] | None:
     """Divides the heads into chunks, in order and as close to the weights as possible. None if impossible.
 
     A chunk has whole KV heads, or some of the query heads of one KV head.
@@ -91,25 +107,41 @@ def split_heads(heads: HeadPlan, weights: ChunkWeights, num_groups: int = 1, par
         parts: number of equal parts into which the query heads of a KV head may be divided. The size of a
             chunk must divide their number, since kernels pack query heads into tiles.
     """
-    of_ranks = [_split_share(share, heads.num_q_heads // heads.num_kv_heads, weights, parts) for share in heads.ranks]
+    of_ranks = [
+        _split_share(share, heads.num_q_heads // heads.num_kv_heads, weights, parts) for share in heads.ranks
+    ]
     if any(shares is None for shares in of_ranks):
         return None
     rows = [_with_kv_moves(shares) for shares in of_ranks if shares is not None]
     none = share_of(range(0), 1), range(0), range(0)
     columns = [tuple(zip(*of_ranks, strict=True)) for of_ranks in zip_longest(*rows, fillvalue=none)]
-    chunks = tuple(HeadChunk(replace(heads, ranks=ranks), arriving, leaving) for ranks, arriving, leaving in columns)
-    fit = all(chunk.heads.mask_groups(rank, num_groups) is not None for chunk in chunks for rank in range(len(heads.ranks)))
+    chunks = tuple(
+        HeadChunk(replace(heads, ranks=ranks), arriving, leaving) for ranks, arriving, leaving in columns
+    )
+    fit = all(
+        chunk.heads.mask_groups(rank, num_groups) is not None
+        for chunk in chunks
+        for rank in range(len(heads.ranks))
+    )
     return chunks if fit else None
 
 
 def _split_share(share: RankHeads, ratio: int, weights: ChunkWeights, parts: int) -> list[RankHeads] | None:
     """The chunks of one rank. There may be fewer or more of them than weights."""
-    of_kv_heads = [range(max(head * ratio, share.q.start), min((head + 1) * ratio, share.q.stop)) for head in share.kv]
+    of_kv_heads = [
+        range(max(head * ratio, share.q.start), min((head + 1) * ratio, share.q.stop)) for head in share.kv
+    ]
     borders = {edge for part in of_kv_heads for edge in (part.start, part.stop)}
-    fine = {part.start + len(part) * number // parts for part in of_kv_heads for number in range(parts) if len(part) * number % parts == 0}
+    fine = {
+        part.start + len(part) * number // parts
+        for part in of_kv_heads
+        for number in range(parts)
+        if len(part) * number % parts == 0
+    }
     found = []
     for start, end in pairwise(_nearest_edges(share.q, weights, sorted(borders | fine))):
-        inside = [edge for edge in borders if start < edge < end]  # edges inside of a KV head that begins or ends in another chunk
+        # edges inside of a KV head that begins or ends in another chunk
+        inside = [edge for edge in borders if start < edge < end]
         cuts = {min(inside)} if inside and start not in borders else set()
         cuts |= {max(inside)} if inside and end not in borders else set()
         found += pairwise([start, *sorted(cuts), end])
@@ -124,31 +156,44 @@ def _nearest_edges(heads: range, weights: ChunkWeights, allowed: list[int]) -> l
     """Distinct edges of chunks: the allowed ones nearest to those of the weights."""
     total = sum(weights)
     wanted = (heads.start + len(heads) * weight / total for weight in accumulate(weights, initial=0))
-    return sorted({min(allowed, key=lambda edge: (abs(edge - where), -edge)) for where in wanted}) if heads else []
+    return (
+        sorted({min(allowed, key=lambda edge: (abs(edge - where), -edge)) for where in wanted})
+        if heads
+        else []
+    )
 
 
 def _with_kv_moves(shares: list[RankHeads]) -> list[tuple[RankHeads, range, range]]:
     """(chunk of one rank, KV heads that arrive with it, KV heads whose gradients are sent after it) for each
     chunk."""
     ranges = [share.kv for share in shares]
-    return [(share, share.kv if previous != share.kv else share.kv[:0], share.kv if following != share.kv else share.kv[:0])
+    return [(share, share.kv if previous != share.kv else share.kv[:0],
+             share.kv if following != share.kv else share.kv[:0])
             for share, previous, following in zip(shares, [None, *ranges], [*ranges[1:], None], strict=False)]
 
 
 def estimated_s(chunks: Sequence[HeadChunk], cost: HeadCost, needs_backward: bool) -> float:
     """Seconds of a forward call and, if needed, its backward, on the rank with the most heads."""
     rank = max(range(len(chunks[0].q)), key=lambda rank: sum(len(chunk.q[rank]) for chunk in chunks))
-    counts = [(len(chunk.q[rank]), 2 * len(chunk.arriving[rank]), 2 * len(chunk.leaving[rank])) for chunk in chunks]
+    counts = [
+        (len(chunk.q[rank]), 2 * len(chunk.arriving[rank]), 2 * len(chunk.leaving[rank])) for chunk in chunks
+    ]
     total = _pipeline_s(((num_q * cost.head_s, num_q + coming, num_q) for num_q, coming, _ in counts), cost)
     if needs_backward:
-        total += _pipeline_s(((num_q * cost.head_s * BACKWARD_FLOPS_RATIO, num_q, num_q + going) for num_q, _, going in counts), cost)
+        total += _pipeline_s(((num_q * cost.head_s * BACKWARD_FLOPS_RATIO, num_q, num_q + going) for num_q, _,
+                              going in counts), cost)
     return total
 
 
 def _pipeline_s(chunks: Iterable[tuple[float, int, int]], cost: HeadCost) -> float:
     """Seconds of a pipeline, from (compute seconds, arriving heads, sent heads) of each chunk."""
-    computing, arriving, leaving = zip(*((work_s + CALL_S * cost.num_calls, _message_s(comes, cost), _message_s(goes, cost))
-                                         for work_s, comes, goes in chunks), strict=True)
+    computing, arriving, leaving = zip(
+        *(
+            (work_s + CALL_S * cost.num_calls, _message_s(comes, cost), _message_s(goes, cost))
+            for work_s, comes, goes in chunks
+        ),
+        strict=True,
+    )
     return float(head_pipeline(computing, arriving, leaving))
 
 
@@ -157,7 +202,8 @@ def _message_s(num_heads: int, cost: HeadCost) -> float:
 
 
 def received_head_bytes(call: CallSpec, num_tokens: int, world: int) -> float:
-    """Bytes of one head of one tensor that a rank receives from the other ranks, when its tokens are spread evenly over `world` ranks."""
+    """Bytes of one head of one tensor that a rank receives from the other ranks, when its tokens are spread
+    evenly over `world` ranks."""
     return num_tokens * (world - 1) / world * call.head_dim * call.elem_bytes
 
 

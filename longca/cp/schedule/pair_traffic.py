@@ -48,7 +48,8 @@ class PairTraffic:
         shares = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads).ranks
         of_share = [(len(share.q) + 2 * len(share.kv), len(share.q)) for share in shares]
         if call.direction == "bwd":
-            of_share = [(leaving, arriving) for arriving, leaving in of_share]  # dout arrives; dq, dk and dv are sent
+            # dout arrives; dq, dk and dv are sent
+            of_share = [(leaving, arriving) for arriving, leaving in of_share]
         for sender in range(mesh.world):
             for receiver in set(mesh.group(sender)) - {sender}:
                 arriving, leaving = of_share[mesh.of(receiver)[1]][0], of_share[mesh.of(sender)[1]][1]

@@ -188,7 +188,9 @@ class Plan:
 
     def step(self, rank: int, number: int) -> Step:
         """The kernel call of a rank in a step, which must exist."""
-        return Step(self.partition, rank, number, self.needed_kv(rank, number), int(self.step_areas[rank, number]))
+        return Step(
+            self.partition, rank, number, self.needed_kv(rank, number), int(self.step_areas[rank, number])
+        )
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         """All KV in the rank's buffer in a step, including KV that the rank does not use."""
@@ -213,7 +215,8 @@ class Plan:
         raise NotImplementedError
 
     def post_after(self, number: int) -> int:
-        """The step after whose kernel the transfers of step `number` should be posted; −1 for before the first kernel."""
+        """The step after whose kernel the transfers of step `number` should be posted; −1 for before the
+        first kernel."""
         return number - 2
 
     def stream(self, number: int) -> str:

@@ -61,12 +61,16 @@ class Planner:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def choices(self, mask: Mask, world: int, schedule: Schedule, names: Sequence[str] | None = None) -> list[ScoredPlan]:
+    def choices(
+        self, mask: Mask, world: int, schedule: Schedule, names: Sequence[str] | None = None
+    ) -> list[ScoredPlan]:
         """The plans on the shardings of these names, cheapest first. Default: all promising candidates."""
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
         plans = schedule.plans_of([self._partition(mask, world, name) for name in names])
-        return sorted(map(ScoredPlan, plans, costs_of(plans, self.costs)), key=lambda choice: choice.cost.total_s)
+        return sorted(
+            map(ScoredPlan, plans, costs_of(plans, self.costs)), key=lambda choice: choice.cost.total_s
+        )
 
     def choices_on(self, mask: Mask, sharding: Sharding, schedules: Sequence[Schedule]) -> list[ScoredPlan]:
         """The plans of these schedules on a given sharding, in their order. They are not cached."""
@@ -77,6 +81,8 @@ class Planner:
     def _partition(self, mask: Mask, world: int, name: str) -> MaskPartition:
         key = mask.digest, world, name
         if key not in self._partitions:
-            self._partitions = {known: partition for known, partition in self._partitions.items() if known[:2] == key[:2]}
+            self._partitions = {
+                known: partition for known, partition in self._partitions.items() if known[:2] == key[:2]
+            }
             self._partitions[key] = partition_mask(mask, make_sharding(name, mask, world))
         return self._partitions[key]

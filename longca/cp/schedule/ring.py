@@ -1,7 +1,8 @@
 """Rings: in each step a rank computes with the KV of another rank and forwards it.
 
 Only the range of KV that a later rank needs is forwarded: a sliding window sends its halo, and unneeded
-transfers are skipped. There are three kinds of rings. The owner of the KV on rank 0 of 8 in each step:
+transfers are skipped. There are three kinds of rings. The owner of the KV on rank 0, with 8 ranks, in each
+step:
 
     step                            0   1   2   3   4   5   6   7
     single ring                     0   7   6   5   4   3   2   1    the rank before, again and again
@@ -100,16 +101,21 @@ class RingOrder:
             reduce(needed[0], needed[:2][-1], out=needed[0])
 
     def _forwarded_from(self, number: np.ndarray) -> np.ndarray:
-        before = number - 2 if self.two_way else np.where(number % self.window, number - 1, number - self.window)
+        before = (
+            number - 2 if self.two_way else np.where(number % self.window, number - 1, number - self.window)
+        )
         return np.maximum(before, 0)
 
     def _walk(self, rank: np.ndarray, number: np.ndarray, way: int) -> np.ndarray:
-        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""
+        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way
+        −1)."""
         if self.two_way:
             return (rank + way * np.where(number % 2, (number + 1) // 2, -(number // 2))) % self.world
         outer, inner = np.divmod(number, self.window)
         windows = self.world // self.window
-        return (rank // self.window + way * outer) % windows * self.window + (rank + way * inner) % self.window
+        return (rank // self.window + way * outer) % windows * self.window + (
+            rank + way * inner
+        ) % self.window
 
 
 class RingPlan(Plan):
@@ -121,7 +127,10 @@ class RingPlan(Plan):
         super().__init__(partition, schedule)
         self.num_steps, self._order = self.world, order
         ranks, steps = np.arange(self.world)[:, None], np.arange(self.world)
-        self.step_areas, self.step_band_rows = partition.areas[ranks, order.owner], partition.band_rows[ranks, order.owner]
+        self.step_areas, self.step_band_rows = (
+            partition.areas[ranks, order.owner],
+            partition.band_rows[ranks, order.owner],
+        )
         self._needed = partition.needed_hulls
         self._start, self._end = self._held_ranges()
         self.received_kv = np.maximum(self._end - self._start, 0)

@@ -11,7 +11,13 @@ from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.cost import UnitCosts, cost_of
 from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.head_chunking import ChunkWeights, HeadChunk, HeadCost, choose_chunks, received_head_bytes
+from longca.cp.schedule.head_chunking import (
+    ChunkWeights,
+    HeadChunk,
+    HeadCost,
+    choose_chunks,
+    received_head_bytes,
+)
 
 if TYPE_CHECKING:
     from longca.core.cell import CallSpec
@@ -47,10 +53,16 @@ class WorkPartition:
     def plan_of(self, groups: range) -> Plan:
         """The plan of some head groups of the mask. The sharding is the same for all groups."""
         mask = self.plan.partition.mask
-        return self.plan if len(groups) == mask.num_groups else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
+        return (
+            self.plan
+            if len(groups) == mask.num_groups
+            else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
+        )
 
 
-def partition_heads(mask: Mask, call: CallSpec, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+def partition_heads(
+    mask: Mask, call: CallSpec, world: int, weights: ChunkWeights | None = None
+) -> WorkPartition:
     """Splits the heads among all ranks: each rank has the whole sequence of its heads.
 
     Args:
@@ -63,10 +75,14 @@ def partition_heads(mask: Mask, call: CallSpec, world: int, weights: ChunkWeight
     whole = Gather().plan(mask, make_sharding("contiguous", mask, 1))
     cost = HeadCost(cost_of(whole, costs).compute_s, received_head_bytes(call, mask.seqlen_q, world))
     heads = plan_heads(call.num_q_heads, call.num_kv_heads, world)
-    return WorkPartition(Mesh(1, world), whole, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights))
+    return WorkPartition(
+        Mesh(1, world), whole, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights)
+    )
 
 
-def partition_on(mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights | None = None) -> WorkPartition:
+def partition_on(
+    mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights | None = None
+) -> WorkPartition:
     """Divides the heads of a head group into chunks, for a given plan of the rings.
 
     Args:
@@ -78,7 +94,8 @@ def partition_on(mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights |
     mask = plan.partition.mask
     costs = replace(unit_costs(call, mesh, mask), call_s=0.0)
     held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
-    cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)  # over the whole ring
+    # over the whole ring
+    cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)
     heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
     return WorkPartition(mesh, plan, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd",
                                                    weights if mesh.heads > 1 else (1,)))
@@ -86,5 +103,10 @@ def partition_on(mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights |
 
 def unit_costs(call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:
     """The unit costs of a forward call for the heads of a rank."""
-    return UnitCosts.of(call.num_q_heads // mesh.heads, call.num_kv_heads // mesh.heads, call.head_dim, num_groups=mask.num_groups,
-                        elem_bytes=call.elem_bytes)
+    return UnitCosts.of(
+        call.num_q_heads // mesh.heads,
+        call.num_kv_heads // mesh.heads,
+        call.head_dim,
+        num_groups=mask.num_groups,
+        elem_bytes=call.elem_bytes,
+    )

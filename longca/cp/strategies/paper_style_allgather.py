@@ -15,7 +15,16 @@ import numpy as np
 
 from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
-from longca.cp.baselines.paper_style import CAUSAL, HeldTokens, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
+from longca.cp.baselines.paper_style import (
+    CAUSAL,
+    HeldTokens,
+    PaperStyle,
+    PaperStylePrepared,
+    add_rows,
+    causal_mask,
+    full_mask,
+    rectangle,
+)
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
 
@@ -63,7 +72,9 @@ class PreparedAllgather(PaperStylePrepared):
         rank, row = self.documents.rows_of(np.arange(len(lengths)), num_keys)
         row = rank * 2 * self.documents.num_rows + row
         mask = (causal_mask if self.causal else full_mask)(held.lengths, num_keys)
-        return _Half(self.on_device(np.searchsorted(self.mine.rows, held.rows)), self.both(row), self.call(mask))
+        return _Half(
+            self.on_device(np.searchsorted(self.mine.rows, held.rows)), self.both(row), self.call(mask)
+        )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         import torch
@@ -76,7 +87,9 @@ class PreparedAllgather(PaperStylePrepared):
             lse.index_copy_(0, half.queries, part_lse)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         q, k, v = forward.saved
@@ -84,7 +97,9 @@ class PreparedAllgather(PaperStylePrepared):
         gathered = self._gather(k, v)
         dq, dkv = torch.empty_like(q), torch.zeros_like(gathered)
         for half in self._halves:
-            q_half, out, lse, dout_half = (x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout))
+            q_half, out, lse, dout_half = (
+                x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout)
+            )
             dq_half, *dkv_half = half.call.backward(q_half, *self._keys(half, gathered), out, lse, dout_half)
             dq.index_copy_(0, half.queries, dq_half)
             add_rows(dkv, half.keys, torch.cat(dkv_half))

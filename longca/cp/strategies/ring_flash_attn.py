@@ -46,7 +46,11 @@ class RingFlashAttn(Strategy):
         if _function(traits) == "ring" and cell.direction == "bwd" and cell.dtype != "bf16":
             return "its ring returns gradients of queries in bf16, whatever the inputs are in"
         parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
-        return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+        return (
+            f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
+            if cell.seqlen % parts
+            else None
+        )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share = cell.seqlen // cell.world
@@ -87,11 +91,17 @@ class PreparedRingFlashAttn(AutogradPrepared):
         packed = varlen(problem.mask)
         causal = packed.window[1] == 0
         bounds = torch.from_numpy(packed.cu_seqlens).to(problem.device)
-        found = module.llama3_flash_attn_prepare_cu_seqlens(bounds, causal=causal, rank=comm.rank, world_size=comm.world)
+        found = module.llama3_flash_attn_prepare_cu_seqlens(
+            bounds, causal=causal, rank=comm.rank, world_size=comm.world
+        )
         names = "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice"
         self._function = module.llama3_flash_attn_varlen_func
-        self._options = {**dict(zip(names, found, strict=True)), "heads_k_stride": HEADS_AT_A_TIME, "causal": causal,
-                         "window_size": (packed.window[0], 0) if packed.window[0] >= 0 else FULL}
+        self._options = {
+            **dict(zip(names, found, strict=True)),
+            "heads_k_stride": HEADS_AT_A_TIME,
+            "causal": causal,
+            "window_size": (packed.window[0], 0) if packed.window[0] >= 0 else FULL,
+        }
 
     def _formula_bytes(self, world: int) -> float:
         problem = self.problem

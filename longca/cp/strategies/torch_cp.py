@@ -31,7 +31,9 @@ SEQUENCE_DIM = 2
 
 class TorchCp(Strategy):
     label = "torch CP"
-    summary = "torch's context parallelism for SDPA: ring attention over keys of one all-gather; full and causal"
+    summary = (
+        "torch's context parallelism for SDPA: ring attention over keys of one all-gather; full and causal"
+    )
     url = "https://docs.pytorch.org/tutorials/prototype/context_parallel.html"
     kernels = ("cudnn", "torch_flash", "sdpa")
     baseline = True
@@ -41,7 +43,11 @@ class TorchCp(Strategy):
         if not (traits.full or traits.causal):
             return "torch's ring is for full and causal attention over the sequence: it takes no mask"
         parts = cell.world if traits.full else 2 * cell.world
-        return f"torch pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+        return (
+            f"torch pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
+            if cell.seqlen % parts
+            else None
+        )
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
         if cell.kernel == "sdpa" and device_type != "cpu":
@@ -82,7 +88,9 @@ class PreparedTorchCp(PreparedStrategy):
         saved = (q, k, v, out, lse, *rest) if self.problem.needs_backward else None
         return Forward(_to_tokens(out), lse.reshape(self.problem.num_q_heads, -1).T, saved)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         with torch.no_grad(), self._options():
@@ -129,17 +137,21 @@ class _CudnnRing(_Ring):
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
         no_bias: Any = None  # autograd's argument for a missing bias
         return self.rings._scaled_dot_product_ring_cudnn_attention_backward(
-            self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0, self.causal, scale=self.scale)
+            self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0,
+                                                                            self.causal, scale=self.scale)
 
 
 class _FlashRing(_Ring):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
-        return self.rings._scaled_dot_product_ring_flash_attention(self.mesh, q, k, v, is_causal=self.causal, scale=self.scale)
+        return self.rings._scaled_dot_product_ring_flash_attention(
+            self.mesh, q, k, v, is_causal=self.causal, scale=self.scale
+        )
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
         return self.rings._scaled_dot_product_ring_flash_attention_backward(
-            self.mesh, dout, q, k, v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, self.causal, seed, offset, scale=self.scale)
+            self.mesh, dout, q, k, v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, self.causal, seed, offset,
+                                                                            scale=self.scale)
 
 
 class _CpuRing(_Ring):
@@ -149,15 +161,24 @@ class _CpuRing(_Ring):
         import torch
 
         return self.rings._templated_ring_attention(
-            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, q, k, v,
+            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+                                                    q, k, v,
             is_causal=self.causal, scale=self.scale)
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         import torch
 
         return self.rings._templated_ring_attention_backward(
-            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dout,
-            "grad_out", *saved, self.causal, dropout_p=0.0, scale=self.scale)
+            self.mesh.get_group(),
+            SEQUENCE_DIM,
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+            dout,
+            "grad_out",
+            *saved,
+            self.causal,
+            dropout_p=0.0,
+            scale=self.scale,
+        )
 
 
 _RINGS: dict[str, type[_Ring]] = {"cudnn": _CudnnRing, "torch_flash": _FlashRing, "sdpa": _CpuRing}

@@ -23,7 +23,8 @@ class Usp(PlannedStrategy):
 
     class Params(Frozen):
         heads: int | None = Field(None, ge=1)
-        """ranks of a head group, the degree of Ulysses; the other dimension is the ring. None: `hybrid` chooses"""
+        """ranks of a head group, the degree of Ulysses; the other dimension is the ring. None: `hybrid`
+        chooses"""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
         heads = self.params.heads

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 class AsReleasedFa3(Fa3):
     label = "FA3, as released"
     paper_row = None
-    summary = "`fa3` as the study timed its backward: each call adds its gradients to those of all calls before"
+    summary = (
+        "`fa3` as the study timed its backward: each call adds its gradients to those of all calls before"
+    )
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
-        return "forward it is `fa3`" if call.direction == "fwd" else super().supports(call, traits, device_type)
+        return (
+            "forward it is `fa3`" if call.direction == "fwd" else super().supports(call, traits, device_type)
+        )
 
     def prepare(self, problem: Problem) -> AsReleasedFa3Prepared:
         return AsReleasedFa3Prepared(problem)
@@ -33,7 +37,9 @@ class Accumulating(Prepared):
 
     _kept: tuple[torch.Tensor, ...] | None = None
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found = super().backward(forward, dout)
         if self._kept is None:
             self._kept = tuple(grad.clone() for grad in found)

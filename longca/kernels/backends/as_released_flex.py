@@ -43,15 +43,22 @@ class AsReleasedFlexPrepared(FlexPrepared):
             return super()._block_mask()
         visible = mask_mod(mask, device, num_heads)
         try:
-            made = create_block_mask(visible, None, num_heads if mask.num_groups > 1 else None, mask.seqlen_q, mask.seqlen_k, str(device))
+            made = create_block_mask(visible, None, num_heads if mask.num_groups > 1 else None, mask.seqlen_q,
+                                     mask.seqlen_k, str(device))
         except RuntimeError as error:  # the study caught these, which include torch's out-of-memory errors
             self._score_mod = _hiding(visible)
-            self.notes.append(f"as released: no block mask ({type(error).__name__}), so all scores are computed and then hidden")
+            self.notes.append(
+                f"as released: no block mask ({type(error).__name__}), so all scores are computed and then hidden"
+            )
             return None
-        self.notes.append("as released: the block mask is made eagerly, by way of a value for each pair of tokens")
+        self.notes.append(
+            "as released: the block mask is made eagerly, by way of a value for each pair of tokens"
+        )
         return made
 
-    def _results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _results(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._score_mod is not None:
             self._options["score_mod"] = self._score_mod
         return super()._results(q, k, v)

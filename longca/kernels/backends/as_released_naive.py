@@ -26,7 +26,9 @@ class AsReleasedNaivePrepared(NaivePrepared):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._by_bias, self._hidden = self._hidden, None  # so that the base class returns all scores
-        self.notes.append("as released: a bias of S² is made on the host and copied to the device inside the timed call")
+        self.notes.append(
+            "as released: a bias of S² is made on the host and copied to the device inside the timed call"
+        )
 
     def _scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         """The scores of `naive`, masked by adding a bias. Its zeros come from the host and, under a causal
@@ -39,7 +41,12 @@ class AsReleasedNaivePrepared(NaivePrepared):
             return scores.add_(bias)
         hidden = self._by_bias
         if mask.traits.causal:
-            hidden = torch.ones(mask.seqlen_q, mask.seqlen_k, dtype=torch.bool).tril().to(q.device).logical_not()[None, None]
+            hidden = (
+                torch.ones(mask.seqlen_q, mask.seqlen_k, dtype=torch.bool)
+                .tril()
+                .to(q.device)
+                .logical_not()[None, None]
+            )
         of_groups = scores.view(hidden.shape[0], -1, *scores.shape[-2:])
         of_groups.add_(bias.expand(hidden.shape).masked_fill(hidden, float("-inf")))
         return scores

@@ -1,4 +1,5 @@
-"""A control without attention: a call of known duration. If its time is wrong, no other time of the run can be trusted."""
+"""A control without attention: a call of known duration. If its time is wrong, no other time of the run can
+be trusted."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ class WaitPrepared(PreparedControl):
 
     def judge(self, samples: Samples) -> Accuracy:
         error = abs(statistics.median(samples.time_ms[0]) - self._duration_ms) / self._duration_ms
-        return Accuracy(reference="nominal duration", scope="all", relative={"time": error}, budget={"time": BUDGET})
+        return Accuracy(
+            reference="nominal duration", scope="all", relative={"time": error}, budget={"time": BUDGET}
+        )
 
 
 def _duration_ms(num_tokens: int) -> float:

@@ -59,13 +59,15 @@ class Cudnn(Kernel):
 
 
 class CudnnPrepared(PackedPrepared):
-    """Layout (1, heads, T, D) with LSE (1, H, T, …) for one segment, T × heads × D with LSE (T, H, …) for several."""
+    """Layout (1, heads, T, D) with LSE (1, H, T, …) for one segment, T × heads × D with LSE (T, H, …) for
+    several."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         import torch
 
-        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)  # state of the unused dropout
+        # state of the unused dropout
+        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)
         if self.cu_seqlens is not None:
             host_ms = self._host_ms()
             if host_ms > MOST_HOST_MS:
@@ -79,9 +81,13 @@ class CudnnPrepared(PackedPrepared):
         import torch
 
         problem = self.problem
-        q, k = (torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
-                for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
-                                              (problem.mask.seqlen_k, problem.num_kv_heads)))
+        q, k = (
+            torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+            for num_tokens, num_heads in (
+                (problem.mask.seqlen_q, problem.num_q_heads),
+                (problem.mask.seqlen_k, problem.num_kv_heads),
+            )
+        )
         self.attend(q, k, k)
         torch.cuda.synchronize(problem.device)
         start = time.perf_counter()
@@ -106,17 +112,23 @@ class CudnnPrepared(PackedPrepared):
         return lse.reshape(-1, num_heads) if self.cu_seqlens is not None else lse.reshape(num_heads, -1).T
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
-        return lse_TH.contiguous()[..., None] if self.cu_seqlens is not None else lse_TH.T.contiguous()[None, :, :, None]
+        return (
+            lse_TH.contiguous()[..., None]
+            if self.cu_seqlens is not None
+            else lse_TH.T.contiguous()[None, :, :, None]
+        )
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
         out, lse, *_ = torch.ops.aten._cudnn_attention_forward(
-            q, k, v, None, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, True, 0.0, self.causal, False,
+            q, k, v, None, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, True, 0.0,
+                                                               self.causal, False,
             scale=self.problem.scale)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 

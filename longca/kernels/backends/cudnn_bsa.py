@@ -66,14 +66,20 @@ class CudnnBsaPrepared(Prepared):
         fewest, most = (int(count) for count in counts.aminmax())
         # lists of equal length are passed as one number, as documented: these kernels are simpler
         lengths = {"block_sparse_num": most} if fewest == most > 0 else {"q2k_block_nums": counts}
-        self._rules: dict[str, Any] = {"q2k_block_index": lists, "sparse_block_size": size, "softmax_scale": problem.scale,
-                                       **lengths}
+        self._rules: dict[str, Any] = {
+            "q2k_block_index": lists,
+            "sparse_block_size": size,
+            "softmax_scale": problem.scale,
+            **lengths,
+        }
         self._allow_empty = fewest == 0
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
         if problem.needs_backward:
-            self.notes.append("its backward turns the lists into lists of query blocks for each key block within the timed call")
+            self.notes.append(
+                "its backward turns the lists into lists of query blocks for each key block within the timed call"
+            )
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
@@ -92,10 +98,13 @@ class CudnnBsaPrepared(Prepared):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         from cudnn.block_sparse_attention import block_sparse_attention_forward
 
-        out, lse = block_sparse_attention_forward(q, k, v, allow_empty_block_nums=self._allow_empty, **self._rules)
+        out, lse = block_sparse_attention_forward(
+            q, k, v, allow_empty_block_nums=self._allow_empty, **self._rules
+        )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 

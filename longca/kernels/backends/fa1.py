@@ -81,14 +81,17 @@ class Fa1Prepared(PackedPrepared):
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = q.new_empty(q.shape)
         lse, *_ = self._extension.fwd(
-            q, k, v, out, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.problem.scale,
+            q, k, v, out, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
+                                      self.problem.scale,
             False, self.causal, False, 0, None)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         self._extension.bwd(
-            dout, q, k, v, out, lse, dq, dk, dv, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
+            dout, q, k, v, out, lse, dq, dk, dv, self.cu_seqlens, self.cu_seqlens, self.max_seqlen,
+                            self.max_seqlen, 0.0,
             self.problem.scale, False, self.causal, 0, None, None)
         return dq, dk, dv

@@ -46,12 +46,18 @@ class Fa4(Kernel):
         if traits.empty_rows:
             return "rows without keys are not defined under its block lists"
         if traits.max_row_intervals > MAX_INTERVALS and not traits.is_block_grid:
-            return (f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element test compares "
-                    f"{MAX_INTERVALS} at most")
+            return (
+                f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element test compares "
+                f"{MAX_INTERVALS} at most"
+            )
         return None
 
     def prepare(self, problem: Problem) -> Prepared:
-        return Fa4PackedPrepared(problem) if unfit_mask(problem.mask.traits) is None else Fa4MaskedPrepared(problem)
+        return (
+            Fa4PackedPrepared(problem)
+            if unfit_mask(problem.mask.traits) is None
+            else Fa4MaskedPrepared(problem)
+        )
 
 
 def _missing_cute() -> str | None:
@@ -89,7 +95,8 @@ class Fa4PackedPrepared(PackedPrepared):
 
 
 class Fa4MaskedPrepared(Prepared):
-    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones use the mask_mod."""
+    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones use the
+    mask_mod."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -125,7 +132,10 @@ class Fa4MaskedPrepared(Prepared):
         mod = (fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group) if mask.grid is None
                else fa4_mask_mod.grid_mask_mod(heads_per_group))
         self.costs["metadata_bytes"] += sum(table.nbytes for table in tables)
-        return {"mask_mod": mod, "aux_tensors": [torch.from_numpy(table).to(self.problem.device) for table in tables]}
+        return {
+            "mask_mod": mod,
+            "aux_tensors": [torch.from_numpy(table).to(self.problem.device) for table in tables],
+        }
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         return x_THD.contiguous().unsqueeze(0)
@@ -144,9 +154,11 @@ class Fa4MaskedPrepared(Prepared):
             q, k, v, return_lse=True, block_sparse_tensors=self._forward_blocks, **self._options)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs."""
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
+        needs."""
         dq, dk, dv, *_ = self._interface._flash_attn_bwd(
             q, k, v, out, dout, lse, block_sparse_tensors=self._backward_blocks, **self._options)
         return dq, dk, dv
@@ -167,5 +179,8 @@ def element_tables(mask: Mask) -> list[np.ndarray]:
 
     if mask.grid is None:
         return [whole(interval_table(mask))]
-    sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (mask.grid.q_bounds, mask.grid.k_bounds))
+    sides = (
+        np.stack([block_of(bounds) for bounds in of_side])
+        for of_side in (mask.grid.q_bounds, mask.grid.k_bounds)
+    )
     return [mask.grid.visible.astype(np.int32), *map(whole, sides)]

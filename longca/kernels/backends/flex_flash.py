@@ -43,4 +43,6 @@ class FlexFlashPrepared(FlexPrepared):
         return {"BACKEND": "FLASH"}
 
     def _why_no_lse(self) -> str:
-        return "torch 2.11 scales this backend's LSE as if it were one of base 2, and has no backward beside it"
+        return (
+            "torch 2.11 scales this backend's LSE as if it were one of base 2, and has no backward beside it"
+        )

@@ -20,7 +20,9 @@ SEED = 0
 
 class Matmul(Control):
     label = "Matmul"
-    summary = "Ceiling: one square matrix product by torch in the cell's dtype, as many rows and columns as tokens"
+    summary = (
+        "Ceiling: one square matrix product by torch in the cell's dtype, as many rows and columns as tokens"
+    )
     url = "https://docs.pytorch.org/docs/stable/generated/torch.mm.html"
 
     def work(self, cell: Cell) -> Work:
@@ -58,7 +60,12 @@ class MatmulPrepared(PreparedControl):
         import torch
 
         size = len(self._a)
-        rows = torch.linspace(0, size - 1, min(NUM_ROWS, size), dtype=torch.float64).round().long().to(self._a.device)
+        rows = (
+            torch.linspace(0, size - 1, min(NUM_ROWS, size), dtype=torch.float64)
+            .round()
+            .long()
+            .to(self._a.device)
+        )
         exact = self._a[rows].double() @ self._b.double()
         difference = self._out[rows].double() - exact
         error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())

@@ -18,7 +18,9 @@ class Sdpa(Kernel):
     family = "both"
     paper_row = "SDPA"
     summary = "torch.nn.functional.scaled_dot_product_attention: no mask, is_causal, or a bool mask of S²"
-    url = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+    url = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+    )
     transposes = True
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
@@ -36,12 +38,16 @@ class Sdpa(Kernel):
 
 
 class SdpaPrepared(Prepared):
-    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups are along the batch."""
+    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups are along the
+    batch."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         traits = problem.mask.traits
-        self._options: dict[str, Any] = {"is_causal": traits.causal and not traits.full, "scale": problem.scale}
+        self._options: dict[str, Any] = {
+            "is_causal": traits.causal and not traits.full,
+            "scale": problem.scale,
+        }
         self._empty_rows: torch.Tensor | None = None  # (mask groups, 1, Sq, 1)
         self._num_copies = 1
         if not (traits.full or traits.causal):
@@ -75,8 +81,10 @@ class SdpaPrepared(Prepared):
             self._options["enable_gqa"] = True
             return
         self._num_copies = problem.num_q_heads // problem.num_kv_heads
-        self.notes.append(f"KV heads copied {self._num_copies} times before the timed call, since {reason}; gradients of "
-                          "the copies are summed inside it")
+        self.notes.append(
+            f"KV heads copied {self._num_copies} times before the timed call, since {reason}; gradients of "
+            "the copies are summed inside it"
+        )
 
     def _note_path(self, problem: Problem) -> None:
         """Records the implementation that torch will choose in the notes."""
@@ -84,7 +92,8 @@ class SdpaPrepared(Prepared):
         from torch.nn.attention import SDPBackend
 
         def empty(num_heads: int, num_tokens: int) -> torch.Tensor:
-            return torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim, dtype=problem.dtype,
+            return torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim,
+                               dtype=problem.dtype,
                                device=problem.device, requires_grad=problem.needs_backward)
 
         q = empty(problem.num_q_heads, problem.mask.seqlen_q)
@@ -121,7 +130,9 @@ class SdpaPrepared(Prepared):
         out = F.scaled_dot_product_attention(q, k, v, **self._options)
         return out if self._empty_rows is None else out.masked_fill(self._empty_rows, 0.0)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         out, leaves = forward.saved

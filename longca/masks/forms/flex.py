@@ -45,7 +45,9 @@ def of_block_mask(
         )
     seqlens = seqlen_q, seqlen_k = block_mask.seq_lengths
     if min(seqlens) < 1:
-        raise ValueError(f"a mask has at least 1 query and key, and this would have {seqlen_q} and {seqlen_k}")
+        raise ValueError(
+            f"a mask has at least 1 query and key, and this would have {seqlen_q} and {seqlen_k}"
+        )
     num_entries, num_heads = _leading(block_mask.kv_num_blocks)
     entry = _chosen("batch", "batch entry", batch, num_entries)
     if entry is None:

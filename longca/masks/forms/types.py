@@ -7,7 +7,8 @@ from enum import IntEnum
 
 import numpy as np
 
-Window = tuple[int, int]  # (left, right): -left <= j - i <= right; -1 for no bound (FlashAttention's convention)
+# (left, right): -left <= j - i <= right; -1 for no bound (FlashAttention's convention)
+Window = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,8 @@ class Varlen:
     cu_seqlens: np.ndarray  # int32 (segments + 1,), from 0 to the number of queries
     max_seqlen: int
     window: Window
-    cu_seqlens_k: np.ndarray | None = None  # int32, from 0 to the number of keys; None if equal to those of the queries
+    # int32, from 0 to the number of keys; None if equal to those of the queries
+    cu_seqlens_k: np.ndarray | None = None
     max_seqlen_k: int | None = None
 
 

@@ -39,7 +39,9 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
         try:
             return np.asarray(values.detach().cpu())
         except (TypeError, NotImplementedError, RuntimeError):  # bfloat16, which numpy lacks; meta tensors
-            raise ValueError(f"{what}, and this is a tensor of {values.dtype} on {values.device}, which cannot be read") from None
+            raise ValueError(
+                f"{what}, and this is a tensor of {values.dtype} on {values.device}, which cannot be read"
+            ) from None
     try:
         return np.asarray(values)
     except ValueError:
@@ -57,14 +59,18 @@ def whole_numbers(values: Any, what: str) -> np.ndarray:
 def rows_of(values: Any) -> list[Any] | None:
     """The rows of a table or of a list of rows, which may have different lengths; None for a single row."""
     if isinstance(values, (list, tuple)):
-        several = len(values) > 0 and all(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) > 0 for row in values)
+        several = len(values) > 0 and all(
+            isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) > 0 for row in values
+        )
         return list(values) if several else None
     return list(values) if getattr(values, "ndim", 1) > 1 else None
 
 
 def kind(array: np.ndarray, values: Any) -> str:
     """Short description of the dtype of a user's array, for error messages."""
-    return {"U": "text", "S": "text", "b": "bool", "O": type(values).__name__}.get(array.dtype.kind, str(array.dtype))
+    return {"U": "text", "S": "text", "b": "bool", "O": type(values).__name__}.get(
+        array.dtype.kind, str(array.dtype)
+    )
 
 
 def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

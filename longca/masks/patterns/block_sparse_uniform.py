@@ -16,7 +16,9 @@ class BlockSparseUniform(Pattern):
     label = "Block-sparse, uniform"
     family = "dynamic"
     number = 13
-    definition = "the pair of blocks was chosen: for each q-block the best ⌊density · N⌋ of N k-blocks, at least 1"
+    definition = (
+        "the pair of blocks was chosen: for each q-block the best ⌊density · N⌋ of N k-blocks, at least 1"
+    )
     stochastic = True
 
     class Params(Frozen):

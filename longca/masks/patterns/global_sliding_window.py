@@ -28,12 +28,15 @@ class GlobalSlidingWindow(Pattern):
 
     def check(self, seqlen: int, params: Params) -> None:
         if params.paper_compat and seqlen < 6:
-            raise ValueError("`paper_compat` draws its window from 1..S//3 - 1, which takes 6 tokens at least")
+            raise ValueError(
+                "`paper_compat` draws its window from 1..S//3 - 1, which takes 6 tokens at least"
+            )
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """In the released code the global strips are bottom-right-aligned triangles and the number of global tokens is
-        the window, drawn from U{1..S//3 − 1}; FlexAttention and FlashMask ran twice as many, in full strips.
-        `paper_compat` is the counted mask: FLOPs and the Naive and SDPA masks follow it, and the others differ.
+        """In the released code the global strips are bottom-right-aligned triangles and the number of global
+        tokens is the window, drawn from U{1..S//3 − 1}; FlexAttention and FlashMask ran twice as many, in
+        full strips. `paper_compat` is the counted mask: FLOPs and the Naive and SDPA masks follow it, and the
+        others differ.
         """
         seqlen = draw.seqlen
         if params.paper_compat:

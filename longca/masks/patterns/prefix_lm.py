@@ -24,5 +24,8 @@ class PrefixLm(Pattern):
         """
         prefix = int(draw.rng.integers(1, draw.seqlen, endpoint=True))
         seen = min(prefix + params.paper_compat, draw.seqlen)
-        return draw.mask(band.make(0, draw.seqlen, 0, seen), band.make(seen, draw.seqlen, seen, draw.seqlen, hi=0),
-                         prefix=prefix)
+        return draw.mask(
+            band.make(0, draw.seqlen, 0, seen),
+            band.make(seen, draw.seqlen, seen, draw.seqlen, hi=0),
+            prefix=prefix,
+        )

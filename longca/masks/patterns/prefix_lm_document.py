@@ -12,7 +12,9 @@ class PrefixLmDocument(Pattern):
     label = "Prefix LM document"
     family = "heterogeneous"
     number = 10
-    definition = "same document and (j ≤ i or j − start < prefix), prefix drawn for each document from U{1..length}"
+    definition = (
+        "same document and (j ≤ i or j − start < prefix), prefix drawn for each document from U{1..length}"
+    )
     uses_documents = True
     stochastic = True
 
@@ -22,8 +24,9 @@ class PrefixLmDocument(Pattern):
         documents from the paper's own sampler"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """In the released code one prefix, drawn from U{1..length of document 0}, serves all documents, so that most of
-        them, shorter than it, are full. FlexAttention and FlashMask run j − start ≤ prefix there (see `prefix_lm`).
+        """In the released code one prefix, drawn from U{1..length of document 0}, serves all documents, so
+        that most of them, shorter than it, are full. FlexAttention and FlashMask run j − start ≤ prefix there
+        (see `prefix_lm`).
         """
         start, end = draw.bounds[:-1], draw.bounds[1:]
         if params.paper_compat:
@@ -31,4 +34,6 @@ class PrefixLmDocument(Pattern):
         else:
             prefix = draw.rng.integers(1, end - start, endpoint=True)
         split = np.minimum(start + prefix + params.paper_compat, end)
-        return draw.mask(band.make(start, end, start, split), band.make(split, end, split, end, hi=0), prefix=prefix)
+        return draw.mask(
+            band.make(start, end, start, split), band.make(split, end, split, end, hi=0), prefix=prefix
+        )

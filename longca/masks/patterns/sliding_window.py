@@ -26,4 +26,6 @@ class SlidingWindow(Pattern):
         its area. As in the released code, a window over the whole length is full attention, not causal.
         """
         one_sided = params.paper_compat and params.window < draw.seqlen
-        return draw.mask(band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0 if one_sided else params.window))
+        return draw.mask(
+            band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0 if one_sided else params.window)
+        )

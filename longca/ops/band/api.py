@@ -3,7 +3,8 @@
     plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=q.device)
     out = band_attention(q, k, v, plan)
 
-Shapes: q (…, Tq, Hq, D), k and v (…, Tk, Hkv, D) with Hq a multiple of Hkv, LSE (…, Tq, Hq). Leading dimensions are flattened into the
+Shapes: q (…, Tq, Hq, D), k and v (…, Tk, Hkv, D) with Hq a multiple of Hkv, LSE (…, Tq, Hq). Leading
+    dimensions are flattened into the
 tokens, so that the mask is over the tokens of the whole batch. bf16 or fp16.
 """
 
@@ -24,9 +25,12 @@ from longca.ops.band.torch_op import band_forward_op, flatten
 __all__ = ["BandPlan", "band_attention", "band_backward", "band_forward", "plan_band_attention"]
 
 
-def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, scale: float | None = None, return_lse: bool = False,
-                   initial: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and v, by out and LSE.
+def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, scale: float | None = None,
+                   return_lse: bool = False,
+                   initial: tuple[Tensor, Tensor] | None = None,
+                   out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and
+    v, by out and LSE.
 
     Args:
         mask: a plan, or a mask. The plan of a mask is made at its first use and lives as long as the mask.
@@ -47,7 +51,9 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     plan = mask if isinstance(mask, BandPlan) else _plan_of(mask, q, k)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if needs_grad and BandKernel.DKDV not in plan.kernels:
-        raise ValueError("the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True")
+        raise ValueError(
+            "the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True"
+        )
     if not eager.is_eager(q, k, v):
         out, lse = _by_operator(q, k, v, plan, scale, initial, out_dtype)
     else:
@@ -60,13 +66,16 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
         if needs_grad:
             out, lse = eager.BandAttention.apply(flat_q, flat_k, flat_v, plan, scale, initial, out_dtype)
         else:
-            out, lse = eager.forward(flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype)
+            out, lse = eager.forward(
+                flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype
+            )
     if q.ndim != 3:
         out, lse = out.view(q.shape), lse.view(q.shape[:-1])
     return (out, lse) if return_lse else out
 
 
-def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None, initial: tuple[Tensor, Tensor] | None,
+def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None,
+                 initial: tuple[Tensor, Tensor] | None,
                  out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """(out, LSE) of flat queries, by a custom operator that torch.compile and other tracers support."""
     check_inputs(plan, q, k, v)
@@ -74,7 +83,8 @@ def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
     tables, numbers = flatten(plan)
     return band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
-                           *(flat_initial(q, initial) if initial is not None else (None, None)), out_dtype or q.dtype)
+                           *(flat_initial(q, initial) if initial is not None else (None, None)),
+                           out_dtype or q.dtype)
 
 
 def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
@@ -89,8 +99,10 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
     return eager.forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype, into=into)
 
 
-def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
-                  dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
+                  scale: float | None = None, *,
+                  dlse: Tensor | None = None,
+                  grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) from an output and LSE that may cover more keys: the contribution of the given keys to the
     gradients.
 
@@ -102,8 +114,10 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
     return eager.backward(q, k, v, out, lse, dout, plan, scale, dlse=dlse, grad_dtype=grad_dtype)
 
 
-def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
-                       parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
+def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+                       plan: BandPlan,
+                       parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
+                       scale: float | None = None) -> tuple[Tensor, Tensor]:
     """(dk, dv) of `band_backward`; dq is added to that of other keys, for one part of the queries after
     another.
 
@@ -120,16 +134,22 @@ def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:
         raise ValueError("under torch.compile, give the plan of plan_band_attention instead of a mask")
     check_device(q)
     if q.ndim < 3 or k.ndim < 3:
-        raise ValueError(f"q, k and v must be (…, tokens, heads, D); q is {tuple(q.shape)} and k {tuple(k.shape)}")
+        raise ValueError(
+            f"q, k and v must be (…, tokens, heads, D); q is {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
     key = "band", q.shape[-2], k.shape[-2], q.shape[-1], q.device
     kept = mask.kept if isinstance(mask, Mask) else {}
     if key not in kept:
         if q.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise ValueError("while a CUDA graph is captured, give the plan of plan_band_attention instead of a mask")
+            raise ValueError(
+                "while a CUDA graph is captured, give the plan of plan_band_attention instead of a mask"
+            )
         with torch.inference_mode(False):  # training may use it later
-            plan = plan_band_attention(mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1],
-                                       device=q.device)
+            plan = plan_band_attention(
+                mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1], device=q.device
+            )
         if q.is_cuda:
-            torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
+            # so that calls on other streams find it written
+            torch.cuda.current_stream(q.device).synchronize()
         kept[key] = plan
     return kept[key]

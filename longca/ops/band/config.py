@@ -28,15 +28,22 @@ class TileConfig:
     block_n: int
     num_warps: int
     num_stages: int  # loads in flight
-    loop: int = 1  # 0: one for each entry of full blocks, and one for partial ones; 1: one for all full blocks; 2: one for all blocks
+    # 0: one for each entry of full blocks, and one for partial ones; 1: one for all full blocks; 2: one for
+    # all blocks
+    loop: int = 1
     max_pack: int = 16  # query heads that share a tile, at most
     sm90: bool = False  # a kernel of `sm90.launch`, which defines the rest
     fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
-    in_order: AddOrder = AddOrder.ANY  # fused: order of additions to dQ; with a fixed order, sums are reproducible
-    stores_first: bool = False  # fused, in order: the first addend of a block is stored if the schedule allows it, so sums need no zeros
-    heads_per_item: int = 0  # fused: query heads of a KV head that a work tile processes before it adds dK and dV; 0: the plan chooses
+    # fused: order of additions to dQ; with a fixed order, sums are reproducible
+    in_order: AddOrder = AddOrder.ANY
+    # fused, in order: the first addend of a block is stored if the schedule allows it, so sums need no zeros
+    stores_first: bool = False
+    # fused: query heads of a KV head that a work tile processes before it adds dK and dV; 0: the plan chooses
+    heads_per_item: int = 0
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
-    rounds_per_section: int = 0  # fused: items of a work tile and KV head that start together, each for `heads_per_item`; 0: the plan chooses
+    # fused: items of a work tile and KV head that start together, each for `heads_per_item`; 0: the plan
+    # chooses
+    rounds_per_section: int = 0
     narrow_n: int = 0  # sm90, forward: computed columns of a work tile's narrow block (`TileSpec`); 0: all
 
 
@@ -46,23 +53,29 @@ class TileConfig:
 PORTABLE_TILES = {
     64: {BandKernel.FORWARD: TileConfig(128, 64, 4, 3), BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
          BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2)},
-    128: {BandKernel.FORWARD: TileConfig(128, 64, 4, 2, loop=2), BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
+    128: {BandKernel.FORWARD: TileConfig(128, 64, 4, 2, loop=2),
+          BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
           BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2)},
 }
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the largest tiles that fit into registers. Compiled,
 # never measured.
-BEFORE_HOPPER = {BandKernel.FORWARD: TileConfig(64, 64, 8, 2, loop=2), BandKernel.DKDV: TileConfig(64, 32, 8, 2, loop=2),
-                 BandKernel.DQ: TileConfig(64, 32, 8, 2, loop=2)}
+BEFORE_HOPPER = {
+    BandKernel.FORWARD: TileConfig(64, 64, 8, 2, loop=2),
+    BandKernel.DKDV: TileConfig(64, 32, 8, 2, loop=2),
+    BandKernel.DQ: TileConfig(64, 32, 8, 2, loop=2),
+}
 
 # For smaller blocks half of such a tile would be idle.
 SM90_DKDV = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
 SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, narrow_n=32)
-SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # for short blocks of keys, a tile is any two of them
+# for short blocks of keys, a tile is any two of them
+SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)
 
 
-def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: int | None = None, block_rows: int | None = None,
+def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: int | None = None,
+                 block_rows: int | None = None,
                  dq_order: AddOrder | None = None) -> dict[BandKernel, TileConfig]:
     """The tile sizes of each kernel.
 
@@ -77,7 +90,9 @@ def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: in
         ValueError: there are no tile sizes for this head dim.
     """
     if head_dim not in PORTABLE_TILES:
-        raise ValueError(f"band attention has head dims {' and '.join(map(str, PORTABLE_TILES))}; this one is {head_dim}")
+        raise ValueError(
+            f"band attention has head dims {' and '.join(map(str, PORTABLE_TILES))}; this one is {head_dim}"
+        )
     if capability is not None and capability < (9, 0):
         return BEFORE_HOPPER
     tiles = dict(PORTABLE_TILES[head_dim])
@@ -86,7 +101,9 @@ def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: in
         tiles[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
         if not short:
             if dq_order is not None:
-                tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=dq_order, stores_first=dq_order is AddOrder.FROM_FIRST)
+                tiles[BandKernel.DKDV] = replace(
+                    SM90_FUSED, in_order=dq_order, stores_first=dq_order is AddOrder.FROM_FIRST
+                )
                 del tiles[BandKernel.DQ]
             else:
                 tiles[BandKernel.DKDV] = SM90_DKDV

@@ -1,15 +1,18 @@
 """Triton's launchers for recorded launches: all assumptions of replay beyond Triton's public API.
 
 - `kernel[grid](…)` returns its build, which has `function`, `packed_metadata` and `run`, the launcher.
-- `run(*grid, stream, function, packed_metadata, launch metadata, two hooks, *arguments)` starts it, and makes TMA descriptors anew.
-- Where a build takes TMA descriptors, `run.launch` is a closure over `launcher`, which takes descriptors that are made, and over
-  `tensordesc_meta`, from which `make_tensordesc_arg` makes each. The launcher's own arguments differ by version:
+- `run(*grid, stream, function, packed_metadata, launch metadata, two hooks, *arguments)` starts it, and makes
+    TMA descriptors anew.
+- Where a build takes TMA descriptors, `run.launch` is a closure over `launcher`, which takes descriptors that
+  are made, and over `tensordesc_meta`, from which `make_tensordesc_arg` makes each. The launcher's own
+  arguments differ by version:
 
       3.6        *grid, stream, function, cooperative, pdl, two scratch buffers, packed metadata, launch metadata, two hooks, *arguments
       3.7 – 3.9  *grid, stream, function, cooperative, pdl, packed metadata, launch metadata, two hooks, two scratch buffers,
                  annotations, signature, arguments
 
-With another version nothing is recorded, and every call runs as written: more of the host's time, the same kernels.
+With another version nothing is recorded, and every call runs as written: more of the host's time, the same
+kernels.
 """
 
 from __future__ import annotations
@@ -55,10 +58,12 @@ class _Launcher(NamedTuple):
 class RecordedLaunch:
     """One kernel with its constant arguments."""
 
-    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any], changing: Sequence[tuple[int, int, int, Any]]) -> None:
+    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any],
+                 changing: Sequence[tuple[int, int, int, Any]]) -> None:
         """
         Args:
-            changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or None).
+            changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or
+                None).
         """
         self._build = build  # since Triton 3.8 a build without references unloads its function from the GPU
         self._grid = (*grid, 1, 1)[:3]
@@ -77,7 +82,9 @@ class RecordedLaunch:
                 self._args += of_addresses.arguments()
             else:
                 self._args.append(arg)
-        self._addresses = [(places[place], source, offset) for place, source, offset, box in changing if box is None]
+        self._addresses = [
+            (places[place], source, offset) for place, source, offset, box in changing if box is None
+        ]
 
     def __call__(self, run: Run) -> None:
         args, addresses = self._args.copy(), run.addresses
@@ -97,9 +104,18 @@ def _launcher_of(build: Any) -> _Launcher:
     """
     run = build.run
     metadata, told_nobody = build.packed_metadata, (None, None, None)
-    inside = inspect.getclosurevars(run.launch).nonlocals if inspect.isfunction(getattr(run, "launch", None)) else {}
+    inside = (
+        inspect.getclosurevars(run.launch).nonlocals
+        if inspect.isfunction(getattr(run, "launch", None))
+        else {}
+    )
     metas = inside.get("tensordesc_meta") or (None,)
-    if None in metas or run.global_scratch_size or run.profile_scratch_size or getattr(run, "gsan_enabled", False):
+    if (
+        None in metas
+        or run.global_scratch_size
+        or run.profile_scratch_size
+        or getattr(run, "gsan_enabled", False)
+    ):
         return _Launcher(run, (build.function, metadata, *told_nobody), False, itertools.repeat(None))
     start, options = inside["launcher"], (build.function, run.launch_cooperative_grid, run.launch_pdl)
     if not hasattr(run, "kernel_signature"):  # before Triton 3.7
@@ -161,7 +177,8 @@ class _Box:
 
     __slots__ = ("address", "padding", "round_f32_to_tf32", "shape", "strides")
 
-    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str, round_f32_to_tf32: bool) -> None:
+    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str,
+                 round_f32_to_tf32: bool) -> None:
         self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
         self.round_f32_to_tf32 = round_f32_to_tf32
 

@@ -32,7 +32,8 @@ MOST_RECORDINGS = 64  # of a plan
 COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
 PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
 NEW, ZEROS = "new", "zeros"
-OPTIONS = {"enable_fp_fusion": True}  # of all kernels: the default up to Triton 3.9, which warns if it is not set
+# of all kernels: the default up to Triton 3.9, which warns if it is not set
+OPTIONS = {"enable_fp_fusion": True}
 
 
 class Launches:
@@ -73,8 +74,12 @@ class Recorder(Launches):
             tables: tensors with constant addresses.
         """
         super().__init__(inputs[0].device)
-        self._inputs, self._tables = {id(x): place for place, x in enumerate(inputs)}, {id(table): table for table in tables}
-        self._buffers: dict[int, tuple[int, int, Tensor]] = {}  # address of the storage → allocation, offset in bytes, and the tensor
+        self._inputs, self._tables = (
+            {id(x): place for place, x in enumerate(inputs)},
+            {id(table): table for table in tables},
+        )
+        # address of the storage → allocation, offset in bytes, and the tensor
+        self._buffers: dict[int, tuple[int, int, Tensor]] = {}
         self._steps: list[Any] = []
         self._stages: list[dict[str, _Allocation]] = [{}]
         self._next = len(inputs)  # place of the next allocation among all addresses
@@ -82,7 +87,11 @@ class Recorder(Launches):
 
     def recording(self) -> Recording | None:
         """The recorded call; None if it cannot be repeated."""
-        return Recording(self.device, self._next, self._steps, list(self._tables.values())) if self._whole else None
+        return (
+            Recording(self.device, self._next, self._steps, list(self._tables.values()))
+            if self._whole
+            else None
+        )
 
     def empty(self, *shape: int) -> Tensor:
         return self._piece(NEW, super().empty(*shape))
@@ -124,7 +133,8 @@ class Recorder(Launches):
             return self._inputs[id(x)], 0
         if id(x) in self._tables or x.numel() == 0:
             return -1, x.data_ptr()
-        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]  # a KeyError means that it was not allocated by the methods above
+        # a KeyError means that it was not allocated by the methods above
+        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]
         return place, offset + x.data_ptr() - buffer.data_ptr()
 
     def _piece(self, kind: str, x: Tensor) -> Tensor:
@@ -154,7 +164,9 @@ class Recorder(Launches):
 class Recording:
     """The launches of one call, for inputs of known sizes, strides and dtypes."""
 
-    def __init__(self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]) -> None:
+    def __init__(
+        self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]
+    ) -> None:
         from triton import knobs
         from triton.runtime import driver
 
@@ -210,7 +222,8 @@ class Calls:
         recording = self._recordings.get(key)
         return recording is not None and recording.replay(inputs, self.counters)
 
-    def start(self, key: Hashable | None, inputs: Sequence[Tensor], tables: Iterable[Tensor], call: Callable[..., None]) -> None:
+    def start(self, key: Hashable | None, inputs: Sequence[Tensor], tables: Iterable[Tensor],
+              call: Callable[..., None]) -> None:
         """Runs a call normally, and records it under this key, unless the key is None or already recorded.
 
         Args:
@@ -239,7 +252,8 @@ class Counters:
 
     def take(self, run: _Run, device: torch.device) -> int:
         """The address of an unused counter."""
-        if torch.cuda.is_current_stream_capturing():  # a graph needs zeroed counters at every replay, so it contains the fill
+        # a graph needs zeroed counters at every replay, so it contains the fill
+        if torch.cuda.is_current_stream_capturing():
             run.memory.append(torch.zeros(1, dtype=torch.int32, device=device))
             return run.memory[-1].data_ptr()
         try:
@@ -251,7 +265,8 @@ class Counters:
         if len(self._free) >= MOST_STREAMS:
             self._free, self._kept = {}, {}  # memory returns to its stream, after the kernels that use it
         block = torch.zeros(COUNTERS * COUNTER_BYTES // 4, dtype=torch.int32, device=device)
-        self._kept[stream] = [*self._kept.get(stream, [])[-1:], block]  # and the last one: a thread may be about to use it
+        # and the last one: a thread may be about to use it
+        self._kept[stream] = [*self._kept.get(stream, [])[-1:], block]
         free = self._free[stream] = [block.data_ptr() + COUNTER_BYTES * number for number in range(COUNTERS)]
         return free
 
@@ -273,7 +288,10 @@ class _Allocation:
 
     def __init__(self, place: int, kind: str, device: torch.device) -> None:
         self.place, self._size = place, 0
-        self._make, self._how = torch.zeros if kind == ZEROS else torch.empty, {"dtype": torch.float32, "device": device}
+        self._make, self._how = (
+            torch.zeros if kind == ZEROS else torch.empty,
+            {"dtype": torch.float32, "device": device},
+        )
 
     def add(self, size: int) -> int:
         """Reserves that many further elements, and returns their offset in bytes."""

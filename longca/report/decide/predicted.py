@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from longca.core.record import Record
 
 COLUMNS = ("predicted_ms", "predicted_low_ms", "predicted_high_ms")
-SETTING = ["device", "setting", "world", "seqlen", "mask_label", "kernel", "direction", "seed"]  # in which strategies compare
+# in which strategies compare
+SETTING = ["device", "setting", "world", "seqlen", "mask_label", "kernel", "direction", "seed"]
 FEWEST = 3  # strategies of an evaluated setting
 MOST = 1_000  # cells that a page predicts, 5 ms each
-TOGETHER = ["device", "world", "seqlen", "mask", "mask_params", "corpus", "kernel", "direction", "seed"]  # fields that define one question to strategies
+# fields that define one question to strategies
+TOGETHER = ["device", "world", "seqlen", "mask", "mask_params", "corpus", "kernel", "direction", "seed"]
 
 
 def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataFrame:
@@ -29,12 +31,18 @@ def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataF
     import pandas as pd
 
     made: dict[tuple[str, str], Any] = {}
-    if any(record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu for record in records):
+    if any(
+        record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu
+        for record in records
+    ):
         from longca.advice.beside import predictions  # a large import that pages of one device do not need
 
         made = predictions(records[row] for row in first_rows(table))
     found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]
-    values = {name: [getattr(one, name.removeprefix("predicted_")) if one is not None else None for one in found] for name in COLUMNS}
+    values = {
+        name: [getattr(one, name.removeprefix("predicted_")) if one is not None else None for one in found]
+        for name in COLUMNS
+    }
     return table.assign(**{name: pd.array(column, dtype="Float64") for name, column in values.items()})
 
 
@@ -48,7 +56,9 @@ def first_rows(table: pd.DataFrame, most: int = MOST) -> np.ndarray:
 def judged(table: pd.DataFrame) -> pd.DataFrame:
     """The rows with a prediction and a time, with their error: measured over predicted, minus 1."""
     if "predicted_ms" not in table:
-        return table.iloc[:0].assign(predicted_ms=None, predicted_low_ms=None, predicted_high_ms=None, error=None, inside=None)
+        return table.iloc[:0].assign(
+            predicted_ms=None, predicted_low_ms=None, predicted_high_ms=None, error=None, inside=None
+        )
     known = table[(table.status == "ok") & table.predicted_ms.notna() & table.time_ms_median.notna()]
     times = known.time_ms_median.astype(float)
     inside = times.between(known.predicted_low_ms.astype(float), known.predicted_high_ms.astype(float))
@@ -81,7 +91,11 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
         for rule, taken in rules.items():
             row = ran.loc[taken]
             first, second = (MeasuredPoint(name, (ran.loc[name].measured,)) for name in (best, taken))
-            found.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method, "best": ran.loc[best].method,
+            found.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method,
+                          "best": ran.loc[best].method,
                           "regret": float(times[taken] / times[best] - 1),
-                          "tied": taken == best or compare(first, second, known).is_tie, "status": "ok", "cell_id": row.cell_id})
-    return pd.DataFrame(found, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"])
+                          "tied": taken == best or compare(first, second, known).is_tie, "status": "ok",
+                          "cell_id": row.cell_id})
+    return pd.DataFrame(
+        found, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"]
+    )

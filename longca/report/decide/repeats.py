@@ -65,7 +65,11 @@ def _row(key: _Key, num_cases: int, resolutions: Resolutions, pairs: list[Repeat
     basis += f" ({resolution.device})" if resolution.device != device else ""
     basis += " of this study" if resolution.is_own else ""
     basis += ": borrowed" if resolution.borrowed_by else ""
-    known = "" if resolution.num_apart_held_out is None else _share(resolution.num_apart_held_out, resolution.num_pairs)
+    known = (
+        ""
+        if resolution.num_apart_held_out is None
+        else _share(resolution.num_apart_held_out, resolution.num_pairs)
+    )
     own = _share(sum(is_told_apart(pair, resolutions) for pair in pairs), len(pairs)) if pairs else ""
     return RepeatRow(device, words_of(relation, rests), num_cases, resolution.percent, basis, known, own)
 

@@ -1,4 +1,5 @@
-"""Views: the heat map of each setting and direction, for the page's first picture, its switches and its ranking."""
+"""Views: the heat map of each setting and direction, for the page's first picture, its switches and its
+ranking."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.75  # of the maximum number of points: the default is the largest setting with at least this share
 ALONE = "alone"  # instead of a number of ranks: kernels on one device
-ASIDE = "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
+ASIDE = (
+    "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
+)
 PALEST = 0.4  # shares up to this one have the palest colour
 STRONG = 68  # percent of the strongest colour above which text has the background colour
 
@@ -114,8 +117,12 @@ class HeatMap:
     def verdicts(self) -> dict[str, str]:
         """A description of the outcome of each mask."""
         unit = rate_unit(max(entry.tflops for entry in self.entries.values()))
-        return {mask: verdict(self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms")
-                for mask in self.masks}
+        return {
+            mask: verdict(
+                self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms"
+            )
+            for mask in self.masks
+        }
 
     def _ms(self, mask: str) -> float:
         return self.entries[mask, self.cases[mask].first.method].ms
@@ -138,13 +145,19 @@ def decision(table: pd.DataFrame) -> Decision | None:
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
-    found = {kind: of_kind for kind in ("kernel", "cp") if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings}
+    found = {
+        kind: of_kind
+        for kind in ("kernel", "cp")
+        if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings
+    }
     if not found:
         return None
     order, views = mask_order(named), []
     for kind, of_kind in found.items():
         missing = _missing(named[named.kind == kind])
-        for key in sorted({(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}):
+        for key in sorted(
+            {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
+        ):
             world, seqlen, setting, direction = key
             chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
             views.append(_view(kind, key, chosen, missing.get(key, {}), order))
@@ -153,35 +166,51 @@ def decision(table: pd.DataFrame) -> Decision | None:
     chosen = found[kind].where(seqlen=default.seqlen, setting=default.setting)
     chosen = chosen if kind == "kernel" else chosen.where(world=int(default.ranks))
     finding = f"{ASIDE if aside else ''}{_sentence(chosen, kind)}"
-    return Decision(views, default, finding, [mask for mask in order if any(mask in view.masks for view in views)],
-                    dict(zip(named.mask_label, named["mask"], strict=True)))
+    return Decision(
+        views,
+        default,
+        finding,
+        [mask for mask in order if any(mask in view.masks for view in views)],
+        dict(zip(named.mask_label, named["mask"], strict=True)),
+    )
 
 
 def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str, str], tuple[str, str]],
           order: list[str]) -> HeatMap:
     world, seqlen, setting, direction = key
     of_masks = {name.mask_label: case for name, case in found.standings.items()}
-    entries = {(mask, entry.method): _placed(case, entry) for mask, case in of_masks.items() for entry in case.entries}
+    entries = {
+        (mask, entry.method): _placed(case, entry)
+        for mask, case in of_masks.items()
+        for entry in case.entries
+    }
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
     counting = {name.mask_label: case for name, case in found.counting.items()}
     aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
     columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
     return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
-                   [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost, len(counting))
+                   [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost,
+                   len(counting))
 
 
 def _placed(case: Standing, entry: RankedMethod) -> Placed:
     cells = entry.point.best_known
-    return Placed(entry.rate, entry.low, entry.high, median(median(cell.times_ms) for cell in cells), entry.share, entry.place,
+    return Placed(entry.rate, entry.low, entry.high, median(median(cell.times_ms) for cell in cells),
+                  entry.share, entry.place,
                   entry.is_tied or (entry.place == 1 and len(case.leaders) > 1), margin(case, entry.place),
-                  sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id, not case.is_compared)
+                  sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id,
+                  not case.is_compared)
 
 
 def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     worst, ran_all = tally.worst, tally.num_cases == num_masks
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
-    least = f"Worst: {worst_text(worst)} of the best, under {worst.where}" if worst else "It was compared with no other method."
+    least = (
+        f"Worst: {worst_text(worst)} of the best, under {worst.where}"
+        if worst
+        else "It was compared with no other method."
+    )
     lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"))
     rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
@@ -212,13 +241,21 @@ def _default(views: list[HeatMap]) -> HeatMap:
             found[of(view)] = found.get(of(view), 0) + (view.num_compared or len(view.entries))
         return found
 
-    for of, size in ((lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)), (lambda view: view.seqlen, int)):
+    for of, size in (
+        (lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)),
+        (lambda view: view.seqlen, int),
+    ):
         counts = sizes(views, of)
-        best = max((value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size)
+        best = max(
+            (value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size
+        )
         views = [view for view in views if of(view) == best]
     counts = sizes(views, lambda view: view.setting)
     setting = max(sorted(counts), key=lambda value: counts[value])
-    return min((view for view in views if view.setting == setting), key=lambda view: list(DIRECTIONS).index(view.direction))
+    return min(
+        (view for view in views if view.setting == setting),
+        key=lambda view: list(DIRECTIONS).index(view.direction),
+    )
 
 
 def _sentence(found: Cases, kind: str) -> str:
@@ -227,7 +264,9 @@ def _sentence(found: Cases, kind: str) -> str:
     counting = found.counting
     first, case = next(iter(counting.items()))
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
-    where = f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
+    where = (
+        f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
+    )
     on = f" on {case.device}" if case.device and case.device not in first.setting else ""
     return f"{where}{on} {finding_text(counting, 'kernel' if kind == 'kernel' else 'strategy', _covered(counting))}"
 
@@ -245,8 +284,14 @@ def _covered(counting: dict[CaseKey, Standing]) -> str:
 
 def cells(found: Decision) -> set[str]:
     """The cells of the views."""
-    return {cell_id for view in found.views for cell_id in (*(entry.cell_id for entry in view.entries.values()),
-                                                            *(cell_id for _, cell_id in view.missing.values()))}
+    return {
+        cell_id
+        for view in found.views
+        for cell_id in (
+            *(entry.cell_id for entry in view.entries.values()),
+            *(cell_id for _, cell_id in view.missing.values()),
+        )
+    }
 
 
 def views_json(found: Decision, rows: dict[str, int]) -> str:
@@ -256,7 +301,9 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
         rows: cell → its row in the page's records.
     """
     methods = sorted({column.method for view in found.views for column in view.columns})
-    mask_at, method_at = ({name: index for index, name in enumerate(names)} for names in (found.masks, methods))
+    mask_at, method_at = (
+        {name: index for index, name in enumerate(names)} for names in (found.masks, methods)
+    )
     views = [{
         "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
         "masks": [mask_at[mask] for mask in view.masks],
@@ -271,7 +318,8 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
     } for view in found.views]
     shown = found.default
-    content = {"palest": PALEST, "strong": STRONG, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
+    content = {"palest": PALEST, "strong": STRONG, "masks": found.masks,
+               "names": [found.names[mask] for mask in found.masks],
                "methods": methods, "views": views,
                "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
                            "mask": shown.opening}}
@@ -280,8 +328,13 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
 
 def described(view: HeatMap, found: Decision) -> str:
     """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
-    ranks = f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}" if view.ranks != ALONE else \
-        "kernels alone" if any(other.ranks != ALONE for other in found.views) else ""
+    ranks = (
+        f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
+        if view.ranks != ALONE
+        else "kernels alone"
+        if any(other.ranks != ALONE for other in found.views)
+        else ""
+    )
     return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
 
 

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 class ContextParallelThroughput(Figure):
     label = "Throughput of context parallelism"
     section = "cp"
-    caption = ("Throughput for each rank: higher is better, and level lines scale perfectly. A call lasts as long as "
-               "its slowest rank. Lines run over the number of ranks where several were measured, at so many tokens for "
-               "each, else over the sequence length of all ranks together. Solid lines and filled marks are forward, dashed and hollow "
-               "ones backward; bars reach from the first to the third quartile.")
+    caption = (
+        "Throughput for each rank: higher is better, and level lines mean perfect scaling. A call lasts as "
+        "long as its slowest rank. The horizontal axis is the number of ranks, at constant tokens per rank, "
+        "if several numbers were measured; otherwise it is the total sequence length. Solid lines and filled "
+        "marks are forward, dashed lines and hollow marks backward; bars extend from the first to the third "
+        "quartile."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return rate_points(table, "cp", ["direction", "world", "seqlen"])
@@ -53,7 +56,11 @@ def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
         tokens, what = data.seqlen, "in all"
     if tokens.nunique() == 1:
         return data
-    detail = [join(old, f"{format_length(int(count))} {what}") for old, count in zip(data.detail, tokens, strict=True)]
-    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}  # panels of a mask are adjacent
+    detail = [
+        join(old, f"{format_length(int(count))} {what}")
+        for old, count in zip(data.detail, tokens, strict=True)
+    ]
+    # panels of a mask are adjacent
+    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}
     order = data.assign(detail=detail, tokens=tokens, place=data.mask_label.map(places))
     return order.sort_values(["place", "setting", "tokens"], kind="stable", ignore_index=True)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 WIDEST_IN = 6.5  # of a plot
 MARKED_ROW_IN = 0.24
-DEVIATION, DEVIATIONS = 10.0, (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)  # percent: where `deviation_scale` is linear, and its marks
+# percent: where `deviation_scale` is linear, and its marks
+DEVIATION, DEVIATIONS = 10.0, (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)
 LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the width of this part in decades
 
 
@@ -33,7 +34,9 @@ def strips(style: Style, names: Sequence[str], row_in: float) -> tuple[Canvas, A
     height_in = 0.15 + rows_in + 0.5
     canvas = style.canvas(height_in)
     width_in = min(style.width_in - left_in - 0.3, WIDEST_IN)
-    ax = canvas.add_axes((left_in / style.width_in, 0.5 / height_in, width_in / style.width_in, rows_in / height_in))
+    ax = canvas.add_axes(
+        (left_in / style.width_in, 0.5 / height_in, width_in / style.width_in, rows_in / height_in)
+    )
     name_strips(ax, style, names)
     return canvas, ax
 
@@ -57,7 +60,8 @@ def dots(ax: Axes, style: Style, position: int, values: np.ndarray, cells: pd.Da
     heights = spread_over(position, len(values))
     for method in dict.fromkeys(cells.method):
         here = (cells.method == method).to_numpy()
-        found, = ax.plot(values[here], heights[here], style.marker(method), color=style.colour(method), markersize=4, alpha=0.6,
+        found, = ax.plot(values[here], heights[here], style.marker(method), color=style.colour(method),
+                         markersize=4, alpha=0.6,
                          markeredgewidth=0, linestyle="", clip_on=False)
         style.mark(found, method, cells.cell_id[here])
 
@@ -73,7 +77,8 @@ def tick(ax: Axes, position: int, value: float) -> None:
     ax.vlines(value, position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
 
 
-def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterable[float], *, linear: tuple[float, float] = LINEAR,
+def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterable[float], *,
+                  linear: tuple[float, float] = LINEAR,
                   signed: bool = False) -> None:
     """A horizontal axis in percent: linear near 0, then logarithmic.
 
@@ -85,7 +90,9 @@ def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterab
     ax.set_xscale("symlog", linthresh=linear[0], linscale=linear[1])
     ax.set_xlim(ends)
     shown = [mark for mark in marks if ends[0] <= mark < ends[1]]
-    ax.set_xticks(shown, [f"{mark:+g} %" if signed and mark else "0" if signed else f"{mark:g} %" for mark in shown])
+    ax.set_xticks(
+        shown, [f"{mark:+g} %" if signed and mark else "0" if signed else f"{mark:g} %" for mark in shown]
+    )
     ax.minorticks_off()
     ax.set_xlabel(label, color=MUTED[0], fontsize=8)
 
@@ -98,12 +105,15 @@ def deviation_scale(ax: Axes, label: str, values: pd.Series) -> None:
 
 
 def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -> tuple[Canvas, Axes]:
-    """A plot below a legend, with an empty dotted row for each setting, from top to bottom, and its unit below."""
+    """A plot below a legend, with an empty dotted row for each setting, from top to bottom, and its unit
+    below."""
     left_in, rows_in = style.names_in(names), MARKED_ROW_IN * len(names)
     height_in = style.legend_in(legend) + 0.1 + rows_in + 0.55
     canvas = style.canvas(height_in)
     width_in = min(style.width_in - left_in - 0.2, WIDEST_IN)
-    ax = canvas.add_axes((left_in / style.width_in, 0.45 / height_in, width_in / style.width_in, rows_in / height_in))
+    ax = canvas.add_axes(
+        (left_in / style.width_in, 0.45 / height_in, width_in / style.width_in, rows_in / height_in)
+    )
     style.clean(ax)
     ax.set_gid(f"panel:{unit}")
     ax.set_ylim(len(names) - 0.5, -0.5)
@@ -115,7 +125,9 @@ def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -
     return canvas, ax
 
 
-def mark(ax: Axes, style: Style, position: int, value: float, method: str, cell_ids: str, *, hollow: bool = False) -> None:
+def mark(
+    ax: Axes, style: Style, position: int, value: float, method: str, cell_ids: str, *, hollow: bool = False
+) -> None:
     """One mark of a method in a row.
 
     Args:

@@ -1,4 +1,5 @@
-"""Drawings and definitions of masks for pages, from `static/masks.svg`, which `python -m tools.mask_pictures` writes."""
+"""Drawings and definitions of masks for pages, from `static/masks.svg`, which `python -m tools.mask_pictures`
+writes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from html import unescape
 from pathlib import Path
 
 FILE = Path(__file__).parent.parent / "static" / "masks.svg"
-_SYMBOL = re.compile(r'<symbol id="m-(\w+)"[^>]*><title>(.*?)</title><desc>(.*?)</desc>(.*?)</symbol>', re.DOTALL)
+_SYMBOL = re.compile(
+    r'<symbol id="m-(\w+)"[^>]*><title>(.*?)</title><desc>(.*?)</desc>(.*?)</symbol>', re.DOTALL
+)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from longca.report.look.colours import Look
 
-RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans", "font.size": 8.5,
-                      "path.simplify": False, "text.parse_math": False}  # names are plain text: a $ does not begin a formula
+RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans",
+                      "font.size": 8.5,
+                      # names are plain text: a $ does not begin a formula
+                      "path.simplify": False, "text.parse_math": False}
 __all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
 POINTS = 72  # an inch
 PICTURE = 12  # points for each line of the title: space for the drawing of the mask
@@ -97,9 +99,20 @@ class Style:
             legend: as `legend_of` makes it.
         """
         room = SMALL_CHAR_IN * label_chars + 0.06 if label_chars else 0.0
-        top, bottom, left, gap_x, gap_y = 0.17 + self.legend_in(legend), 0.3, 0.5, 0.38 + room, 0.38 + 0.17 * title_lines
+        top, bottom, left, gap_x, gap_y = (
+            0.17 + self.legend_in(legend),
+            0.3,
+            0.5,
+            0.38 + room,
+            0.38 + 0.17 * title_lines,
+        )
         right = 0.1 + room
-        at_most = max(int((self.width_in - left - right + gap_x) / (max(CHAR_IN * title_chars - room, LEAST_IN) + gap_x)), 1)
+        at_most = max(
+            int(
+                (self.width_in - left - right + gap_x) / (max(CHAR_IN * title_chars - room, LEAST_IN) + gap_x)
+            ),
+            1,
+        )
         columns = min(_fullest(count, per_row), max(count, 1), at_most)
         rows = -(-count // columns)
         height = top + bottom + rows * panel_in + (rows - 1) * gap_y + 0.17 * title_lines + 0.06
@@ -108,7 +121,10 @@ class Style:
         axes = []
         for index in range(count):
             row, column = divmod(index, columns)
-            x, y = left + column * (width + gap_x), height - top - 0.17 * title_lines - 0.06 - (row + 1) * panel_in - row * gap_y
+            x, y = (
+                left + column * (width + gap_x),
+                height - top - 0.17 * title_lines - 0.06 - (row + 1) * panel_in - row * gap_y,
+            )
             ax = canvas.add_axes((x / self.width_in, y / height, width / self.width_in, panel_in / height))
             self.clean(ax)
             axes.append(ax)
@@ -133,11 +149,13 @@ class Style:
             lines: 2 if any panel has a subtitle.
         """
         shift = PICTURE * lines if mask in self.pictures else 0
-        text = ax.annotate(title, (0, 1), (shift, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points",
+        text = ax.annotate(title, (0, 1), (shift, 14 if lines == 2 else 4), xycoords="axes fraction",
+                           textcoords="offset points",
                            color=INK[0], fontsize=8.5, fontweight="bold", va="bottom")
         text.set_gid(f"mask:{mask}/{shift}" if shift else "title:")
         if subtitle:
-            second = ax.annotate(subtitle, (0, 1), (shift, 3), xycoords="axes fraction", textcoords="offset points", color=MUTED[0],
+            second = ax.annotate(subtitle, (0, 1), (shift, 3), xycoords="axes fraction",
+                                 textcoords="offset points", color=MUTED[0],
                                  fontsize=8, va="bottom")
             second.set_gid("title:")
 
@@ -149,14 +167,20 @@ class Style:
         colour, faint = self.colour(method), self.is_faint(method)
         at, value, low, high = (points[name].to_numpy(float) for name in (x, "value", "low", "high"))
         behind, size = {"zorder": 1.5 if faint else 2.5}, 3.2 if faint else 4.4
-        heights = [ax.transData.transform(np.column_stack([at, values]))[:, 1] * POINTS / ax.figure.dpi for values in (low, value, high)]
+        heights = [
+            ax.transData.transform(np.column_stack([at, values]))[:, 1] * POINTS / ax.figure.dpi
+            for values in (low, value, high)
+        ]
         seen = np.diff(heights, axis=0).max(axis=0) > size / 2
         if seen.any():
-            self.mark(ax.vlines(at[seen], low[seen], high[seen], color=colour, linewidth=0.7 if faint else 1.1, alpha=0.55, **behind),
+            self.mark(ax.vlines(at[seen], low[seen], high[seen], color=colour,
+                                linewidth=0.7 if faint else 1.1, alpha=0.55, **behind),
                       method)
-        line, = ax.plot(at, value, color=colour, linestyle=DASHES if dashed else "-", lw=0.8 if faint else 1.5,
+        line, = ax.plot(at, value, color=colour, linestyle=DASHES if dashed else "-",
+                        lw=0.8 if faint else 1.5,
                         marker=self.marker(method), markersize=size, markeredgewidth=0.7 if faint else 1.0,
-                        markeredgecolor=colour, markerfacecolor=GROUND[0] if dashed else colour, clip_on=False, **behind)
+                        markeredgecolor=colour, markerfacecolor=GROUND[0] if dashed else colour,
+                        clip_on=False, **behind)
         self.mark(line, method, points.cell_ids)
 
     def label_ends(self, ax: Axes, ends: Iterable[tuple[str, str, float]]) -> None:
@@ -167,10 +191,14 @@ class Style:
         """
         ordered = sorted(ends, key=lambda end: end[2])
         height = ax.get_window_extent().height * POINTS / ax.figure.dpi
-        wanted = [float(ax.transAxes.inverted().transform(ax.transData.transform((1.0, value)))[1]) * height for _, _, value in ordered]
+        wanted = [
+            float(ax.transAxes.inverted().transform(ax.transData.transform((1.0, value)))[1]) * height
+            for _, _, value in ordered
+        ]
         places = spread(wanted, LABEL, height)
         for (method, label, _), place in zip(ordered, places, strict=True):
-            text = ax.annotate(label, (1, 0), (3, place), xycoords="axes fraction", textcoords="offset points", va="center",
+            text = ax.annotate(label, (1, 0), (3, place), xycoords="axes fraction",
+                               textcoords="offset points", va="center",
                                color=self.colour(method), fontsize=7, annotation_clip=False)
             self.mark(text, method)
 
@@ -178,21 +206,27 @@ class Style:
         """Annotates an artist in the SVG with its method and cells: its marks in order, each with its cell
         ids."""
         faint = "faint" if self.is_faint(method) else ""
-        artist.set_gid(f"points:{_quoted(method)}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}")
+        artist.set_gid(
+            f"points:{_quoted(method)}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}"
+        )
 
     def legend_of(self, data: pd.DataFrame, *, dots: bool = False) -> Legend:
         """(label, style) of the methods in `data.method`, of directions if `data.direction` has two, and of
         failures."""
         present = set(data.method)
-        legend: Legend = [(method, {"color": self.colour(method), "marker": self.marker(method)})
-                          for method in sorted((name for name in self.methods if name in present), key=self.is_faint)]
+        legend: Legend = [
+            (method, {"color": self.colour(method), "marker": self.marker(method)})
+            for method in sorted((name for name in self.methods if name in present), key=self.is_faint)
+        ]
         if "direction" in data and data.direction.nunique() > 1:
             solid, broken = ({"linestyle": "", "marker": "o"}, {"linestyle": "", "marker": "o",
                                                                 "markerfacecolor": "none"}) if dots else \
                             ({}, {"linestyle": DASHES})
             legend += [("forward", {"color": MUTED[0], **solid}), ("backward", {"color": MUTED[0], **broken})]
         if (data.status != "ok").any():
-            legend.append(("failed", {"color": MUTED[0], "linestyle": "", "marker": "x", "markeredgewidth": 1.5}))
+            legend.append(
+                ("failed", {"color": MUTED[0], "linestyle": "", "marker": "x", "markeredgewidth": 1.5})
+            )
         return legend
 
     def legend_in(self, legend: Legend) -> float:
@@ -204,17 +238,24 @@ class Style:
     def legend(self, canvas: Canvas, legend: Legend) -> None:
         """Draw the legend along the upper edge; for the page only record its entries."""
         if self.on_page:
-            entries = (f"{_quoted(label)}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
-                       for label, look in legend)
+            entries = (
+                f"{_quoted(label)}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
+                for label, look in legend
+            )
             canvas.set_gid("legend:" + ",".join(entries))
             return
         from matplotlib.lines import Line2D
 
-        handles = [Line2D([], [], label=label, **{"linewidth": 1.4, "markersize": 4.5, **look}) for label, look in legend]
+        handles = [
+            Line2D([], [], label=label, **{"linewidth": 1.4, "markersize": 4.5, **look})
+            for label, look in legend
+        ]
         if handles:
-            canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=8.5,
+            canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False,
+                          fontsize=8.5,
                           labelcolor=INK[0],
-                          ncols=min(self._legend_columns(legend), len(handles)), borderaxespad=0.1, handlelength=1.8,
+                          ncols=min(self._legend_columns(legend), len(handles)), borderaxespad=0.1,
+                          handlelength=1.8,
                           columnspacing=1.6, handletextpad=0.5)
 
     def _kind(self, label: str) -> str:
@@ -248,7 +289,9 @@ def spread(wanted: list[float], gap: float, most: float) -> list[float]:
     groups: list[list[float]] = []
     for want in wanted:
         groups.append([want])
-        while len(groups) > 1 and _low(groups[-1], gap, most) < _low(groups[-2], gap, most) + gap * len(groups[-2]):
+        while len(groups) > 1 and _low(groups[-1], gap, most) < _low(groups[-2], gap, most) + gap * len(
+            groups[-2]
+        ):
             groups[-2:] = [groups[-2] + groups[-1]]
     return [_low(group, gap, most) + gap * index for group in groups for index in range(len(group))]
 

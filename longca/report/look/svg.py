@@ -34,7 +34,9 @@ _BLANK = re.compile(r" ?\n| (?=[A-Za-z-])|(?<=[A-Za-z]) | $")
 _OUTLINE = re.compile(r' d="([^"]*)"')
 _LEGEND = re.compile(r' data-legend="([^"]*)"')
 _EMPTY_GROUP = re.compile(r"<g ?/>|<g></g>")
-_MARKS = re.compile(r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>')
+_MARKS = re.compile(
+    r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>'
+)
 _STYLE = re.compile(r' style="([^"]*)"')
 _ID, _REFERENCE = re.compile(r'\bid="([^"]+)"'), re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _SHEET = re.compile(r"<defs><style type=\"text/css\">.*?</style></defs>", re.DOTALL)
@@ -57,7 +59,9 @@ def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
     with matplotlib.rc_context(RC):
         canvas = figure.draw(data, style)
         canvas.patch.set_visible(False)
-        FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        FigureCanvasSVG(canvas).print_svg(
+            out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
     return _compact(_FAMILY.sub(SANS, out.getvalue()))
 
 
@@ -158,7 +162,11 @@ def _compact(text: str) -> str:
 
 def _one_style(match: re.Match[str]) -> str:
     styles = set(_STYLE.findall(match[2]))
-    return f'<g{match[1] or ""} style="{styles.pop()}">{_STYLE.sub("", match[2])}</g>' if len(styles) == 1 else match[0]
+    return (
+        f'<g{match[1] or ""} style="{styles.pop()}">{_STYLE.sub("", match[2])}</g>'
+        if len(styles) == 1
+        else match[0]
+    )
 
 
 def _short(match: re.Match[str]) -> str:

@@ -24,9 +24,15 @@ def page_templates(*folders: Path) -> Environment:
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(loader=FileSystemLoader([*folders, HERE / "templates"]), autoescape=True, undefined=StrictUndefined,
-                       trim_blocks=True, lstrip_blocks=True)
-    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length, "plural": plural}
+    made = Environment(
+        loader=FileSystemLoader([*folders, HERE / "templates"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes,
+                               "tokens": format_length, "plural": plural}
     made.filters.update(filters)
     return made
 

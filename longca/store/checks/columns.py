@@ -31,8 +31,13 @@ def checked_columns() -> tuple[Column, ...]:
 
     Texts are excluded: their wording may change between versions, and no command reads them from a file.
     """
-    return tuple(column for column in COLUMNS if (column.type != "str" or column.name in ("cell_id", "status"))
-                 and not any(words in column.source for words in _BESIDE) and column.name not in _BY_LIMITS)
+    return tuple(
+        column
+        for column in COLUMNS
+        if (column.type != "str" or column.name in ("cell_id", "status"))
+        and not any(words in column.source for words in _BESIDE)
+        and column.name not in _BY_LIMITS
+    )
 
 
 def differing_rows(records: Mapping[int, Record], stored: Mapping[str, Sequence[Any]]) -> dict[int, str]:
@@ -50,7 +55,9 @@ def differing_rows(records: Mapping[int, Record], stored: Mapping[str, Sequence[
         for column, values in parts:
             value, written = column.value(view), values[row]
             if written != value and not _is_same(written, value):
-                differences[row] = f"is damaged (its {column.name} is {_short(written)}, its record gives {_short(value)})"
+                differences[row] = (
+                    f"is damaged (its {column.name} is {_short(written)}, its record gives {_short(value)})"
+                )
                 break
     return differences
 

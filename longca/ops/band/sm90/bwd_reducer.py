@@ -12,7 +12,14 @@ from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import add_tile, store_tile
 from longca.ops.band.sm90.named_barriers import PART_FULL, stage_threads, wait_at
-from longca.ops.band.sm90.tile_scheduler import CONSUMERS, FROM_LAST, WG_ROWS, first_entries, next_range, range_of
+from longca.ops.band.sm90.tile_scheduler import (
+    CONSUMERS,
+    FROM_LAST,
+    WG_ROWS,
+    first_entries,
+    next_range,
+    range_of,
+)
 
 # The completion of a bulk operation is visible only to the thread that started it, and a bulk operation is
 # not ordered with a plain store. With a relaxed store, other orders of the sums were observed. The waiter
@@ -25,7 +32,8 @@ AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.relaxed.gpu.global.s32 $0, 
 # Progress is the first row that an item has finished, minus NOT_BEGUN, so that zeroed memory means no
 # progress.
 NOT_BEGUN = gl.constexpr(1 << 29)  # more than any row
-DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # instead of a row: all of dQ is done, and dK too
+# instead of a row: all of dQ is done, and dK too
+DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)
 
 
 @aggregate
@@ -75,25 +83,33 @@ class DqOrder:
 @gluon.jit
 def _publish(progress_ptr, row):
     """Waits until all pending additions of this warp are in memory, then publishes its progress."""
-    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(
+        PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def _await(progress_ptr, row):
     """Waits until another item's progress has reached `row`."""
-    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(
+        AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def _look(progress_ptr):
     """Another item's progress. The warp continues until the value is needed."""
-    return gl.inline_asm_elementwise(LOOK, "=r,l", [progress_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
+    return gl.inline_asm_elementwise(
+        LOOK, "=r,l", [progress_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def _wait_entry(wait, end, waits_ptr):
     """(first row, item or −1) of an entry of `waits`."""
-    return gl.load(waits_ptr + wait * 2, mask=wait < end, other=DQ_DONE), gl.load(waits_ptr + wait * 2 + 1, mask=wait < end, other=-1)
+    return gl.load(waits_ptr + wait * 2, mask=wait < end, other=DQ_DONE), gl.load(
+        waits_ptr + wait * 2 + 1, mask=wait < end, other=-1
+    )
 
 
 @gluon.jit
@@ -135,7 +151,8 @@ def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constex
 
 
 @gluon.jit
-def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER: gl.constexpr, STORES: gl.constexpr):
+def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item,
+                     IN_ORDER: gl.constexpr, STORES: gl.constexpr):
     """The reducer warp: iterates over the same blocks as the producer, and adds the parts from the consumer
     groups: halves of each block's dQ, head by head, then each group's rows of dV and of dK, half of the
     columns at a time.
@@ -148,7 +165,8 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
             `TileSchedule.waits` lists the work tiles for which it must wait. Items add to dV and dK in the
             order of their heads. Every item waits only for items that began earlier, and the first one waits
             for none, so there is no deadlock.
-        STORES: memory holds no zeros. An item that waits for no other stores, which needs `TileSchedule.stores_first` and an order.
+        STORES: memory holds no zeros. An item that waits for no other stores, which needs
+            `TileSchedule.stores_first` and an order.
     """
     tile_count = 0
     tile = work_tiles.receive_blocks(0)
@@ -167,16 +185,21 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
                 bottom, other = _wait_entry(wait, wait_end, order.waits)
             for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
                 if IN_ORDER:
-                    column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
+                    column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start,
+                                                                      tile.partial_start, tile.partial_end,
                                                                       block_ranges_ptr, WG_ROWS, IN_ORDER)
                 else:
-                    column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
+                    column, num_blocks, _ = range_of(
+                        number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr
+                    )
                 for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
                     if IN_ORDER:
                         place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
                         seen = _look(head_ptr + gl.maximum(other, 0))
                         _publish(head_ptr + tile.index, place + WG_ROWS)
-                        wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, head_ptr)
+                        wait, bottom, other = _await_rows(
+                            wait, wait_end, bottom, other, seen, place, order.waits, head_ptr
+                        )
                     # an item without blocks adds zero rows
                     is_first = (other < 0) & (tile.full_start < tile.partial_end) if STORES else False
                     _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first)

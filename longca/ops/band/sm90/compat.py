@@ -38,15 +38,18 @@ def _first_of(owner: Any, *names: str) -> Any:
 def async_add(tensor_desc, coord, src, _semantic=None):
     """`tma.async_atomic_add`, which Triton 3.7 can compile but does not name."""
     coord = _semantic._convert_to_ir_values(coord, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
+    _semantic.builder.create_async_tma_reduce(
+        ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle
+    )
 
 
 # All threads of a program, or of a role, wait for each other.
 block_barrier = _first_of(gl, "barrier", "thread_barrier")
-# (descriptor, coordinates, barrier, buffer): starts to copy a box to shared memory; the barrier then has its bytes.
+# (descriptor, coordinates, barrier, buffer): starts to copy a box to shared memory; the barrier then has its
+# bytes.
 load_tile = _first_of(tma, "async_load", "async_copy_global_to_shared")
-# (descriptor, coordinates, buffer): starts to copy a buffer to global memory, or to add it there, element by element and in no order.
-# `tma.store_wait` waits until the buffer is read.
+# (descriptor, coordinates, buffer): starts to copy a buffer to global memory, or to add it there, element by
+# element and in no order. `tma.store_wait` waits until the buffer is read.
 store_tile = _first_of(tma, "async_store", "async_copy_shared_to_global")
 add_tile = getattr(tma, "async_atomic_add", async_add)
 # (buffer, dtype, shape, layout): the same shared memory with another type and layout.

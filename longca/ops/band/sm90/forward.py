@@ -14,7 +14,8 @@ threads of a row reduce its sums only at the end.
 The narrow block of a work tile comes last. Only its first NARROW_N columns take part in Q·Kᵀ, softmax and
 P·V.
 
-Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
+Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D),
+    LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
 """
 
@@ -47,7 +48,8 @@ SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 
 
 @aggregate
 class ForwardOutputs:
-    """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the splits' partial results."""
+    """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the
+    splits' partial results."""
 
     out: gl.tensor
     lse: gl.tensor
@@ -154,7 +156,8 @@ def _first_rows(ring, stage, ROWS: gl.constexpr):
 
 @gluon.jit
 def _start_qk(q, pipeline, count, COLUMNS: gl.constexpr):
-    """Starts Q·Kᵀ of the first columns of tile `count`. Q comes from registers: K and what is loaded meanwhile keep shared memory busy.
+    """Starts Q·Kᵀ of the first columns of tile `count`. Q comes from registers: K and what is loaded
+    meanwhile keep shared memory busy.
     """
     STAGES: gl.constexpr = pipeline.k.shape[0]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -186,7 +189,8 @@ def _finish_pv(p, acc, pipeline, count, CONSUMERS: gl.constexpr):
 @gluon.jit
 def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, MASKED: gl.constexpr, CONSUMERS: gl.constexpr,
                  PARTS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`, of its first columns."""
+    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`, of its
+    first columns."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     DTYPE: gl.constexpr = pipeline.k.dtype
     operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
@@ -341,14 +345,17 @@ def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter
         k_desc, v_desc: (S, G, D) in boxes of (KV block, 1, 64).
         k_narrow_desc, v_narrow_desc: the same in boxes of (NARROW_N, 1, 64), if NARROW_N is not 0.
         counter_ptr: int32 (1,), zero.
-        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` with tile_m = 64 · CONSUMERS / PACK.
-        partial_out_ptr, partial_lse_ptr: float32 (packs, num_slots, 64 · CONSUMERS, D) and (packs, num_slots, 64 · CONSUMERS), for splits.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` with tile_m = 64 · CONSUMERS
+            / PACK.
+        partial_out_ptr, partial_lse_ptr: float32 (packs, num_slots, 64 · CONSUMERS, D) and (packs, num_slots,
+            64 · CONSUMERS), for splits.
         num_tiles: work tiles of a head group.
         num_items: packs · num_tiles.
         PACK: query heads of a KV head that share a tile.
         CONSUMERS: consumer warp groups.
         PARTS: KV blocks that make a tile.
-        NARROW_N: columns that are computed of a work tile's narrow block, a multiple of 32. 0: all. Else PARTS is 1.
+        NARROW_N: columns that are computed of a work tile's narrow block, a multiple of 32. 0: all. Else
+            PARTS is 1.
         HAS_INITIAL: the result is merged with the initial (out, LSE).
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0] * PARTS

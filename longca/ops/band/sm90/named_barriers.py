@@ -12,9 +12,14 @@ from triton.experimental.gluon import language as gl
 
 # In the forward kernel: a stage of K or of V has been read.
 K_EMPTY, V_EMPTY = gl.constexpr(8), gl.constexpr(11)  # three of each
-# In the backward kernels: that a stage of a block of queries is read, and that a consumer group's part of a gradient is in its buffer.
-BLOCK_EMPTY, PART_FULL, DS_FULL = gl.constexpr(7), gl.constexpr(10), gl.constexpr(12)  # three, two and four of them
-ARRIVE, SYNC = gl.constexpr("bar.arrive $1, $2; mov.b32 $0, 0;"), gl.constexpr("bar.sync $1, $2; mov.b32 $0, 0;")
+# In the backward kernels: that a stage of a block of queries is read, and that a consumer group's part of a
+# gradient is in its buffer.
+# three, two and four of them
+BLOCK_EMPTY, PART_FULL, DS_FULL = gl.constexpr(7), gl.constexpr(10), gl.constexpr(12)
+ARRIVE, SYNC = (
+    gl.constexpr("bar.arrive $1, $2; mov.b32 $0, 0;"),
+    gl.constexpr("bar.sync $1, $2; mov.b32 $0, 0;"),
+)
 
 
 @gluon.constexpr_function

@@ -19,18 +19,23 @@ if TYPE_CHECKING:
 Sizes = np.ndarray | float
 # Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.
 LAST_SEES = 0.9  # least share of keys that the last query must see for the order from the last row
-MEAN_QUERIES, MEAN_KEYS = 3000, 3500  # least mean numbers of queries that see a key, and of keys that a query sees
-FIRST_QUERIES, FIRST_KEYS = 2900, 1500  # the same as `MEAN_QUERIES` and `MEAN_KEYS`, for the order from the first row
+# least mean numbers of queries that see a key, and of keys that a query sees
+MEAN_QUERIES, MEAN_KEYS = 3000, 3500
+# the same as `MEAN_QUERIES` and `MEAN_KEYS`, for the order from the first row
+FIRST_QUERIES, FIRST_KEYS = 2900, 1500
 WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
 # Found on one H100 with the first addends stored, 64:8 heads, whole sequences: docs/results/h100/band.md.
 STAIR_QUERIES = 2000  # enough under a staircase
-# Tokens with which all rows of the heads at work stay in the level-2 cache, from whichever row work tiles go: of four heads, and of the one
-# that is at work under a staircase.
+# Tokens with which all rows of the heads at work stay in the level-2 cache, from whichever row work tiles go:
+# of four heads, and of the one that is at work under a staircase.
 SHORT, SHORT_STAIRS = 8192, 32768
-TILE, APART, FILLED = 128, 0.75, 0.8  # keys of a work tile; for a staircase, least share of tiles with distinct first rows, and least visible share of these tiles
-# With a number of KV heads that is no multiple of four, one pass wants work tiles with at least this share of the rows of the longest, in
-# the mean: long ones hold up the others or come last, and few heads give little to do meanwhile. Checked on one H100 with 8:1, 16:2 and
-# 24:3 heads from 16K tokens on (docs/results/h100/band.md). Shorter sequences and other numbers of heads were not measured.
+# keys of a work tile; for a staircase, least share of tiles with distinct first rows, and least visible share
+# of these tiles
+TILE, APART, FILLED = 128, 0.75, 0.8
+# With a number of KV heads that is no multiple of four, one pass wants work tiles with at least this share of
+# the rows of the longest, in the mean: long ones hold up the others or come last, and few heads give little
+# to do meanwhile. Checked on one H100 with 8:1, 16:2 and 24:3 heads from 16K tokens on
+# (docs/results/h100/band.md). Shorter sequences and other numbers of heads were not measured.
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
 
 
@@ -49,11 +54,15 @@ def preferred_dq_order(mask: Mask, num_kv_heads: int) -> AddOrder | None:
     """The order in which the fused backward kernel adds to dQ; None if a separate dQ kernel is faster."""
     if mask.grid is not None:
         return None
-    order = int(orders_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads))
+    order = int(
+        orders_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)
+    )
     return None if order == TWO_KERNELS else AddOrder(order)
 
 
-def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int) -> np.ndarray:
+def orders_of_parts(
+    mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int
+) -> np.ndarray:
     """The `AddOrder` of each part of a band mask, or of the whole, or TWO_KERNELS; the shape is that of the
     sizes.
 
@@ -66,8 +75,9 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
     tiles wait longer for each other.
 
     Args:
-        area, num_queries, num_keys: of one head group. Where the last query of the whole mask sees nearly all keys, so does that of every
-            part; parts of a window are windows. Parts of a staircase are taken for such, which one in eight is not.
+        area, num_queries, num_keys: of one head group. Where the last query of the whole mask sees nearly all
+            keys, so does that of every part; parts of a window are windows. Parts of a staircase are taken
+            for such, which one in eight is not.
     """
     sizes, few = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS != 0
     if _last_sees_nearly_all(mask):
@@ -80,10 +90,13 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
         least = MEAN_QUERIES, MEAN_KEYS
     else:
         least = STAIR_QUERIES if is_staircase(mask) else FIRST_QUERIES, FIRST_KEYS
-    return np.where(_are_long(*sizes, *least, longest_work_tile(mask) if few else INF), AddOrder.FROM_FIRST, TWO_KERNELS)
+    return np.where(
+        _are_long(*sizes, *least, longest_work_tile(mask) if few else INF), AddOrder.FROM_FIRST, TWO_KERNELS
+    )
 
 
-def _are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int, mean_keys: int,
+def _are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int,
+              mean_keys: int,
              longest: int = INF) -> np.ndarray:
     """True if work tiles are long and numerous enough for one pass. All numbers refer to one head group.
 
@@ -95,7 +108,9 @@ def _are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: in
     found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
              & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
     if num_kv_heads % KV_HEADS:
-        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(np.minimum(num_queries, longest), num_keys))
+        found &= np.greater_equal(
+            area, VISIBLE_SHARE * np.multiply(np.minimum(num_queries, longest), num_keys)
+        )
     return found
 
 
@@ -111,8 +126,10 @@ def _last_sees_nearly_all(mask: Mask) -> bool:
 
 def is_window(mask: Mask) -> bool:
     """True if all queries see the same number of keys, except near the ends."""
-    return mask.grid is None and all(len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
-                                     for bands in mask.groups)
+    return mask.grid is None and all(
+        len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
+        for bands in mask.groups
+    )
 
 
 def is_staircase(mask: Mask) -> bool:
@@ -120,7 +137,9 @@ def is_staircase(mask: Mask) -> bool:
     one, as under `causal` and causal documents. If they start together, each stays behind its predecessor."""
     key = "is a staircase"
     if key not in mask.kept:
-        mask.kept[key] = mask.grid is None and all(_is_staircase(bands, mask.seqlen_k) for bands in mask.groups)
+        mask.kept[key] = mask.grid is None and all(
+            _is_staircase(bands, mask.seqlen_k) for bands in mask.groups
+        )
     return mask.kept[key]
 
 
@@ -147,7 +166,10 @@ def _rows_of_work_tiles(bands: np.ndarray, num_keys: int) -> tuple[np.ndarray, n
     tiles = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
     band = np.repeat(bands, counts, axis=0)
     keys = np.maximum(band[:, K0], tiles * TILE), np.minimum(band[:, K1], (tiles + 1) * TILE)
-    begin, end = np.maximum(band[:, Q0], keys[0] - band[:, HI]), np.minimum(band[:, Q1], keys[1] - band[:, LO])
+    begin, end = (
+        np.maximum(band[:, Q0], keys[0] - band[:, HI]),
+        np.minimum(band[:, Q1], keys[1] - band[:, LO]),
+    )
     seen = begin < end
     first, last = np.full(-(-num_keys // TILE), INF), np.full(-(-num_keys // TILE), -INF)
     np.minimum.at(first, tiles[seen], begin[seen])
@@ -160,4 +182,8 @@ def keys_of_last_query(bands: np.ndarray) -> int:
     """Number of keys that the last query sees, of those queries that see any."""
     last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
     query = last[:, Q1] - 1
-    return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
+    return int(
+        np.maximum(
+            np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0
+        ).sum()
+    )

@@ -19,7 +19,8 @@ def true_places(mask: Tensor, total: int) -> Tensor:
 
 
 def segments(breaks: Tensor) -> tuple[Tensor, Tensor]:
-    """First and last entry of each segment of at least one entry; breaks[n] says that entry n + 1 begins one."""
+    """First and last entry of each segment of at least one entry; breaks[n] says that entry n + 1 begins
+    one."""
     after = torch.nonzero(breaks).squeeze(1)
     return functional.pad(after + 1, (1, 0)), functional.pad(after, (0, 1), value=len(breaks))
 
