@@ -52,7 +52,8 @@ def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Bund
     graph: list[Json] = [
         {"@id": NAME, "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": CONTEXT[0].removesuffix("/context")}},
         {"@id": "./", "@type": "Dataset", "name": f"{facts.title}: a study by longca", "identifier": facts.study,
-         "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, and all that repeats the study.",
+         "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, "
+                        f"and all that repeats the study.",
          "datePublished": facts.last[:10], "license": _license(files), "conformsTo": [{"@id": profile} for profile in PROFILES],
          "mainEntity": {"@id": "Snakefile"}, "mentions": [{"@id": run["@id"]} for run in runs],
          "hasPart": [{"@id": path} for path in described] + [{"@id": "longca/"}, {"@id": "workflow/"}]},

@@ -114,7 +114,8 @@ def _records(facts: Provenance, loaded: Loaded) -> Check:
     found = [str(problem) for problem in loaded.problems]
     if len(loaded.all_records) != facts.num_records:
         found.append(
-            f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are {len(loaded.all_records)}"
+            f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are "
+            f"{len(loaded.all_records)}"
         )
     elif loaded.all_records:
         found += [

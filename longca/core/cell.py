@@ -114,7 +114,8 @@ class Cell(Frozen):
             raise ValueError("a `kernel` cell runs on one device: world must be 1")
         if self.input_values == "constant" and self.direction == "bwd":
             raise ValueError(
-                "inputs of one value run forward alone: their gradients of q and k are 0, and no relative error can be told"
+                "inputs of one value run forward alone: their gradients of q and k are 0, and no relative "
+                "error can be told"
             )
         density = self.mask_params.get("density", 1)
         if isinstance(density, bool | str) or not 0 < density <= 1:

@@ -256,7 +256,8 @@ class Others(Frozen):
     def disturbance(self, on_gpu: bool, num_cores: int) -> str:
         """A description of the use that disturbed the measurement; empty if there was none.
 
-        The limits are generous. A process that has the GPU open and is idle, such as a notebook, does not count, unless the driver does not report its activity. On CPUs, half a core (typical of a desktop) or, with many cores, a tenth of them is allowed.
+        An idle process with the GPU open, such as a notebook, does not count if the driver reports activity. On
+        CPUs, half a core (typical of a desktop) or, with many cores, a tenth of them is allowed.
         """
         if on_gpu and self.gpu_processes and (self.gpu_percent is None or self.gpu_percent >= GPU_PERCENT):
             busy = "" if self.gpu_percent is None else f", one of them {self.gpu_percent:.0f} % of the time"

@@ -95,7 +95,8 @@ class PlannedStrategy(HeadStrategy):
         if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
             return None
         return (
-            f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot divide {call.num_kv_heads} "
+            f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot "
+            f"divide {call.num_kv_heads} "
             "KV heads so that each has whole groups or heads of one"
         )
 

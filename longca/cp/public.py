@@ -269,7 +269,8 @@ class ContextParallel:
         else:
             outs = [attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
                     for entry in range(batch)]
-            with torch.autocast(q.device.type, enabled=False):  # autocast would make `stack` refuse mixed dtypes other than float32 and one more
+            # under autocast `stack` accepts only float32 and one other dtype
+            with torch.autocast(q.device.type, enabled=False):
                 out = torch.stack(outs)
         self._agreement.end()
         return out
@@ -293,27 +294,35 @@ class ContextParallel:
         import torch
 
         if not self._is_known(mask):
-            raise UserError(f"Argument 'mask' of attention is {mask!r}", why=f"this context has {described(self.masks)}",
-                            todo="Give a number from 0, or plan the mask with context_parallel([…]) or cp.with_mask")
+            raise UserError(f"Argument 'mask' of attention is {mask!r}", why=f"this context has "
+                                                                             f"{described(self.masks)}",
+                            todo="Give a number from 0, or plan the mask with context_parallel([…]) or "
+                                 "cp.with_mask")
         request, lead = self._request, tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
         for name, x, num_heads in (("q", q, request.num_q_heads), ("k", k, request.num_kv_heads), ("v", v, request.num_kv_heads)):
             if not isinstance(x, torch.Tensor):
-                raise UserError(f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give a tensor")
+                raise UserError(f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give "
+                                                                                                      "a "
+                                                                                                      "tensor")
             wanted = *lead, self.num_tokens, num_heads, request.head_dim
             if x.dim() == len(wanted) and x.shape[-3] == self.seqlen != self.num_tokens:
                 raise UserError(f"Argument '{name}' of attention has all {self.seqlen} tokens",
-                                why=f"this rank holds {self.num_tokens} of them", todo="Give the tokens of cp.shard")
+                                why=f"this rank holds {self.num_tokens} of them", todo="Give the tokens of "
+                                                                                       "cp.shard")
             if tuple(x.shape) != wanted:
                 raise UserError(f"Argument '{name}' of attention is {_shape(x)}",
-                                why=f"tokens of this rank × heads × head dim are {' × '.join(map(str, wanted))}",
+                                why=f"tokens of this rank × heads × head dim are "
+                                    f"{' × '.join(map(str, wanted))}",
                                 todo="Give that shape, or the heads of the model to context_parallel")
             if x.dtype != request.dtype:
                 can_be_planned = str(x.dtype).removeprefix("torch.") in DTYPES
-                raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for {request.dtype}",
+                raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for "
+                                                                                    f"{request.dtype}",
                                 todo=f"Convert it with .to({request.dtype})" +
                                 (f", or give dtype={x.dtype} to context_parallel" if can_be_planned else ""))
             if x.device != self._comm.device:
-                raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on {self._comm.device}",
+                raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on "
+                                                                                        f"{self._comm.device}",
                                 todo="Move it there")
         if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise UserError("Attention is asked for gradients", why="it was planned with backward=False",
@@ -322,11 +331,13 @@ class ContextParallel:
     def _check_shard(self, x: torch.Tensor, dim: int) -> None:
         _check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
         if x.device != self._comm.device:
-            raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {self._comm.device}", todo="Move it there")
+            raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on "
+                                                                             f"{self._comm.device}", todo="Move it there")
 
     def __repr__(self) -> str:
         chosen = ", chosen by cost" if self._request.strategy == AUTO else ""
-        return (f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over {self._request.kernel}, {self.sharding} "
+        return (f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over "
+                f"{self._request.kernel}, {self.sharding} "
                 f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>")
 
 
@@ -367,9 +378,11 @@ def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo
     if not isinstance(x, torch.Tensor):
         raise UserError(f"Argument 'x' of {call} is of type {type(x).__name__}", todo="Give a tensor")
     if not isinstance(dim, int):
-        raise UserError(f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of tokens")
+        raise UserError(f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of "
+                                                                     "tokens")
     if not -x.dim() <= dim < x.dim() or x.shape[dim] != num_tokens:
-        raise UserError(f"Argument 'x' of {call} is {_shape(x)}", why=f"dimension {dim} must have the {num_tokens} tokens {whose}",
+        raise UserError(f"Argument 'x' of {call} is {_shape(x)}", why=f"dimension {dim} must have the "
+                                                                      f"{num_tokens} tokens {whose}",
                         todo=f"{todo}, and its dimension of tokens as dim=")
 
 

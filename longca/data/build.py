@@ -54,7 +54,8 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
         _check_separator(separator, divided)
         if num_whole := sum(not has for has in divided.values()):
             notes.append(
-                f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of text."
+                f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of "
+                f"text."
             )
     if num_empty:
         notes.append(f"Empty texts left out: {num_empty:,}.")
@@ -87,7 +88,8 @@ def _check_separator(separator: str, divided: Mapping[Path, bool]) -> None:
         raise UserError(
             f"{name} never occurs in {_files(len(divided))} of text",
             why="each would be one document",
-            todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is a document",
+            todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is "
+                 "a document",
         )
 
 

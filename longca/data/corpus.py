@@ -83,7 +83,8 @@ class CorpusFile(Frozen):
             raise ValueError("all weights of `histogram` are 0")
         if self.long_documents and self.long_documents.lo > self.long_documents.hi:
             raise ValueError(
-                f"`long_documents` end at {self.long_documents.hi}, before they begin at {self.long_documents.lo}"
+                f"`long_documents` end at {self.long_documents.hi}, before they begin at "
+                f"{self.long_documents.lo}"
             )
         return self
 

@@ -35,8 +35,10 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
         path = Path(pattern)
         # not Path.glob, which takes no absolute patterns
         matches = (
-            [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
-        )  # noqa: PTH207
+            [path]
+            if path.exists()
+            else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+        )
         files = [file for match in matches for file in (_files_below(match) if match.is_dir() else [match])]
         if not files:
             raise UserError(

@@ -124,7 +124,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
                         todo="Give (batch, tokens, heads, D) and a mask for each entry")
     if not q.dtype == k.dtype == v.dtype or q.dtype not in DTYPES:
         raise UserError(
-            f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, {k.dtype} and {v.dtype}",
+            f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, "
+            f"{k.dtype} and {v.dtype}",
             todo="Convert them with .to(dtype)",
         )
     if not q.device == k.device == v.device:

@@ -131,7 +131,8 @@ def _check_signature(name: str, file: Path, key: str) -> None:
         raise UserError(
             f"Image '{name}' is not used",
             why=f"it is not signed with '{key}': {last}",
-            todo="Get a signed one (oras:// and library:// keep signatures, docker:// has none), or correct image_key",
+            todo="Get a signed one (oras:// and library:// keep signatures, docker:// has none), or correct "
+                 "image_key",
         )
 
 
@@ -151,7 +152,8 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
                 raise UserError(
                     f"Image '{image.wanted}' could not be made",
                     why="this user may not build with --fakeroot, see above",
-                    todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to images/",
+                    todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to "
+                         "images/",
                 )
             raise UserError(f"Image '{image.wanted}' could not be made",
                             why=f"`{' '.join(command[1:])} {source}` failed, see above and {image.log}")

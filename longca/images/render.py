@@ -118,7 +118,8 @@ def _apptainer(recipe: Recipe, head: str) -> str:
     variables = "\n".join(f"    export {name}={value}" for name, value in _environment(recipe).items())
     places = " ".join(f'"${{APPTAINER_ROOTFS}}{target}"' for target in BOUND.values())
     return (
-        f"{bootstrap}\n{rest}\n{HEAD}\n# {recipe.about}\n# By hand, in the project's root, after `longca image fetch {recipe.name}`:\n"
+        f"{bootstrap}\n{rest}\n{HEAD}\n# {recipe.about}\n# By hand, in the project's root, after `longca "
+        f"image fetch {recipe.name}`:\n"
         f"#   apptainer build --fakeroot {binds} {recipe.name}.sif THIS\n\n"
         f"%setup\n    mkdir -p {places}\n\n%files\n{files}\n\n%post\n{steps}\n\n%environment\n{variables}\n\n"
         f"%test\n    {_check(recipe)}\n\n%labels\n    org.longca.lock {lock_digest(recipe)}\n"
@@ -131,7 +132,9 @@ def _dockerfile(recipe: Recipe) -> str:
     variables = " \\\n    ".join(f"{name}={value}" for name, value in _environment(recipe).items())
     how = f"longca image fetch {recipe.name} && docker build -f containers/{recipe.name}/Dockerfile ."
     return (
-        f"{HEAD}\n# {recipe.about}\n# In the project's root: {how}\nFROM {recipe.base.image}@{recipe.base.digest}\n{copies}\n"
-        f"RUN --mount=type=bind,source={WHEELS},target=/wheels --mount=type=cache,target=/ccache \\\n    {steps}\n"
+        f"{HEAD}\n# {recipe.about}\n# In the project's root: {how}\nFROM "
+        f"{recipe.base.image}@{recipe.base.digest}\n{copies}\n"
+        f"RUN --mount=type=bind,source={WHEELS},target=/wheels --mount=type=cache,target=/ccache \\\n    "
+        f"{steps}\n"
         f"ENV {variables}\nLABEL org.longca.lock={lock_digest(recipe)}\n"
     )

@@ -121,12 +121,14 @@ class OwnFilePrepared(Prepared):
         ):
             heads, tokens = self.problem.num_q_heads, self.problem.mask.seqlen_q
             raise ResultError(
-                f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, {tokens}) or "
+                f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, "
+                f"{tokens}) or "
                 f"(1, {heads}, {tokens})"
             )
         if self._uses_autograd and not out.requires_grad:
             raise ResultError(
-                "forward's out has no gradient: define backward(dout, q, k, v, out, lse, mask), or measure with -d fwd"
+                "forward's out has no gradient: define backward(dout, q, k, v, out, lse, mask), or measure "
+                "with -d fwd"
             )
         return Forward(out.detach(), None if lse is None else lse.detach(), saved=(*inputs, out, lse))
 
@@ -190,7 +192,8 @@ def _check_definitions(module: ModuleType) -> None:
             continue
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise DefinitionError(
-                f"{name} is of type {type(function).__name__}; it must be a function {name}({', '.join(arguments)})"
+                f"{name} is of type {type(function).__name__}; it must be a function "
+                f"{name}({', '.join(arguments)})"
             )
         if (given := refused_signature(function, len(arguments))) is not None:
             raise DefinitionError(f"{name}{given} is called as {name}({', '.join(arguments)})")

@@ -52,7 +52,8 @@ class Mask(Conversions):
         """The mask of a block grid, of one array of bands, or of one for each head group."""
         if not 1 <= min(seqlen_q, seqlen_k) <= max(seqlen_q, seqlen_k) <= MOST_TOKENS:
             raise ValueError(
-                f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and {seqlen_k}"
+                f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and "
+                f"{seqlen_k}"
             )
         if isinstance(content, BlockGrid):
             return cls(seqlen_q, seqlen_k, grid=content, params=params)

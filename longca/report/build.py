@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order of their dependencies
 MAX_BYTES = 4_000_000
 REPEATS = (
-    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every method was measured there, "
+    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
+    "method was measured there, "
     "so that counts, worst shares and families leave them out. "
 )
 MOST_LINKS = 3  # named cells for each reason

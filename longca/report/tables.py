@@ -263,8 +263,10 @@ def _of_drift(timed: pd.DataFrame, drifting: pd.DataFrame) -> str:
         " Their numbers stand." if len(drifting) else "",
     )
     return (
-        f"{len(drifting):,} of {plural(known, 'result')} {verb}: samples get slower or faster in the order measured, by more than "
-        f"{100 * DRIFT_SHARE:g} % from the first third to the last (Mann and Kendall's test, 1 %).{stand}{rest}"
+        f"{len(drifting):,} of {plural(known, 'result')} {verb}: samples get slower or faster in the order "
+        f"measured, by more than "
+        f"{100 * DRIFT_SHARE:g} % from the first third to the last (Mann and Kendall's test, 1 "
+        f"%).{stand}{rest}"
     )
 
 
@@ -273,7 +275,8 @@ def _of_precision(timed: pd.DataFrame) -> str:
     if not len(known):
         return ""
     return (
-        f"The 95 % interval of the median lies within {PRECISE_PERCENT:g} % of it in {int((known <= PRECISE_PERCENT).sum()):,} of "
+        f"The 95 % interval of the median lies within {PRECISE_PERCENT:g} % of it in "
+        f"{int((known <= PRECISE_PERCENT).sum()):,} of "
         f"{plural(len(known), 'result')} with six samples or more."
     )
 
@@ -285,13 +288,15 @@ def _of_rests(timed: pd.DataFrame) -> str:
         return ""
     if not len(rested):
         return (
-            "Calls followed each other without rests. Under long ones a power controller lowers the clock (3 to 9 % on an H100): "
+            "Calls followed each other without rests. Under long ones a power controller lowers the clock (3 "
+            "to 9 % on an H100): "
             "their times are not comparable with those of calls that rest."
         )
     shares = "/".join(f"{100 * share:g}" for share in sorted(set(rested.duty.astype(float))))
     mixed = len(on_gpu) - len(rested)
     rest = (
-        f" {plural(mixed, 'result')} had no rests, and {'is' if mixed == 1 else 'are'} not comparable with these."
+        f" {plural(mixed, 'result')} had no rests, and {'is' if mixed == 1 else 'are'} not comparable with "
+        f"these."
         if mixed
         else ""
     )
@@ -302,7 +307,8 @@ def _of_clocks(timed: pd.DataFrame) -> str:
     tested = timed.steady.dropna().astype(bool)
     unsteady = int((~tested).sum())
     return (
-        f"In {unsteady:,} of {plural(len(tested), 'result')} times or clock were not steady yet when samples began."
+        f"In {unsteady:,} of {plural(len(tested), 'result')} times or clock were not steady yet when samples "
+        f"began."
         if unsteady
         else ""
     )

@@ -190,7 +190,8 @@ def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
         first.method,
         tells.unit.text(first.rate),
         tells.unit.span(first.low, first.high),
-        f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, n\u00a0=\u00a0{num_samples}",
+        f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, "
+        f"n\u00a0=\u00a0{num_samples}",
     )
 
 

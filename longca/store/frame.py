@@ -52,7 +52,8 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
     loaded = load_records(*places)
     if loaded.problems:
         warnings.warn(
-            f"{plural(len(loaded.problems), 'source of records')} could not be read, first {loaded.problems[0]}",
+            f"{plural(len(loaded.problems), 'source of records')} could not be read, first "
+            f"{loaded.problems[0]}",
             stacklevel=2,
         )
     if not loaded.records:

@@ -15,7 +15,7 @@ from longca.store.text import format_bytes
 
 MOST_OF_REASON = 10_000  # characters
 NOISY = 0.1  # IQR/median above which a cell counts as noisy (undisturbed cells stay below)
-SETTLED_MS = 160.0  # shortest separately timed call without rests with a power reading: NVML averages over a second, which shorter calls do not fill
+SETTLED_MS = 160.0  # shorter separate calls do not fill NVML's averaging period of a second
 Place = tuple[str, str, str]  # study, individual device or model, dtype
 
 
@@ -319,13 +319,13 @@ class View:
             return None
         if len(self.samples.time_ms) == 1:
             return self.samples.time_ms[0] or None
-        return tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None  # iterations are common to all ranks; the shortest list of samples counts
+        return tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None  # the shortest list counts
 
 
 class Ceilings:
     """The highest rates of the controls of each study, device and dtype, by median times; None without a correct control.
 
-    A device is compared with its own controls, or with those of all devices of its model if it has none. A copy only moves bytes, so it applies to all dtypes.
+    A device is compared with its own controls, or with those of its model if it has none. Copies apply to all dtypes.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:

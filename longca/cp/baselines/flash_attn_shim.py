@@ -25,7 +25,8 @@ HIDDEN = ("flashinfer",)
 NOTES: dict[str, tuple[str, ...]] = {
     "fa2": (),
     "torch_flash": (
-        "torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",
+        "torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients "
+        "once",
     ),
 }
 

@@ -37,7 +37,8 @@ def as_peer_lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise PeerLost(
-            f"another rank is gone, or came later than the timeout: its own output says why. torch reports: {error}"
+            f"another rank is gone, or came later than the timeout: its own output says why. torch reports: "
+            f"{error}"
         ) from error
 
 

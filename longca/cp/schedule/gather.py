@@ -62,7 +62,8 @@ class GatherPlan(Plan):
         stages = schedule.stages
         if stages < 0:
             raise ValueError(
-                f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}"
+                f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's "
+                f"own; not in {stages}"
             )
         self.num_steps = 1 + max(stages, 1)
         self._num_kv, place = partition.remote_needed

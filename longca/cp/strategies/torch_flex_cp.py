@@ -88,7 +88,8 @@ class PreparedTorchFlexCp(AutogradPrepared):
         # a gather forward, a reduce-scatter backward
         self.costs["formula_bytes"] = 2 * keys * (comm.world - 1)
         self.notes.append(
-            "compile_ms is of the attention and of torch's making of the block mask, which it compiles for each mask"
+            "compile_ms is of the attention and of torch's making of the block mask, which it compiles for "
+            "each mask"
         )
 
     def _first_call(self) -> None:

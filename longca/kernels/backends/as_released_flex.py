@@ -48,7 +48,8 @@ class AsReleasedFlexPrepared(FlexPrepared):
         except RuntimeError as error:  # the study caught these, which include torch's out-of-memory errors
             self._score_mod = _hiding(visible)
             self.notes.append(
-                f"as released: no block mask ({type(error).__name__}), so all scores are computed and then hidden"
+                f"as released: no block mask ({type(error).__name__}), so all scores are computed and then "
+                f"hidden"
             )
             return None
         self.notes.append(

@@ -78,7 +78,8 @@ class CudnnBsaPrepared(Prepared):
         self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
         if problem.needs_backward:
             self.notes.append(
-                "its backward turns the lists into lists of query blocks for each key block within the timed call"
+                "its backward turns the lists into lists of query blocks for each key block within the timed "
+                "call"
             )
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)

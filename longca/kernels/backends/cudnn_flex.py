@@ -38,7 +38,8 @@ class CudnnFlex(Kernel):
         table_bytes = 4 * num_heads * (2 * traits.max_row_intervals + 1) * traits.seqlen_q
         if table_bytes > MAX_TABLE_BYTES:
             return (
-                f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would take "
+                f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would "
+                f"take "
                 f"{table_bytes / (1 << 30):.1f} GiB"
             )
         return None

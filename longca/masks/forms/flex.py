@@ -52,7 +52,8 @@ def of_block_mask(
     entry = _chosen("batch", "batch entry", batch, num_entries)
     if entry is None:
         raise ValueError(
-            f"it has {num_entries} batch entries, and a mask is that of one: give from_block_mask(block_mask, "
+            f"it has {num_entries} batch entries, and a mask is that of one: give "
+            f"from_block_mask(block_mask, "
             f"batch=0) to batch={num_entries - 1}; longca.attention takes a list of masks, one an entry"
         )
     only = _chosen("head", "head", head, num_heads)
@@ -120,8 +121,10 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
     num_q, num_k = -(-seqlen_q // size_q), -(-seqlen_k // size_k)
     if counts.shape[-1] < num_q:
         raise ValueError(
-            f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, as "
-            "those of a slice of queries do: give the whole BlockMask, and cut its mask with crop(queries, keys)"
+            f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, "
+            f"as "
+            "those of a slice of queries do: give the whole BlockMask, and cut its mask with crop(queries, "
+            "keys)"
         )
     leading, of_heads = _leading(counts), slice(heads.start, heads.stop)
     counts = whole_numbers(counts.reshape(*leading, -1)[entry, of_heads, :num_q], "counts of blocks")
@@ -132,7 +135,8 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
     strange = named[(named < 0) | (named >= num_k)]
     if len(strange):
         raise ValueError(
-            f"its lists name k-block {strange[0]}, and {seqlen_k} keys are blocks 0 to {num_k - 1} of {size_k}"
+            f"its lists name k-block {strange[0]}, and {seqlen_k} keys are blocks 0 to {num_k - 1} of "
+            f"{size_k}"
         )
     chosen = np.zeros((*counts.shape, num_k), dtype=bool)
     chosen[(*np.nonzero(used)[:2], named)] = True

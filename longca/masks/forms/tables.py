@@ -28,7 +28,8 @@ def of_flashmask(columns: Any, causal: bool, seqlen_q: int | None) -> tuple[tupl
     table = table[None] if table.ndim == 2 else table
     if table.ndim != 3 or table.shape[2] not in ((1, 2) if causal else (2, 4)):
         raise ValueError(
-            f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where causal is {causal}, "
+            f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where causal "
+            f"is {causal}, "
             f"and they are {np.shape(columns)}"
         )
     seqlen_k = table.shape[1]
@@ -51,7 +52,8 @@ def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
     q, k, kind = q.reshape(-1, 2), k.reshape(-1, 2), kind.reshape(-1)
     if not len(q) == len(k) == len(kind):
         raise ValueError(
-            f"slices must be as many q_ranges as k_ranges and types, and these are {len(q)}, {len(k)} and {len(kind)}"
+            f"slices must be as many q_ranges as k_ranges and types, and these are {len(q)}, {len(k)} and "
+            f"{len(kind)}"
         )
     strange = kind[~np.isin(kind, list(SliceType))]
     if len(strange):
@@ -81,7 +83,8 @@ def of_block_map(sizes_q: Any, sizes_k: Any, visible: Any) -> tuple[BlockGrid, i
     chosen = host_array(visible, "`visible` must be bool (q-blocks, k-blocks)")
     if chosen.ndim == 4 and len(chosen) > 1:
         raise ValueError(
-            f"`visible` has {len(chosen)} batch entries, and a mask is that of one: give visible[entry], and longca.attention "
+            f"`visible` has {len(chosen)} batch entries, and a mask is that of one: give visible[entry], and "
+            f"longca.attention "
             "a list of masks"
         )
     chosen = chosen[0] if chosen.ndim == 4 and len(chosen) else chosen
@@ -115,7 +118,8 @@ def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) 
         or (given.ndim == 2 and len(given) not in (1, num_groups))
     ):
         raise ValueError(
-            f"{name} must be {(num_blocks,)} or {(num_groups, num_blocks)}, a size for each of the {axis} of `visible`, "
+            f"{name} must be {(num_blocks,)} or {(num_groups, num_blocks)}, a size for each of the {axis} of "
+            f"`visible`, "
             f"and they are {given.shape}"
         )
     given = np.broadcast_to(given, (num_groups, num_blocks))
@@ -125,7 +129,8 @@ def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) 
     other = np.flatnonzero(bounds[:, -1] != bounds[0, -1])
     if len(other):
         raise ValueError(
-            f"{name} must have one sum in all head groups, and that of group 0 is {bounds[0, -1]}, of group {other[0]} "
+            f"{name} must have one sum in all head groups, and that of group 0 is {bounds[0, -1]}, of group "
+            f"{other[0]} "
             f"{bounds[other[0], -1]}"
         )
     return bounds

@@ -79,8 +79,10 @@ class Energy(Figure):
         if ratios.max() == 1:
             return f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token at least"
         return (
-            f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that a method needs is "
-            f"{number(float(ratios.median()))} times the least in the median setting, {number(float(ratios.max()))} at most"
+            f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that "
+            f"a method needs is "
+            f"{number(float(ratios.median()))} times the least in the median setting, "
+            f"{number(float(ratios.max()))} at most"
         )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

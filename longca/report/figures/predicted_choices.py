@@ -42,7 +42,8 @@ class PredictedChoices(Figure):
         others = data[data.rule != "predicted"].groupby("rule").regret.mean().sort_values(kind="stable")
         beside = f"; {others.index[0]} costs {percent(float(others.iloc[0]))}" if len(others) else ""
         return (
-            f"The predicted best is the best, or tied with it, in {percent(right)} of {plural(len(ours), 'setting')} and costs "
+            f"The predicted best is the best, or tied with it, in {percent(right)} of "
+            f"{plural(len(ours), 'setting')} and costs "
             f"{percent(float(ours.regret.mean()))} in the mean{beside}"
         )
 

@@ -48,7 +48,8 @@ class PredictedErrors(Figure):
             for value in (size.median(), size.quantile(0.95), data.inside.astype(float).mean())
         )
         return (
-            f"Predicted times of {plural(len(data), 'cell')} are off by {typical} in the median, 95 % of them by less than {most}; "
+            f"Predicted times of {plural(len(data), 'cell')} are off by {typical} in the median, 95 % of "
+            f"them by less than {most}; "
             f"{inside} lie in their interval"
         )
 

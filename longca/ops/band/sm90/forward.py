@@ -207,7 +207,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     rescale = gl.exp2(row_max_before * scale_log2 - shift)
     left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
     p_left, sum_left = _exponentials(left, shift, scale_log2)
-    acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free only now: the assembler must not write to them earlier
+    acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free only now
     arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
     p_right, sum_right = _exponentials(right, shift, scale_log2)
     factor = gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
