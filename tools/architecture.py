@@ -141,12 +141,12 @@ def imported_modules(module: str, typing: bool = False, package: Path = PACKAGE)
     Args:
         typing: those under TYPE_CHECKING count, too.
     """
-    known, found = modules(package), set()
+    known, imported = modules(package), set()
     for name, _, typing_only in imports(known[module]):
         top, _, inside = name.partition(".")
         if top == PACKAGE.name and (typing or not typing_only):
-            found.add(inside if inside in known else inside.rpartition(".")[0])  # a name stands for the module that has it
-    return frozenset(found & known.keys() - {module})
+            imported.add(inside if inside in known else inside.rpartition(".")[0])  # a name stands for the module that has it
+    return frozenset(imported & known.keys() - {module})
 
 
 def edges() -> dict[str, dict[str, set[str]]]:
@@ -161,7 +161,7 @@ def edges() -> dict[str, dict[str, set[str]]]:
 
 def forbidden() -> dict[str, set[str]]:
     """"layer → layer" → the imports between them, as far as they are not allowed."""
-    return {f"{here} → {there}": found for here, others in edges().items() if here in ALLOWED for there, found in others.items()
+    return {f"{here} → {there}": between for here, others in edges().items() if here in ALLOWED for there, between in others.items()
             if not any(is_inside(there, name) for name in ALLOWED[here])}
 
 
@@ -173,14 +173,14 @@ def circles(package: Path = PACKAGE) -> set[frozenset[str]]:
 
 
 def _reach(graph: Mapping[str, frozenset[str]], start: str) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[start])
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.add(module)
+        if module not in reached:
+            reached.add(module)
             waiting += graph[module]
-    return found
+    return reached
 
 
 def page() -> str:

@@ -34,7 +34,7 @@ def main() -> None:
 def audit() -> None:
     """Ask PyPI about each package of the locks, and print what is known."""
     tool = tools() / "pip-audit"
-    found: dict[str, dict] = {}
+    reports: dict[str, dict] = {}
     for lock in AUDITED:
         with tempfile.NamedTemporaryFile(suffix=".json") as report:
             command = [str(tool), "--progress-spinner", "off", "--disable-pip", "--require-hashes", "-r", str(lock), "-f", "json", "-o",
@@ -43,29 +43,29 @@ def audit() -> None:
             content = Path(report.name).read_text(encoding="utf-8")
         if not content:
             end(f"vulnerabilities could not be looked up: {reason(done.stderr)}")
-        found |= {f"{entry['name']} {entry.get('version', '')}": entry for entry in json.loads(content)["dependencies"]}
-    judge(found)
+        reports |= {f"{entry['name']} {entry.get('version', '')}": entry for entry in json.loads(content)["dependencies"]}
+    judge(reports)
 
 
-def judge(found: dict[str, dict]) -> None:
+def judge(reports: dict[str, dict]) -> None:
     """Print what pip-audit found, and exit unless each package was judged and none is vulnerable.
 
     Args:
         found: name and version → entry of pip-audit's report.
     """
-    vulnerable = {package: entry["vulns"] for package, entry in found.items() if entry.get("vulns")}
-    unknown = sorted(package.strip() for package, entry in found.items() if "skip_reason" in entry)
+    vulnerable = {package: entry["vulns"] for package, entry in reports.items() if entry.get("vulns")}
+    unknown = sorted(package.strip() for package, entry in reports.items() if "skip_reason" in entry)
     for package, problems in sorted(vulnerable.items()):
         for problem in problems:
             fixed = ", ".join(problem["fix_versions"]) or "none"
             print(f"{package}: {problem['id']}, mended in: {fixed}")
     if unknown:  # pip-audit itself would say that nothing is known of them, and end with 0
         named = ", ".join(unknown[:5]) + (" …" if len(unknown) > 5 else "")
-        end(f"{len(found) - len(unknown)} of {len(found)} pinned packages were judged, the index does not answer for {named}",
+        end(f"{len(reports) - len(unknown)} of {len(reports)} pinned packages were judged, the index does not answer for {named}",
             FOUND if vulnerable else CANNOT)
     if vulnerable:
-        end(f"{len(vulnerable)} of {len(found)} pinned packages have known vulnerabilities", FOUND)
-    print(f"audit: no known vulnerability in {len(found)} pinned packages")
+        end(f"{len(vulnerable)} of {len(reports)} pinned packages have known vulnerabilities", FOUND)
+    print(f"audit: no known vulnerability in {len(reports)} pinned packages")
 
 
 def sbom() -> None:

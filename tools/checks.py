@@ -73,12 +73,12 @@ def state() -> tuple[str, str]:
 
 def counts(report: Path) -> Counter[str]:
     """Numbers of tests in a report of pytest: passed, skipped, and "unfit", those skipped since the machine cannot do them."""
-    found: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
         skipped = case.find("skipped")
-        found["passed" if skipped is None else "skipped"] += 1
-        found["unfit"] += skipped is not None and CANNOT in skipped.get("message", "")
-    return found
+        counted["passed" if skipped is None else "skipped"] += 1
+        counted["unfit"] += skipped is not None and CANNOT in skipped.get("message", "")
+    return counted
 
 
 def main(words: Sequence[str], page: Path = PAGE) -> int:

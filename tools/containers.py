@@ -99,10 +99,10 @@ def source_file(package: str, version: str) -> tuple[str, str]:
     with urllib.request.urlopen(f"https://pypi.org/simple/{package}/", timeout=SECONDS) as answer:
         page = answer.read().decode()
     file = rf"{package.replace('-', '[-_]')}-{re.escape(version)}\.tar\.gz"
-    found = re.search(rf'href="(https://[^"#]+/{file})#sha256=([0-9a-f]{{64}})"', page)
-    if found is None:
+    match = re.search(rf'href="(https://[^"#]+/{file})#sha256=([0-9a-f]{{64}})"', page)
+    if match is None:
         sys.exit(f"PyPI has no source package {package} {version}")
-    return found[2], found[1]
+    return match[2], match[1]
 
 
 def current_digest(base: Base) -> str | None:

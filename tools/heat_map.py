@@ -74,8 +74,8 @@ class Finding:
     def sentence(self) -> str:
         """Who leads where, and who loses least."""
         of_kernels, total = tallies(self.standings), len(self.standings)
-        leaders = [one.method for one in of_kernels if one.num_clear]
-        subject = f"`{leaders[0]}`" if any(one.num_clear == total for one in of_kernels) else "No kernel"
+        leaders = [tally.method for tally in of_kernels if tally.num_clear]
+        subject = f"`{leaders[0]}`" if any(tally.num_clear == total for tally in of_kernels) else "No kernel"
         covered = f"{len(self.masks)} static masks, forward and backward"
         finding = finding_text(self.standings, "kernel", covered)
         return f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: {_marked(finding, of_kernels)}"
@@ -89,7 +89,7 @@ class Finding:
 
 def _marked(text: str, of_kernels: list[Tally]) -> str:
     """The text with the kernels' names as code."""
-    names = "|".join(sorted((re.escape(one.method) for one in of_kernels), key=len, reverse=True))
+    names = "|".join(sorted((re.escape(tally.method) for tally in of_kernels), key=len, reverse=True))
     return re.sub(rf"\b(?:{names})\b", lambda match: f"`{match[0]}`", text)
 
 
@@ -104,33 +104,33 @@ def finding(records: Path = RECORDS) -> Finding:
               == (SEQLEN, Q_HEADS, KV_HEADS) and record.work is None and not record.cell.mask_params.get("paper_compat")]
     asked = derived(in_order(chosen))
     assert all(asked[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
-    found, table = standings(asked, ("mask", "direction")), asked[asked.status == "ok"]
+    standing, table = standings(asked, ("mask", "direction")), asked[asked.status == "ok"]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
-    kernels = [one.method for one in tallies(found)]
-    return Finding(asked.device[0], int(asked.head_dim[0]), str(asked["dtype"].iloc[0]), masks, kernels, found, len(table),
+    kernels = [tally.method for tally in tallies(standing)]
+    return Finding(asked.device[0], int(asked.head_dim[0]), str(asked["dtype"].iloc[0]), masks, kernels, standing, len(table),
                    int(table.num_samples.sum()))
 
 
-def picture(found: Finding, theme: Theme) -> str:
+def picture(result: Finding, theme: Theme) -> str:
     """The heat map as an SVG: kernels are rows, masks columns, forward to the left."""
-    width = LEFT + 2 * len(found.masks) * CELL_W + GAP + 84
-    height = TOP + len(found.kernels) * CELL_H + 8
+    width = LEFT + 2 * len(result.masks) * CELL_W + GAP + 84
+    height = TOP + len(result.kernels) * CELL_H + 8
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
              'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
-             f"<title>{found.caption()}</title>"]
+             f"<title>{result.caption()}</title>"]
     for side, (direction, title) in enumerate(DIRECTIONS.items()):
-        left = LEFT + side * (len(found.masks) * CELL_W + GAP)
+        left = LEFT + side * (len(result.masks) * CELL_W + GAP)
         lines.append(_text(left, 13, title, theme.ink, "start", "font-weight=\"600\" font-size=\"13\""))
-        for column, mask in enumerate(found.masks):
+        for column, mask in enumerate(result.masks):
             x = left + column * CELL_W + CELL_W / 2 + 3
             lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start", f'transform="rotate(-50 {x:g} {TOP - 6})"'))
-        for row, kernel in enumerate(found.kernels):
-            for column, mask in enumerate(found.masks):
-                share = found.share(kernel, mask, direction)
-                is_best = share is not None and found.leads(kernel, mask, direction)
+        for row, kernel in enumerate(result.kernels):
+            for column, mask in enumerate(result.masks):
+                share = result.share(kernel, mask, direction)
+                is_best = share is not None and result.leads(kernel, mask, direction)
                 lines += _square(left + column * CELL_W, TOP + row * CELL_H, share and 100 * share, is_best, theme)
-    for row, kernel in enumerate(found.kernels):
+    for row, kernel in enumerate(result.kernels):
         lines.append(_text(LEFT - 7, TOP + row * CELL_H + 14.5, kernel, theme.ink, "end"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
@@ -155,27 +155,27 @@ def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "
     return f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="{anchor}"{" " + more if more else ""}>{text}</text>'
 
 
-def pictures(found: Finding) -> dict[Path, str]:
+def pictures(result: Finding) -> dict[Path, str]:
     """File → its content, for both grounds."""
-    return {FOLDER / f"heat-map-{name}.svg": picture(found, theme) for name, theme in THEMES.items()}
+    return {FOLDER / f"heat-map-{name}.svg": picture(result, theme) for name, theme in THEMES.items()}
 
 
-def block(found: Finding) -> str:
+def block(result: Finding) -> str:
     """The part of the README: the sentence, the picture and its caption."""
-    light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(found))
+    light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(result))
     return "\n".join([
-        found.sentence(), "",
+        result.sentence(), "",
         "<picture>", f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-        f'  <img alt="Heat map: 12 masks and {len(found.kernels)} kernels, forward and backward" src="{light}">', "</picture>", "",
-        f"*{found.caption()}*"])
+        f'  <img alt="Heat map: 12 masks and {len(result.kernels)} kernels, forward and backward" src="{light}">', "</picture>", "",
+        f"*{result.caption()}*"])
 
 
 def main() -> None:
-    found = finding()
+    result = finding()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, content in pictures(found).items():
+    for path, content in pictures(result).items():
         path.write_text(content, encoding="utf-8")
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "finding", block(found)), encoding="utf-8")
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "finding", block(result)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -73,20 +73,20 @@ def measured(name: str) -> dict[str, Any]:
     if image.file.exists():
         raise UserError(f"Image '{image.file}' is here", todo=f"Move it and {image.stamp.name} away to build another one")
     image.log.unlink(missing_ok=True)
-    place = Path(tempfile.gettempdir())
-    used_before, begun = shutil.disk_usage(place).used, time.monotonic()
+    folder = Path(tempfile.gettempdir())
+    used_before, begun = shutil.disk_usage(folder).used, time.monotonic()
     steps = [{"step": FIRST, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0}]
     with subprocess.Popen([*COMMAND, name], cwd=ROOT) as build:
         since = begun
         while build.poll() is None:
-            now, found = time.monotonic(), step(image.log)
-            if found != steps[-1]["step"]:
+            now, current = time.monotonic(), step(image.log)
+            if current != steps[-1]["step"]:
                 since = now
-                steps.append({"step": found, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0})
+                steps.append({"step": current, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0})
             last = steps[-1]
             last["seconds"] = now - since
             last["peak_bytes"] = max(last["peak_bytes"], memory_of(build.pid))
-            last["disk_bytes"] = max(last["disk_bytes"], shutil.disk_usage(place).used - used_before)
+            last["disk_bytes"] = max(last["disk_bytes"], shutil.disk_usage(folder).used - used_before)
             time.sleep(PERIOD_S)
     if build.returncode:
         raise UserError(f"Image '{name}' was not built", why="see above")
@@ -127,16 +127,16 @@ def table_of(builds: list[dict[str, Any]]) -> Table:
     """Each step of each image: by the build that compiled, or the only one, and how long it took with kept objects."""
     compiled = {build["image"]: build for build in sorted(builds, key=is_kept, reverse=True)}
     again = {build["image"]: build for build in builds if is_kept(build)}
-    records, told = [], []
+    records, facts = [], []
     for image, build in sorted(compiled.items()):
         kept = again.get(image, {"steps": []})
         kept_s = {part["step"]: part["seconds"] for part in kept["steps"]}
         records += [{"image": image, **part, "kept_seconds": kept_s.get(part["step"])} for part in build["steps"]]
-        told.append(_sentence(build, kept if kept["steps"] else build))
+        facts.append(_sentence(build, kept if kept["steps"] else build))
     rows = [(f"`{part['image']}`", part["step"], clock(part["seconds"]), clock(part["kept_seconds"]), format_bytes(part["peak_bytes"]),
              format_bytes(part["disk_bytes"])) for part in records]
     where = "; ".join(dict.fromkeys(f"{build['machine']}, {build['date']}" for build in builds))
-    caption = (f"{' '.join(told)} Measured on {where}; wheels were there. Memory is that of all processes, disk is what is used more than"
+    caption = (f"{' '.join(facts)} Measured on {where}; wheels were there. Memory is that of all processes, disk is what is used more than"
                " before.")
     return Table("image_build", caption, ("image", "step", "min", "min with kept objects", "most memory", "disk"), tuple(rows),
                  tuple(records), texts=("image", "step"))

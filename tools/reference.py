@@ -78,7 +78,7 @@ def settings() -> str:
                [(row[0], f"`{SITE_PREFIX}{name.upper()}`", f"`{SBATCH[name]}`" if name in SBATCH else "", *row[1:])
                 for name, row in zip(Site.model_fields, _fields(Site), strict=True)]),
         "## Other variables",
-        _table(("variable", "meaning"), [(", ".join(f"`{one}`" for one in name.split(", ")), meaning)
+        _table(("variable", "meaning"), [(", ".join(f"`{variable}`" for variable in name.split(", ")), meaning)
                                          for name, meaning in OTHER_VARIABLES.items()]),
         "## Limits",
         "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these limits, far beyond what "
@@ -148,11 +148,11 @@ def _params(run: Callable[..., None]) -> list[tuple[str, str, str, str]]:
             kind, info = get_args(kind)[:2]
         required = parameter.default is inspect.Parameter.empty
         if isinstance(info, typer.models.OptionInfo):
-            given = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]  # typer takes the first as default
-            shown = ", ".join(f"`{one}`" for one in given or [f"--{name.replace('_', '-')}"])
+            given = [declaration for declaration in (info.default, *(info.param_decls or ())) if isinstance(declaration, str)]  # typer takes the first as default
+            shown = ", ".join(f"`{declaration}`" for declaration in given or [f"--{name.replace('_', '-')}"])
         else:
             shown = f"`{name.upper()}`" if required else f"`[{name.upper()}]`"
-        kind = next((one for one in get_args(kind) if type(None) in get_args(kind)), kind)
+        kind = next((declaration for declaration in get_args(kind) if type(None) in get_args(kind)), kind)
         several = get_origin(kind) is list
         kind = get_args(kind)[0] if several else kind
         least = f", at least {info.min}" if info is not None and info.min is not None else ""
@@ -181,7 +181,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     if "anyOf" in entry:
-        return " or ".join(dict.fromkeys(_values(one, named) for one in entry["anyOf"] if one.get("type") != "null"))
+        return " or ".join(dict.fromkeys(_values(option, named) for option in entry["anyOf"] if option.get("type") != "null"))
     if entry.get("type") == "array":
         return f"list: {_values(entry['items'], named)}"
     if entry.get("type") == "object":
@@ -196,7 +196,7 @@ def _default(value: Any) -> str:
     if isinstance(value, BaseModel) or value in (None, "", (), {}):
         return ""
     if isinstance(value, tuple):
-        return ", ".join(f"`{one}`" for one in value)
+        return ", ".join(f"`{element}`" for element in value)
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -54,10 +54,10 @@ def summary(measured: Mapping[str, Data]) -> str:
     Args:
         measured: by the name of its table.
     """
-    found = _accidents({where: measured[name] for name, where in PLACES.items() if name in measured})
+    accidents = _accidents({where: measured[name] for name, where in PLACES.items() if name in measured})
     if "load" in measured:
-        found.append(_verdict_of_load(measured["load"]) + ".")
-    return f"**{' '.join(found)}**" if found else "Nothing is measured yet."
+        accidents.append(_verdict_of_load(measured["load"]) + ".")
+    return f"**{' '.join(accidents)}**" if accidents else "Nothing is measured yet."
 
 
 def chaos(data: Data) -> str:

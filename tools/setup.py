@@ -153,8 +153,8 @@ def torch_of_links() -> "Path | None":
         return None
     from urllib.parse import unquote, urlparse
 
-    found = json.loads(report.read_text(encoding="utf-8"))["install"][0]["download_info"]["url"]
-    return Path(unquote(urlparse(found).path)) if found.startswith("file:") else None
+    url = json.loads(report.read_text(encoding="utf-8"))["install"][0]["download_info"]["url"]
+    return Path(unquote(urlparse(url).path)) if url.startswith("file:") else None
 
 
 def without_torch(lock: str) -> str:
@@ -203,8 +203,8 @@ def torch_in(python: str) -> "str | None":
     if done.returncode:
         return None
     version, site = done.stdout.splitlines()[-2:]
-    found = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    return site if found >= OLDEST_TORCH else None
+    release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    return site if release >= OLDEST_TORCH else None
 
 
 def pip(*arguments: str):

@@ -87,7 +87,7 @@ class Run:
 
 def all_runs(ranks: int) -> list[Run]:
     how = (ALONE, NUDGED) if ranks == 1 else STRATEGIES
-    return [Run(mask, one, ranks) for mask in MASKS for one in how]
+    return [Run(mask, strategy, ranks) for mask in MASKS for strategy in how]
 
 
 def measure(setting: Setting, steps: int) -> None:
@@ -134,11 +134,11 @@ def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], setting: Set
                           off_by=setting.rounding if run.how == NUDGED else 0.0, **setting.sizes)
         if setting.device == "cuda":
             train(replace(options, steps=WARM_UP))
-        found = train(options)
+        result = train(options)
         if rank == 0:
-            print(run.name, f"{found['losses'][-1]:.6f}", f"{found['tokens_per_s']:.0f} tokens/s", flush=True)
+            print(run.name, f"{result['losses'][-1]:.6f}", f"{result['tokens_per_s']:.0f} tokens/s", flush=True)
             losses, facts = read(setting) if setting.curves.exists() else ({}, {})
-            write(setting, losses | {run: np.array(found["losses"])}, facts | {run: found})
+            write(setting, losses | {run: np.array(result["losses"])}, facts | {run: result})
     dist.destroy_process_group()
 
 
@@ -149,7 +149,7 @@ def read(setting: Setting) -> tuple[dict[Run, np.ndarray], dict[Run, dict[str, f
     values = np.array(rows, dtype=float)
     with setting.runs.open(encoding="utf-8") as file:
         facts = {run_of(row["run"]): {name: float(row[name]) for name in FACTS} for row in csv.DictReader(file)}
-    return {run_of(name): values[:, place] for place, name in enumerate(names) if place}, facts
+    return {run_of(name): values[:, column] for column, name in enumerate(names) if column}, facts
 
 
 def run_of(name: str) -> Run:
@@ -226,7 +226,7 @@ def draw(losses: dict[Run, np.ndarray], setting: Setting) -> None:
         lower.set_xlabel("step")
     axes[0, 0].set_ylabel("loss")
     axes[1, 0].set_ylabel("relative difference\nfrom one rank")
-    handles, labels = (mine + others for mine, others in zip(*(one.get_legend_handles_labels() for one in axes[:, 0]), strict=True))
+    handles, labels = (mine + others for mine, others in zip(*(ax.get_legend_handles_labels() for ax in axes[:, 0]), strict=True))
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
     figure.savefig(setting.figure, metadata={"Date": None})
     plt.close(figure)

@@ -91,11 +91,11 @@ def _image(digest: str) -> Json:
 
 def _runs(records: list[Record], digests: list[str]) -> list[Json]:
     """One action for each run, which ends with its last cell."""
-    found: dict[str, list[Record]] = {}
+    by_run: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.run_id, []).append(record)
+        by_run.setdefault(record.run_id, []).append(record)
     actions = []
-    for run_id, cells in sorted(found.items()):
+    for run_id, cells in sorted(by_run.items()):
         used = {cell.environment.software.container for cell in cells if cell.environment}
         ends = [
             datetime.fromisoformat(cell.started_at) + timedelta(seconds=round(cell.seconds)) for cell in cells

@@ -41,7 +41,7 @@ def manifest(files: Mapping[str, bytes]) -> bytes:
 
 def read_manifest(content: bytes) -> dict[str, str]:
     """Path → digest. Raises ValueError if it is not a manifest, or names a file outside its folder."""
-    found = {}
+    digests = {}
     for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
         match = LINE.fullmatch(line)
         if match is None:
@@ -49,8 +49,8 @@ def read_manifest(content: bytes) -> dict[str, str]:
         path = PurePosixPath(match[2])
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"line {number} names a file outside the bundle")
-        found[match[2]] = match[1]
-    return found
+        digests[match[2]] = match[1]
+    return digests
 
 
 def unreadable(folder: Path, path: str) -> str:
@@ -58,22 +58,22 @@ def unreadable(folder: Path, path: str) -> str:
 
     Only regular files below `folder` are safe: links, and files with hard links, may lead outside.
     """
-    place = folder
+    current = folder
     for part in PurePosixPath(path).parts:
-        if place.is_symlink() and place != folder:
+        if current.is_symlink() and current != folder:
             return "lies behind a link"
-        place /= part
+        current /= part
     try:
-        found = place.lstat()
+        facts = current.lstat()
     except (OSError, ValueError):
         return "is missing"
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(facts.st_mode):
         return "is a link"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(facts.st_mode):
         return "is no file"
     return (
         "is a hard link, which may be a file of another place too: copy the folder"
-        if found.st_nlink > 1
+        if facts.st_nlink > 1
         else ""
     )
 

@@ -204,12 +204,12 @@ def _check(member: tarfile.TarInfo, bundle: Path) -> None:
     raise UserError(f"'{bundle}' is no bundle", why=why)
 
 
-def _write(tar: _Unzipped, size: int, place: Path, mode: int) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("xb") as file:
+def _write(tar: _Unzipped, size: int, target: Path, mode: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as file:
         for start in range(0, size, CHUNK):
             file.write(tar.read(min(CHUNK, size - start)))
-    place.chmod(mode)
+    target.chmod(mode)
     if any(tar.read(-size % BLOCK)):  # padding to the end of the block must be zero
         raise ValueError(NOT_OURS)
 

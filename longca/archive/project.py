@@ -33,15 +33,15 @@ def project_files(root: Path) -> dict[str, BundleFile]:
         )
     files: dict[str, BundleFile] = {}
     for name in names:
-        place = root / name
-        if place.is_dir():
+        source = root / name
+        if source.is_dir():
             files |= {
-                f"{name}/{path.relative_to(place).as_posix()}": _entry(path)
-                for path in place.rglob("*")
+                f"{name}/{path.relative_to(source).as_posix()}": _entry(path)
+                for path in source.rglob("*")
                 if path.is_file()
             }
-        elif place.is_file():  # otherwise it was deleted meanwhile
-            files[name] = _entry(place)
+        elif source.is_file():  # otherwise it was deleted meanwhile
+            files[name] = _entry(source)
     return files
 
 

@@ -92,13 +92,13 @@ def _password(key: Path) -> str:
 
 
 def _program() -> str:
-    found = shutil.which("minisign")
-    if found is None:
+    program = shutil.which("minisign")
+    if program is None:
         raise UserError(
             "There is no minisign here, the program that signs and checks signatures",
             todo="Install it: `apt-get install minisign`, `dnf install minisign` or `brew install minisign`",
         )
-    return found
+    return program
 
 
 def _one_line(text: str) -> str:

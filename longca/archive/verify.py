@@ -67,17 +67,17 @@ def _obstacle(folder: Path, listed: dict[str, str], path: str) -> str:
 
 
 def _text(folder: Path, path: str) -> bytes:
-    place = folder / path
-    why = manifest.unreadable(folder, path) or ("is too large" if place.stat().st_size > LARGEST_TEXT else "")
+    file = folder / path
+    why = manifest.unreadable(folder, path) or ("is too large" if file.stat().st_size > LARGEST_TEXT else "")
     if why:
-        raise UserError(f"'{place}' {why}", todo="`longca archive` makes bundles that have it")
-    return place.read_bytes()
+        raise UserError(f"'{file}' {why}", todo="`longca archive` makes bundles that have it")
+    return file.read_bytes()
 
 
 def _files(folder: Path, listed: dict[str, str]) -> Check:
-    found = tuple(f"{one.path} {one.what}" for one in manifest.differences(folder, listed))
+    problems = tuple(f"{difference.path} {difference.what}" for difference in manifest.differences(folder, listed))
     return Check(
-        "files", not found, f"{plural(len(listed), 'file')}, {_outcome(found, 'each with its hash')}", found
+        "files", not problems, f"{plural(len(listed), 'file')}, {_outcome(problems, 'each with its hash')}", problems
     )
 
 
@@ -100,34 +100,34 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
     except UserError as error:  # its names may belong to plug-ins of the bundle, which are not installed
         has_plugins = any(name.startswith(f"{PLUGINS}/") for name in listed)
         return Check("study", has_plugins, f"of cells that are not known here ({error})")
-    found = (
+    problems = (
         ()
         if len(asked) == facts.num_cells
         else (f"{provenance.NAME} says {plural(facts.num_cells, 'cell')}, it has {len(asked):,}",)
     )
     measured = len({record.cell_id for record in loaded.records} & asked)
-    return Check("study", not found, f"{measured:,} of its {plural(len(asked), 'cell')} have a record"
-                 + (f", {_outcome(found, '')}" if found else ""), found)
+    return Check("study", not problems, f"{measured:,} of its {plural(len(asked), 'cell')} have a record"
+                 + (f", {_outcome(problems, '')}" if problems else ""), problems)
 
 
 def _records(facts: Provenance, loaded: Loaded) -> Check:
-    found = [str(problem) for problem in loaded.problems]
+    problems = [str(problem) for problem in loaded.problems]
     if len(loaded.all_records) != facts.num_records:
-        found.append(
+        problems.append(
             f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are "
             f"{len(loaded.all_records)}"
         )
     elif loaded.all_records:
-        found += [
+        problems += [
             f"{provenance.NAME} says something else than the records of: {name}"
             for name, value in provenance.of_records(loaded.all_records).items()
             if getattr(facts, name) != value
         ]
     return Check(
         "records",
-        not found,
-        f"{plural(len(loaded.all_records), 'record')}, {_outcome(found, 'all valid')}",
-        tuple(found),
+        not problems,
+        f"{plural(len(loaded.all_records), 'record')}, {_outcome(problems, 'all valid')}",
+        tuple(problems),
     )
 
 
@@ -165,11 +165,11 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
 
 
 def _holds(folder: Path, listed: dict[str, str], path: str, content: bytes) -> bool:
-    place = folder / path
+    file = folder / path
     return (
         not _obstacle(folder, listed, path)
-        and place.stat().st_size == len(content)
-        and place.read_bytes() == content
+        and file.stat().st_size == len(content)
+        and file.read_bytes() == content
     )
 
 
@@ -184,5 +184,5 @@ def _causes(then: PageMaker, now: PageMaker) -> Iterator[str]:
             yield f"{name} {before} then, {here} here"
 
 
-def _outcome(found: list[str] | tuple[str, ...], otherwise: str) -> str:
-    return plural(len(found), "difference") if found else otherwise
+def _outcome(problems: list[str] | tuple[str, ...], otherwise: str) -> str:
+    return plural(len(problems), "difference") if problems else otherwise

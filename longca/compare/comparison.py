@@ -109,10 +109,10 @@ class Comparison:
     def largest(self, count: int | None = 10) -> list[Change]:
         """The pairs with the largest differences of speed that do not count as the same; all if `count` is
         None."""
-        found = [
+        changes = [
             change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")
         ]
-        return sorted(found, key=lambda change: -change.size)[:count]
+        return sorted(changes, key=lambda change: -change.size)[:count]
 
     def of(self, *outcomes: str) -> list[Change]:
         """The pairs of attention with one of these outcomes."""
@@ -121,14 +121,14 @@ class Comparison:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """(source, notes on its numbers) of paired published rates."""
-        found = (
+        pairs = (
             (change.pair.b.source, note)
             for change in self.attention
             if change.pair.b and change.pair.b.source
             for note in change.pair.b.note.split("; ")
             if note
         )
-        return sorted(set(found))
+        return sorted(set(pairs))
 
     @property
     def reasons(self) -> list[tuple[str, int]]:
@@ -161,43 +161,43 @@ class Comparison:
         if not timed:
             return f"No cell ran on both sides; {', '.join(rest)}."
         if counts.get("same") == timed:
-            found = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
+            text = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
         else:
             parts = [self._extreme("faster", "best"), self._extreme("slower", "worst")]
             if "same" in counts:
                 parts.append(f"the same in {counts['same']:,}")
             if "ambiguous" in counts:
                 parts.append(f"ambiguous in {counts['ambiguous']:,}")
-            found = f"{name} is " + ", ".join(part for part in parts if part)
+            text = f"{name} is " + ", ".join(part for part in parts if part)
         share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {
             "share of peak"
         }
-        found = f"By share of peak, {found}" if share else f"{found[0].upper()}{found[1:]}"
-        return found + (f"; {', '.join(rest)}" if rest else "") + "."
+        text = f"By share of peak, {text}" if share else f"{text[0].upper()}{text[1:]}"
+        return text + (f"; {', '.join(rest)}" if rest else "") + "."
 
     def _extreme(self, outcome: str, word: str) -> str:
         """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" without such cells."""
-        found = self.of(outcome)
-        if not found:
+        changes = self.of(outcome)
+        if not changes:
             return ""
         cells = (
-            plural(len(found), "cell")
+            plural(len(changes), "cell")
             if outcome == "faster" or "faster" not in self.counts
-            else f"{len(found):,}"
+            else f"{len(changes):,}"
         )
-        most = max(found, key=lambda change: change.size)
+        most = max(changes, key=lambda change: change.size)
         return f"{outcome} in {cells} ({word} {ratio_text(most.verdict.ratio)}: {self.labels.of(most.pair.cell)})"
 
     @property
     def bases(self) -> list[str]:
         """The kinds of comparison, one line each: by time, by rate, or by share of peak."""
-        found: Counter[tuple[Basis, str]] = Counter()
+        counts: Counter[tuple[Basis, str]] = Counter()
         for change in self.attention:
             if change.verdict.basis:
-                found[change.verdict.basis, _devices(change.pair, change.verdict.basis)] += 1
+                counts[change.verdict.basis, _devices(change.pair, change.verdict.basis)] += 1
         return [
             f"{plural(count, 'pair')} by {basis}: {devices}"
-            for (basis, devices), count in sorted(found.items())
+            for (basis, devices), count in sorted(counts.items())
         ]
 
     @property

@@ -23,11 +23,11 @@ class Labels:
         for cell in content:
             for name, text in _rest(cell).items():
                 values[_scope(name, cell)].add(text)
-        self._varying = {scope for scope, found in values.items() if len(found) > 1}
+        self._varying = {scope for scope, different in values.items() if len(different) > 1}
         variants: dict[str, set[tuple[object, ...]]] = defaultdict(set)
         for cell in content:
             variants[cell.mask].add(tuple(sorted(cell.mask_params.items())))
-        self._has_variants = {mask for mask, found in variants.items() if len(found) > 1}
+        self._has_variants = {mask for mask, different in variants.items() if len(different) > 1}
 
     def of(self, cell: Cell, method: str = "") -> str:
         """"fa3 causal 32K fwd", plus fields in which other cells of the comparison differ.

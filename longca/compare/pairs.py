@@ -49,19 +49,19 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
     several times on one GPU model, the last record counts.
     """
     left, right = _last(a), _last(b)
-    found: list[tuple[Record | None, Record | None]] = []
+    records: list[tuple[Record | None, Record | None]] = []
     for cell_id in left.keys() & right.keys():
         here, there = left.pop(cell_id), right.pop(cell_id)
         shared = here.keys() & there.keys()
-        found += [(here[device], there[device]) for device in shared] or [
+        records += [(here[device], there[device]) for device in shared] or [
             (_latest(here.values()), _latest(there.values()))
         ]
     asked_a, asked_b = _by_request(left), _by_request(right)
     for request in asked_a.keys() | asked_b.keys():
-        found += zip_longest(asked_a.get(request, []), asked_b.get(request, []))
+        records += zip_longest(asked_a.get(request, []), asked_b.get(request, []))
     pairs = [
-        RecordPair(one and of_record(one, hardware), other and of_record(other, hardware))
-        for one, other in found
+        RecordPair(first and of_record(first, hardware), other and of_record(other, hardware))
+        for first, other in records
     ]
     return sorted(pairs, key=lambda pair: pair.order)
 
@@ -103,13 +103,13 @@ def pair_published(
 
 def _last(records: Iterable[Record]) -> dict[str, dict[str, Record]]:
     """Cell id → GPU model → the last record of the cell on that model."""
-    found: dict[str, dict[str, Record]] = {}
+    latest: dict[str, dict[str, Record]] = {}
     unknown = Hardware()
     for record in records:
-        by_device = found.setdefault(record.cell_id, {})
+        by_device = latest.setdefault(record.cell_id, {})
         device = View(record, unknown).device
         by_device[device] = _latest([record, by_device[device]]) if device in by_device else record
-    return found
+    return latest
 
 
 def _latest(records: Iterable[Record]) -> Record:
@@ -122,14 +122,14 @@ def _latest(records: Iterable[Record]) -> Record:
 
 def _by_request(left: dict[str, dict[str, Record]]) -> dict[Hashable, list[Record]]:
     """The request without dtype, head dim and corpus → the last record of each of its cells."""
-    found: dict[Hashable, list[Record]] = defaultdict(list)
+    by_request: dict[Hashable, list[Record]] = defaultdict(list)
     for by_device in left.values():
         record = _latest(by_device.values())
         cell = record.cell
-        found[cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.seqlen,
+        by_request[cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.seqlen,
               cell.num_q_heads,
               cell.num_kv_heads, cell.direction, cell.seed].append(record)
-    for records in found.values():
+    for records in by_request.values():
         records.sort(key=lambda record: (record.cell.dtype, record.cell.head_dim, record.cell.corpus or "",
                                          record.cell_id))
-    return found
+    return by_request

@@ -30,20 +30,20 @@ class Described:
 
 def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
     """Facts before the tables: the sides, the kind of comparison, controls, and unpaired results."""
-    found = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
-    found += comparison.bases
-    found += comparison.resolutions
+    texts = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
+    texts += comparison.bases
+    texts += comparison.resolutions
     if comparison.rule.tolerance is not None:
-        found.append(
+        texts.append(
             f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}"
         )
     if "ambiguous" in comparison.counts:
-        found.append("ambiguous: they differ by more, but their own samples do not tell them apart")
+        texts.append("ambiguous: they differ by more, but their own samples do not tell them apart")
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
-        found.append(f"controls, B over A: {means}: so much do the machines themselves differ")
+        texts.append(f"controls, B over A: {means}: so much do the machines themselves differ")
     if comparison.num_rested_on_one_side:
-        found.append(
+        texts.append(
             f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: "
             f"without, a GPU's power "
             "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the "
@@ -51,9 +51,9 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
         )
     if comparison.num_alone:
         cells, rates = comparison.num_alone
-        found.append(f"without a partner: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
-    found += [f"not comparable, {plural(count, 'cell')}: {why}" for why, count in comparison.reasons]
-    return found
+        texts.append(f"without a partner: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
+    texts += [f"not comparable, {plural(count, 'cell')}: {why}" for why, count in comparison.reasons]
+    return texts
 
 
 def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
@@ -63,20 +63,20 @@ def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
         count: largest number of rows of the last three; None for all.
     """
     methods = [(row.method, row.mean_text, row.outcomes) for row in comparison.methods]
-    found = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
+    made = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
     broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
     by_share = any(change.verdict.basis == "share of peak" for change in largest)
     unit = "TFLOP/s per device, or share of peak" if by_share else "TFLOP/s per device"
-    found.append(
+    made.append(
         TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count))
     )
-    found.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
+    made.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
         (ratio_text(change.verdict.ratio), comparison.labels.of(change.pair.cell, change.method),
          *speed_texts(change.pair, change.verdict.basis), change.verdict.outcome) for change in largest[:count]]))
-    found.append(
+    made.append(
         TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count))
     )
-    return [table for table in found if table.rows]
+    return [table for table in made if table.rows]
 
 
 def _title(name: str, changes: Sequence[Change], count: int | None) -> str:

@@ -107,9 +107,9 @@ def _different(a: Side, b: Side) -> str:
     """The differences of the two requests or their masks; "" if none is known."""
     if a.cell is not None and b.cell is not None:
         for name, word in {"dtype": "dtype", "head_dim": "head dim", "corpus": "corpus"}.items():
-            one, other = getattr(a.cell, name), getattr(b.cell, name)
-            if one != other:
-                return f"another {word}: {one or 'none'}, {other or 'none'}"
+            own, other = getattr(a.cell, name), getattr(b.cell, name)
+            if own != other:
+                return f"another {word}: {own or 'none'}, {other or 'none'}"
     if a.digest and b.digest and a.digest != b.digest:
         return "another mask was drawn"
     return ""

@@ -72,27 +72,27 @@ def comparable(listed: Mapping[str, Any]) -> dict[str, Any]:
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ImageDifference]:
     """The differences of two lists; those that can affect a number come first."""
-    found = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
+    changes = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
              for key in ("machine", "python") if before[key] != after[key]]
-    found += [
+    changes += [
         ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
         for changed in _changed(before["system"], after["system"])
     ]
     # a package is compared by its files; a new version that changes only notes does not matter
-    found += [ImageDifference("Python package", *changed, touches_numbers=False)
+    changes += [ImageDifference("Python package", *changed, touches_numbers=False)
               for changed in _changed(before["packages"], after["packages"])]
-    found += [ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
+    changes += [ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
               for changed in _changed(before["files"], after["files"])]
-    return sorted(found, key=lambda difference: not difference.touches_numbers)
+    return sorted(changes, key=lambda difference: not difference.touches_numbers)
 
 
-def finding(first: str, second: str, found: list[ImageDifference], num_files: int) -> str:
+def finding(first: str, second: str, changes: list[ImageDifference], num_files: int) -> str:
     """A sentence on whether two images are the same, and whether the differences can affect a number."""
-    if not found:
+    if not changes:
         return f"{first} and {second} are the same: {num_files} files of Python packages by hash, and all system packages by version."
-    touching = sum(difference.touches_numbers for difference in found)
+    touching = sum(difference.touches_numbers for difference in changes)
     judged = f"{touching} of them can touch a number" if touching else "none of them can touch a number"
-    return f"{first} and {second} differ in {len(found)} things; {judged}."
+    return f"{first} and {second} differ in {len(changes)} things; {judged}."
 
 
 def bill_of_materials(name: str, listed: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def _asked(file: Path) -> str:
 
 def _checked(text: str, wanted: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError as error:
         raise UserError(f"'{wanted}' is no list of an image's contents", why=str(error)) from error
-    if not isinstance(found, dict) or any(not isinstance(found.get(key), kind) for key, kind in KEYS.items()):
+    if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in KEYS.items()):
         raise UserError(f"'{wanted}' is no list of an image's contents", why=f"it has not {', '.join(KEYS)}")
-    return found
+    return content

@@ -71,17 +71,17 @@ def reachable(url: str) -> bool:
     return True
 
 
-def _fetch_source(url: str, digest: str, place: Path) -> None:
-    if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == digest:
+def _fetch_source(url: str, digest: str, target: Path) -> None:
+    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == digest:
         return
     try:
         with urllib.request.urlopen(url, timeout=SECONDS) as answer:
             content = answer.read()
     except (OSError, urllib.error.URLError) as error:
         raise UserError(f"Cannot fetch '{url}'", why=str(error)) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != digest:
         raise UserError(
-            f"'{url}' is not what the lock says", why=f"its SHA-256 is {found}, the lock has {digest}"
+            f"'{url}' is not what the lock says", why=f"its SHA-256 is {actual}, the lock has {digest}"
         )
-    place.write_bytes(content)
+    target.write_bytes(content)

@@ -80,22 +80,22 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
         )
     stamped = _read(image.stamp)
     if stamped is not None and not thorough and _untouched(image):
-        found = stamped
+        actual = stamped
     else:
-        found = f"sha256:{_sha256(image.file)}"
-        if stamped not in (None, found):
+        actual = f"sha256:{_sha256(image.file)}"
+        if stamped not in (None, actual):
             raise UserError(
                 f"Image '{image.file}' is not the one that was obtained",
-                why=f"its digest is {found}, it was {stamped}",
+                why=f"its digest is {actual}, it was {stamped}",
                 todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew",
             )
-    if digest not in ("", found):
+    if digest not in ("", actual):
         raise UserError(
             f"Image '{image.file}' is not the one that is asked for",
-            why=f"its digest is {found}, not {digest}",
+            why=f"its digest is {actual}, not {digest}",
             todo="Get the right one, or correct image_digest",
         )
-    return found
+    return actual
 
 
 def check_architecture(image: Image) -> None:
@@ -107,10 +107,10 @@ def check_architecture(image: Image) -> None:
         and (here := SIF_ARCHS.get(platform.machine())) is not None
         and head[SIF_ARCH] != here
     ):
-        found = next(
+        architecture = next(
             (name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another kind of processor"
         )
-        raise UserError(f"Image '{image.file}' is for {found}", why=f"this machine is {platform.machine()}",
+        raise UserError(f"Image '{image.file}' is for {architecture}", why=f"this machine is {platform.machine()}",
                         todo="Remove it, and get one for this machine")
 
 
@@ -132,9 +132,9 @@ def check_or_exit(image: Image, digest: str = "") -> None:
 
 def stamp(image: Image, digest: str = "") -> str:
     """Write the image's digest to its stamp, once. Raises UserError as `check` does."""
-    found = check(image, digest)
-    replace_file(image.stamp, f"{found.removeprefix('sha256:')}  {image.file}\n".encode())
-    return found
+    digest_now = check(image, digest)
+    replace_file(image.stamp, f"{digest_now.removeprefix('sha256:')}  {image.file}\n".encode())
+    return digest_now
 
 
 def _read(path: Path) -> str | None:

@@ -61,9 +61,9 @@ def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[st
         check_architecture(image)
         if key and recipe is None:
             _check_signature(image.wanted, image.file, key)
-    found = stamp(image, digest)
+    actual = stamp(image, digest)
     _note_bill(image)
-    return found
+    return actual
 
 
 def definition(recipe: Recipe) -> Path:
@@ -178,10 +178,10 @@ def _note_bill(image: Image) -> None:
 
 
 def _apptainer() -> str:
-    found = shutil.which("apptainer") or shutil.which("singularity")
-    if found is None:
+    program = shutil.which("apptainer") or shutil.which("singularity")
+    if program is None:
         raise UserError(
             "There is no apptainer on this machine",
             todo="Install it, load its module, or give an image that exists already",
         )
-    return found
+    return program

@@ -134,11 +134,11 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
     if not gpu_model:
         return DEFAULT
     recipes = [load_recipe(name) for name in names()]
-    found = next(
+    image = next(
         (recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None
     )
-    if found is None:
+    if image is None:
         known = ", ".join(model for recipe in recipes for model in recipe.gpus)
         raise UserError(f"No image in containers/ is for the GPU '{gpu_model}'", why=f"they are for {known}",
                         todo="Set image in config/config.yaml, or `containers: off` in config/site.yaml")
-    return found
+    return image

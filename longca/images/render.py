@@ -48,12 +48,12 @@ def lock_digest(recipe: Recipe) -> str:
 
 def recipe_digest(recipe: Recipe) -> str:
     """A digest of all inputs of a build: definition, locks and copied files."""
-    found = hashlib.sha256(_dockerfile(recipe).encode())
+    hashed = hashlib.sha256(_dockerfile(recipe).encode())
     for source, _ in _files(recipe):
         path = PACKAGE_ROOT.parent / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            found.update(file.read_bytes())
-    return f"sha256:{found.hexdigest()}"
+            hashed.update(file.read_bytes())
+    return f"sha256:{hashed.hexdigest()}"
 
 
 def _steps(recipe: Recipe) -> list[str]:

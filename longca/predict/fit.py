@@ -140,14 +140,14 @@ def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> 
     With a single group, the fit uses the samples themselves.
     """
     groups = [group(sample) for sample in samples]
-    found = np.zeros(len(samples))
+    residuals = np.zeros(len(samples))
     for name in dict.fromkeys(groups):
         inside = [number for number, other in enumerate(groups) if other == name]
         rest = [sample for sample, other in zip(samples, groups, strict=True) if other != name]
         best = _fit(rest if len(rest) >= FEWEST else samples)
         here = [samples[number] for number in inside]
-        found[inside] = np.array([sample.seconds for sample in here]) / best.predicted(here) - 1
-    return found
+        residuals[inside] = np.array([sample.seconds for sample in here]) / best.predicted(here) - 1
+    return residuals
 
 
 def _fit(samples: Sequence[Sample]) -> _Fit:
@@ -155,7 +155,7 @@ def _fit(samples: Sequence[Sample]) -> _Fit:
     weights = 1 / np.sqrt(
         _repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples])
     )
-    found = []
+    fits = []
     for shape, amounts in _distinct(samples):
         if len({sample.heads_per_kv for sample in samples}) == 1:
             # the number of heads for each KV head is constant: the two cannot be distinguished
@@ -163,8 +163,8 @@ def _fit(samples: Sequence[Sample]) -> _Fit:
         for throttle in THROTTLES:
             relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
             costs, miss = non_negative(relative, weights)
-            found.append(_Fit(shape, throttle, costs, miss))
-    return min(found, key=lambda one: one.miss)
+            fits.append(_Fit(shape, throttle, costs, miss))
+    return min(fits, key=lambda fit: fit.miss)
 
 
 def _distinct(samples: Sequence[Sample]) -> Iterator[tuple[int, np.ndarray]]:

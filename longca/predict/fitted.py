@@ -49,19 +49,19 @@ class FittedKernels:
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
-        found: dict[tuple[str, str], list[KernelModel]] = {}
+        by_name: dict[tuple[str, str], list[KernelModel]] = {}
         for model in self.models:
-            found.setdefault((model.kernel, model.direction), []).append(model)
-        return found
+            by_name.setdefault((model.kernel, model.direction), []).append(model)
+        return by_name
 
     def find(self, kernel: str, direction: str, traits: Traits, heads_per_kv: int) -> CallModel | None:
         """The model of a kernel in one direction for a mask with these traits; None if there are too few
         records of such calls."""
         labels = set(form_labels(traits, heads_per_kv).values())
-        found = tuple(
+        models = tuple(
             model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form)
         )
-        return CallModel(found) if found else None
+        return CallModel(models) if models else None
 
     @property
     def kernels(self) -> list[str]:
@@ -71,8 +71,8 @@ class FittedKernels:
         """The JSON: one line for each model."""
         models = ",\n  ".join(json.dumps(_rounded(asdict(model))) for model in self.models)
         strategies = ",\n  ".join(
-            f"{json.dumps(name)}: {json.dumps(_rounded(asdict(one)))}"
-            for name, one in self.strategies.items()
+            f"{json.dumps(name)}: {json.dumps(_rounded(asdict(interval)))}"
+            for name, interval in self.strategies.items()
         )
         return (
             f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
@@ -92,16 +92,16 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
         models = tuple(
             KernelModel(
                 **{
-                    **one,
-                    "form": tuple(one["form"]),
-                    "shape": TileShape(**one["shape"]),
-                    "by_mask": Interval(**one["by_mask"]),
-                    "by_length": Interval(**one["by_length"]),
+                    **entry,
+                    "form": tuple(entry["form"]),
+                    "shape": TileShape(**entry["shape"]),
+                    "by_mask": Interval(**entry["by_mask"]),
+                    "by_length": Interval(**entry["by_length"]),
                 }
             )
-            for one in content["models"]
+            for entry in content["models"]
         )
-        strategies = {name: Interval(**one) for name, one in content.get("strategies", {}).items()}
+        strategies = {name: Interval(**entry) for name, entry in content.get("strategies", {}).items()}
         return FittedKernels(
             content["device"], tuple(content["records"]), models, content["ranks"], strategies
         )
@@ -113,7 +113,7 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
 def fitted_on(names: Container[str]) -> FittedKernels | None:
     """The committed models of a device with one of these driver names; None if there are none."""
     return next(
-        (found for found in map(load_fitted, sorted(FOLDER.glob("*.json"))) if found.device in names), None
+        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names), None
     )
 
 
@@ -123,11 +123,11 @@ def interval_of(
     """The residuals of a strategy with this kernel in this direction. With too few records of this pair, the
     union of the intervals of the kernel alone and of the strategy with other kernels."""
     known = fitted.strategies
-    found = next(
+    interval = next(
         (known[key] for key in (f"{strategy}+{kernel} {direction}", f"{strategy}+{kernel}") if key in known),
         None,
     )
-    return found or widest([of_kernel, *([known[strategy]] if strategy in known else known.values())])
+    return interval or widest([of_kernel, *([known[strategy]] if strategy in known else known.values())])
 
 
 def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:
@@ -190,7 +190,7 @@ def fits(record: Record) -> bool:
 def samples(records: Iterable[Record]) -> list[Sample]:
     """The samples of records, in their order. Each mask is built and analysed once."""
     counted: dict[tuple[str, int], _Counted] = {}
-    found = []
+    kept = []
     for record in records:
         cell = record.cell
         ratio = cell.num_q_heads // cell.num_kv_heads
@@ -210,10 +210,10 @@ def samples(records: Iterable[Record]) -> list[Sample]:
             items_of(cell.kernel, cell.direction, way),
             covers_all(cell.kernel, cell.direction, known.mask.traits),
         )
-        found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads,
+        kept.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads,
                                           covered=covered) for shape in SHAPES), seconds,
                             _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
-    return found
+    return kept
 
 
 class _Counted:

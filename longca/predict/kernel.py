@@ -143,11 +143,11 @@ class Interval:
 def widest(intervals: Sequence[Interval]) -> Interval:
     """The union of these intervals."""
     return Interval(
-        min(one.low for one in intervals),
-        max(one.high for one in intervals),
-        max(one.median for one in intervals),
-        max(one.p95 for one in intervals),
-        min(one.num_records for one in intervals),
+        min(interval.low for interval in intervals),
+        max(interval.high for interval in intervals),
+        max(interval.median for interval in intervals),
+        max(interval.p95 for interval in intervals),
+        min(interval.num_records for interval in intervals),
     )
 
 
@@ -176,12 +176,12 @@ class KernelModel:
     source: str = "records"
     """`records`, or `share of peak` without records"""
 
-    def boosted_s(self, found: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
+    def boosted_s(self, amounts: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
         """Seconds at full clock, (…,), of calls with these amounts (…, 6). All costs except that of the call
         itself scale with the head dim."""
         costs = np.array([self.costs_ms[name] for name in FEATURES])
         costs[:-1] *= head_dim / FITTED_HEAD_DIM
-        return found @ costs / 1e3
+        return amounts @ costs / 1e3
 
     def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
         """The slowdown of work of this many seconds at full clock."""

@@ -164,12 +164,12 @@ def _block_lines(
         -(-np.diff(bounds) // size) * size for bounds, size in ((q_bounds, tokens), (k_bounds, keys))
     )
     seen = visible.astype(float)
-    found = (
+    tiles = (
         np.repeat(height @ seen * keys, width // keys)
         if columns
         else np.repeat(seen @ width * tokens, height // tokens)
     )
-    return found, np.zeros_like(found)
+    return tiles, np.zeros_like(tiles)
 
 
 def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:

@@ -40,7 +40,7 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
     """The headline's numbers."""
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
-    found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table),
+    headline = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table),
                   "#support")]
     parallel = (attention.kind == "cp").any()
     both = parallel and (attention.kind == "kernel").any()
@@ -52,13 +52,13 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
                 if kind == "cp"
                 else f"Leading kernel{' alone' if parallel else ''}, {word}"
             )
-            found += _fastest(
+            headline += _fastest(
                 of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest"
             )
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())
-        found.append(
+        headline.append(
             Tile(
                 "Nearest to its error budget",
                 percent(worst.budget_ratio),
@@ -67,7 +67,7 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
                 "#accuracy",
             )
         )
-        found.append(
+        headline.append(
             Tile(
                 "Typical noise",
                 percent(ok.noise.median()),
@@ -77,7 +77,7 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
         )
     waits = table[table.nominal_ms.notna() & table.error.notna()]
     if len(waits):
-        found.append(
+        headline.append(
             Tile(
                 "Timer off by at most",
                 percent(waits.error.max()),
@@ -85,14 +85,14 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
                 "#noise",
             )
         )
-    return found
+    return headline
 
 
-def _fastest(found: Cases, kind: str, direction: str, label: str, link: str) -> list[Tile]:
+def _fastest(decided: Cases, kind: str, direction: str, label: str, link: str) -> list[Tile]:
     """The strategy or kernel that most often leads alone, for each device model; none if no two methods ran
     the same case."""
     of_device: dict[str, dict[CaseKey, Standing]] = {}
-    for key, case in found.where(direction=direction).counting.items():
+    for key, case in decided.where(direction=direction).counting.items():
         of_device.setdefault(case.device, {})[key] = case
     return [
         tile

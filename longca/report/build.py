@@ -152,7 +152,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
-    fastest = [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))]
+    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
     standings = [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
     images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
@@ -176,10 +176,10 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     pictures = frozenset(mask.name for mask in shown_masks)
     paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    for place, figure in enumerate(
+    for number, figure in enumerate(
         sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
     ):
-        drawn = _drawn(figure, table, f"f{place}", paper)
+        drawn = _drawn(figure, table, f"f{number}", paper)
         if not drawn.is_empty:
             figures[figure.section].append(drawn)
     controls = bool((table.is_control.astype(bool)).any())

@@ -93,11 +93,11 @@ def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
     asked = _of_mask(table, question)
     for axis in AXES:
         asked = asked.loc[asked[axis] == getattr(question, axis)]
-    found = decision(asked) if len(asked) else None
-    if found is None:
+    decided = decision(asked) if len(asked) else None
+    if decided is None:
         return []
     named = labelled(asked)
-    return [_ranking(question, view, mask, named) for view in found.views for mask in view.masks]
+    return [_ranking(question, view, mask, named) for view in decided.views for mask in view.masks]
 
 
 def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3) -> list[str]:
@@ -105,8 +105,8 @@ def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3
     records."""
     ok = _of_mask(table, question)
     settings = ok.loc[ok.status == "ok", list(AXES)].drop_duplicates().to_dict("records")
-    by_distance = sorted(settings, key=lambda one: (_distance(one, question), one["seqlen"]))
-    return [_setting(one, question) for one in by_distance[:count]]
+    by_distance = sorted(settings, key=lambda setting: (_distance(setting, question), setting["seqlen"]))
+    return [_setting(setting, question) for setting in by_distance[:count]]
 
 
 def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
@@ -152,9 +152,9 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
     total = 0.0
     for axis, weight in WEIGHTS.items():
-        one, other = setting[axis], getattr(question, axis)
-        if one != other:
-            total += weight * (1.0 if isinstance(other, str) else abs(math.log2(one / other)))
+        own, other = setting[axis], getattr(question, axis)
+        if own != other:
+            total += weight * (1.0 if isinstance(other, str) else abs(math.log2(own / other)))
     return total
 
 

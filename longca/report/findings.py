@@ -34,9 +34,9 @@ def standings_of(data: pd.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...],
         elif row.get("status", "ok") not in ("ok", ABSENT):
             could_not[key].setdefault(str(row["method"]), str(row["status"]))
     methods = sorted({str(row["method"]) for row in rows})
-    return {key: standing(found, could_not[key], [name for name in methods if name not in could_not[key]
-                                                  and all(point.method != name for point in found)])
-            for key, found in points.items()}
+    return {key: standing(of_case, could_not[key], [name for name in methods if name not in could_not[key]
+                                                  and all(point.method != name for point in of_case)])
+            for key, of_case in points.items()}
 
 
 def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any, ...], tuple[Any, Standing]]:
@@ -68,10 +68,10 @@ def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:
     """The methods that lead most often, alone or in a tie; ties by count are sorted by mean share, then by
     name."""
-    found = sorted(
+    ordered = sorted(
         tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method)
     )
-    return [tally.method for tally in found[:most]]
+    return [tally.method for tally in ordered[:most]]
 
 
 def _point(row: Mapping[Any, Any]) -> MeasuredPoint | None:

@@ -55,7 +55,7 @@ class Reason:
 def matrices(table: pd.DataFrame) -> list[Matrix]:
     """One matrix for kernels, one for context parallelism, without controls."""
     named = labelled(table[~table.is_control.astype(bool)])
-    found = []
+    made = []
     for kind, title in (("kernel", "Kernels"), ("cp", "Context parallelism")):
         cells = named[named.kind == kind]
         if len(cells):
@@ -66,17 +66,17 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
                 (label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys])
                 for label in mask_order(cells)
             ]
-            found.append(Matrix(title, methods, rows))
-    return found
+            made.append(Matrix(title, methods, rows))
+    return made
 
 
 def reasons(table: pd.DataFrame) -> list[Reason]:
     """The reasons of missing numbers, most severe first."""
     bad = table[table.status != "ok"]
-    found = []
+    groups = []
     for (status, text), group in bad.groupby(["status", "reason"], sort=False):
         masks = list(dict.fromkeys(group["mask"]))
-        found.append(
+        groups.append(
             Reason(
                 status,
                 text,
@@ -86,7 +86,7 @@ def reasons(table: pd.DataFrame) -> list[Reason]:
                 list(group.cell_id),
             )
         )
-    return sorted(found, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
+    return sorted(groups, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
 
 
 def _entry(cells: pd.DataFrame) -> Entry | None:

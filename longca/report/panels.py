@@ -141,7 +141,7 @@ def _tick(value: float) -> str:
 
 
 def _draw_line(
-    ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, place: int
+    ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, offset: int
 ) -> None:
     ok, failed = line[line.status == "ok"], line[line.status != "ok"]
     style.line(ax, method, ok, x, dashed=dashed)
@@ -149,7 +149,7 @@ def _draw_line(
         from matplotlib.transforms import ScaledTranslation
 
         # so that two failures do not overlap
-        aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)
+        aside = ScaledTranslation(6 * offset / POINTS, 0, ax.figure.dpi_scale_trans)
         marks, = ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method),
                          markersize=5,
                          markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False,

@@ -150,19 +150,19 @@ def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _Mask
     for (mask, _), given in params.items():
         for name, value in given.items():
             values.setdefault((mask, name), set()).add(value)
-    found = {}
+    names = {}
     for (mask, text), given in params.items():
         differing = {name: value for name, value in given.items() if len(values[mask, name]) > 1}
         density = differing.pop("density", None)
-        told = {
+        shown = {
             name: "" if value == "True" else f" {value}"
             for name, value in differing.items()
             if value != "False"
         }
-        variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in told.items())
+        variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in shown.items())
         detail = join(variant, f"density {density}" if density else "")
-        found[mask, text] = _MaskName(variant, detail, join(mask, detail))
-    return found
+        names[mask, text] = _MaskName(variant, detail, join(mask, detail))
+    return names
 
 
 def join(*parts: str) -> str:
@@ -235,7 +235,7 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     # vectorised, since a page has tens of thousands of groups
     group = table.groupby(by, sort=False, dropna=False).ngroup().to_numpy()  # numbered in order of appearance
     first = pd.Series(group).drop_duplicates().index
-    found = pd.DataFrame({name: table[name].iloc[first].tolist() for name in by}).assign(unit=unit)
+    frame = pd.DataFrame({name: table[name].iloc[first].tolist() for name in by}).assign(unit=unit)
     cells = pd.DataFrame({"group": group, "status": table.status.to_numpy(),
                           "num_samples": table.num_samples.fillna(0).to_numpy(int)})
     for name, column in (("value", value), ("low", low), ("high", high)):
@@ -246,28 +246,28 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
         value=("value", "median"), low=("low", "min"), high=("high", "max"), noise=("noise", "max"),
                                                 num_cells=("status", "size"),
         num_samples=("num_samples", "sum"))
-    found = (
-        found.join(numbers)
+    frame = (
+        frame.join(numbers)
         .fillna({"num_cells": 0, "num_samples": 0})
         .astype({"num_cells": int, "num_samples": int})
     )
     failures = {key: statuses.mode().iloc[0] for key, statuses in cells[~is_ok].groupby("group").status}
-    found["status"] = ["ok" if num_cells else failures[key] for key, num_cells in enumerate(found.num_cells)]
+    frame["status"] = ["ok" if num_cells else failures[key] for key, num_cells in enumerate(frame.num_cells)]
     ids: list[list[str]] = [[] for _ in first]
     for key, cell_id in zip(group, table.cell_id, strict=True):
         ids[key].append(cell_id)
-    found = found.assign(cell_ids=list(map(" ".join, ids)))
+    frame = frame.assign(cell_ids=list(map(" ".join, ids)))
     if is_rate:
         keys = [name for name in by if name != "method"]
         known = _measured_points(every, keys, table.attrs.get(RESOLUTIONS))
-        found[POINT] = pd.Series(
+        frame[POINT] = pd.Series(
             [
                 known.get(key)
-                for key in zip(*(found[name].tolist() for name in (*keys, "method")), strict=True)
+                for key in zip(*(frame[name].tolist() for name in (*keys, "method")), strict=True)
             ],
             dtype=object,
         )
-    return found.loc[:, columns]
+    return frame.loc[:, columns]
 
 
 def _measured_points(
@@ -275,10 +275,10 @@ def _measured_points(
 ) -> dict[tuple[Any, ...], MeasuredPoint | None]:
     """The points by the values of `keys` and their method; None for points of several device models, which
     are never ranked."""
-    found: dict[tuple[Any, ...], MeasuredPoint | None] = {}
+    merged: dict[tuple[Any, ...], MeasuredPoint | None] = {}
     for (*key, _, method), point in ranked_points(rows, [*keys, "device"], resolutions).items():
-        found[*key, method] = None if (*key, method) in found else point
-    return found
+        merged[*key, method] = None if (*key, method) in merged else point
+    return merged
 
 
 def attention(

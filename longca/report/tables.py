@@ -84,8 +84,8 @@ def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Controls of known work: the highest rates of the device."""
-    found = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
-    return found.sort_values(
+    controls = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
+    return controls.sort_values(
         ["method", "device", "seqlen"], ascending=[False, True, True], kind="stable"
     ).to_dict("records")
 
@@ -164,27 +164,27 @@ def finding_of_images(used: Sequence[ImageUse]) -> str:
     if not inside:
         return ""
     num_images, num_inside = len({use.container for use in inside}), sum(use.num_cells for use in inside)
-    told = f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in {plural(num_images, 'image')}"
+    sentence = f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in {plural(num_images, 'image')}"
     if outside:
-        told += f", {outside:,} outside of any"
-    return f"{told}: their software differs, and so can their numbers" if len(used) > 1 else told
+        sentence += f", {outside:,} outside of any"
+    return f"{sentence}: their software differs, and so can their numbers" if len(used) > 1 else sentence
 
 
 def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
     """Each environment and the number of its records; records that were read together share one object."""
-    found = [record.environment for record in records if record.environment]
-    counts = Counter(map(id, found))
+    environments = [record.environment for record in records if record.environment]
+    counts = Counter(map(id, environments))
     return [
         (environment, counts[key])
-        for key, environment in {id(environment): environment for environment in found}.items()
+        for key, environment in {id(environment): environment for environment in environments}.items()
     ]
 
 
 def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Each run: its study, time, number of cells, and Slurm jobs."""
-    found = []
+    summaries = []
     for (study, run_id), cells in table.groupby(["study", "run_id"]):
-        found.append(
+        summaries.append(
             {
                 "study": study,
                 "run_id": run_id,
@@ -195,15 +195,15 @@ def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
                 "minutes": cells.seconds.sum() / 60,
             }
         )
-    return found
+    return summaries
 
 
 def methods(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Each method version: the hash of the definition of its measurements."""
-    found = []
+    summaries = []
     for (method, version), cells in table.groupby(["method", "method_version"]):
-        found.append({"method": method, "version": version, "num_cells": len(cells)})
-    return found
+        summaries.append({"method": method, "version": version, "num_cells": len(cells)})
+    return summaries
 
 
 @dataclass(frozen=True)

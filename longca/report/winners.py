@@ -66,15 +66,15 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
     Settings without two comparable methods have none.
     """
     named = labelled(table)
-    found = cases(named, kind)
-    of_kind = named[(named.kind == kind) & named.mask_label.isin({key.mask_label for key in found.standings})]
+    decided = cases(named, kind)
+    of_kind = named[(named.kind == kind) & named.mask_label.isin({key.mask_label for key in decided.standings})]
     families = dict(zip(of_kind.mask_label, of_kind.mask_family, strict=True))
     order = mask_order(of_kind) if len(of_kind) else []
     sizes: dict[tuple[Any, ...], dict[tuple[str, str, int], Standing]] = {}
-    for key, case in found.standings.items():
+    for key, case in decided.standings.items():
         size = (key.setting, key.world, key.seqlen) if kind == "cp" else (key.setting,)
         sizes.setdefault(size, {})[key.mask_label, key.direction, key.seqlen] = case
-    unit = rate_unit(max((case.first.rate for case in found.standings.values()), default=0.0))
+    unit = rate_unit(max((case.first.rate for case in decided.standings.values()), default=0.0))
     result = []
     for (setting, *size), of_size in sorted(sizes.items()):
         ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
@@ -85,7 +85,7 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
             row
             for family in FAMILIES
             for row in _family(
-                [mask for mask in order if families[mask] == family], family, chosen, found.repeats, tells
+                [mask for mask in order if families[mask] == family], family, chosen, decided.repeats, tells
             )
         ]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
@@ -95,14 +95,14 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
     return result
 
 
-def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
+def cells(ranked: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
     """The cells of rankings.
 
     Args:
         found: (kind, rankings of that kind).
     """
     named = {winner.cell_id for _,
-             kinds in found for ranking in kinds for row in ranking.rows for winner in row.winners.values()
+             kinds in ranked for ranking in kinds for row in ranking.rows for winner in row.winners.values()
              if isinstance(winner, Winner)}
     return named - {""}
 

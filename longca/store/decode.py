@@ -160,9 +160,9 @@ def _has_keys(annotation: Any) -> bool:
 
 def _as_written(text: bytes) -> bytes | None:
     """The JSON before a text's final checksum; None if the checksum is missing or wrong."""
-    place = text.rfind(b',"checksum":')
-    match = _CHECKSUM.fullmatch(text, max(place, 0))
-    written = text[:place] + b"}"
+    position = text.rfind(b',"checksum":')
+    match = _CHECKSUM.fullmatch(text, max(position, 0))
+    written = text[:position] + b"}"
     return written if match is not None and checksum_of(written) == match[1].decode() else None
 
 

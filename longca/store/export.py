@@ -158,8 +158,8 @@ class _Texts(dict[str, Any]):
     """Texts in CSV format, each formatted once, since most occur in many rows."""
 
     def __missing__(self, text: str) -> Any:
-        self[text] = found = _plain(text)
-        return found
+        self[text] = plain = _plain(text)
+        return plain
 
 
 def _plain(value: Any) -> Any:

@@ -131,31 +131,31 @@ def cell_facts(store: CellStore) -> tuple[dict[str, CellFacts], list[UnusableFil
         if index is None
         else dict(zip(index.names, zip(index.stamps(), index.rows(), strict=True), strict=True))
     )
-    found: dict[str, tuple[Stamp, CellFacts]] = {}
+    entries: dict[str, tuple[Stamp, CellFacts]] = {}
     for name, stamp in zip(names, stamps, strict=True):
         before = known.get(name)
         if before is not None and before[0] == stamp:
-            found[name] = before
+            entries[name] = before
             continue
         record = store.read(name)
         if isinstance(record, Record):
-            found[name] = stamp, CellFacts.of(record)
+            entries[name] = stamp, CellFacts.of(record)
         elif record is not None:
             problems.append(record)
-    if len(found) >= FEWEST and found != known:
+    if len(entries) >= FEWEST and entries != known:
         sizes, times_ns, inodes = (
-            list(column) for column in zip(*(stamp for stamp, _ in found.values()), strict=True)
+            list(column) for column in zip(*(stamp for stamp, _ in entries.values()), strict=True)
         )
-        facts = tuple(list(column) for column in zip(*(facts for _, facts in found.values()), strict=True))
-        made = _Index(code, list(found), sizes, times_ns, inodes, cast("Columns", facts))
+        facts = tuple(list(column) for column in zip(*(facts for _, facts in entries.values()), strict=True))
+        made = _Index(code, list(entries), sizes, times_ns, inodes, cast("Columns", facts))
         with suppress(OSError):  # without write access, all cells are read each time
             write_atomically(store.cells / NAME, to_json(made, inf_nan_mode="constants"))
-    return {name: facts for name, (_, facts) in found.items()}, problems
+    return {name: facts for name, (_, facts) in entries.items()}, problems
 
 
 def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:
     """Names and stamps of all cells' files, in order, and misplaced files."""
-    found: list[tuple[str, Stamp]] = []
+    stamps: list[tuple[str, Stamp]] = []
     strays: list[UnusableFile] = []
     for folder in _entries(cells):
         for entry in _entries(folder.path) if folder.is_dir() else ():
@@ -169,9 +169,9 @@ def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:
                 status = entry.stat()
             except FileNotFoundError:  # removed just now
                 continue
-            found.append((name[:-5], (status.st_size, status.st_ctime_ns, status.st_ino)))
-    found.sort()
-    return [name for name, _ in found], [stamp for _, stamp in found], strays
+            stamps.append((name[:-5], (status.st_size, status.st_ctime_ns, status.st_ino)))
+    stamps.sort()
+    return [name for name, _ in stamps], [stamp for _, stamp in stamps], strays
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:

@@ -165,8 +165,8 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
         file = path / "records.parquet" if path.is_dir() and not (path / "cells").is_dir() else path
         frame = _columns_of_parquet(file, wanted) if file.suffix == ".parquet" and is_verified(file) else None
         if frame is None:
-            found, damaged, _ = _load(path)
-            frame = derived(found).loc[:, wanted]
+            records, damaged, _ = _load(path)
+            frame = derived(records).loc[:, wanted]
             problems += damaged
         frames.append(frame)
     table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)

@@ -102,10 +102,10 @@ def write_signature(file: int, signature: dict[str, Any]) -> None:
 def read_signature(file: int) -> dict[str, Any]:
     """The signature in a lock file of any content; empty without one."""
     try:
-        found = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
+        content = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def describe(signature: dict[str, Any]) -> str:
@@ -174,12 +174,12 @@ def _open(path: Path, flags: int) -> int:
                 f"'{path.name}' in it is {'a link' if path.is_symlink() else 'no file'}: remove it",
             ) from error
         raise
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    facts = os.fstat(file)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
         os.close(file)
         raise OSError(
             errno.EINVAL,
-            f"'{path.name}' in it is {'no file' if found.st_nlink == 1 else 'a hard link'}: remove it",
+            f"'{path.name}' in it is {'no file' if facts.st_nlink == 1 else 'a hard link'}: remove it",
         )
     return file
 

@@ -58,13 +58,13 @@ def columns(records: Iterable[Record], hardware: Hardware | None = None) -> dict
     known = load_hardware() if hardware is None else hardware
     content = list(records)
     ceilings, singles = Ceilings(content), Singles(content)
-    found: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
-    parts = [(found[column.name].append, column.value) for column in COLUMNS]
+    values: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
+    parts = [(values[column.name].append, column.value) for column in COLUMNS]
     for record in content:
         view = View(record, known, ceilings, singles)
         for append, value in parts:
             append(value(view))
-    return found
+    return values
 
 
 def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.DataFrame:

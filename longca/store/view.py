@@ -379,10 +379,10 @@ class Singles:
 
 def _quantile(ordered: list[float], share: float) -> float:
     """The interpolated quantile, bit-identical to numpy's `percentile` and much faster for few values."""
-    place = share * (len(ordered) - 1)
-    index = int(place)
+    position = share * (len(ordered) - 1)
+    index = int(position)
     low, high = ordered[index], ordered[min(index + 1, len(ordered) - 1)]
-    part = place - index
+    part = position - index
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
@@ -394,6 +394,6 @@ def _one_device(view: View) -> str:
     return f"{view.device} {view.device_uuid}"
 
 
-def _raise(highest: dict[Place, float], place: Place, rate: float | None) -> None:
+def _raise(highest: dict[Place, float], key: Place, rate: float | None) -> None:
     if rate is not None:
-        highest[place] = max(rate, highest.get(place, 0.0))
+        highest[key] = max(rate, highest.get(key, 0.0))

@@ -66,7 +66,7 @@ class Compiler:
     @property
     def cache(self) -> list[str]:
         """The command that goes before a compiler's, if ccache is here."""
-        return [found] if (found := shutil.which("ccache")) else []
+        return [program] if (program := shutil.which("ccache")) else []
 
     @property
     def suffix(self) -> str:
@@ -76,10 +76,10 @@ class Compiler:
     @property
     def runtime(self) -> Path:
         """The library of CUDA's runtime. Raises BuildError."""
-        found = sorted(path for name in ("lib", "lib64") for path in (self.cuda / name).glob("libcudart.so*"))
-        if not found:
+        libraries = sorted(path for name in ("lib", "lib64") for path in (self.cuda / name).glob("libcudart.so*"))
+        if not libraries:
             raise BuildError(f"There is no libcudart below {self.cuda}: install nvidia-cuda-runtime of torch's CUDA version")
-        return found[0]
+        return libraries[0]
 
     def objects(self, units: Sequence[Unit], into: Path) -> list[Path]:
         """Compile the units, the first ones first, and give their objects in that order. Raises BuildError."""
@@ -111,8 +111,8 @@ def _toolkit(site: Path) -> Path:
     for folder in (site / "nvidia/cu13", Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))):
         if (folder / "bin/nvcc").exists():
             return folder
-    if (found := shutil.which("nvcc")) is not None:
-        return Path(found).resolve().parent.parent
+    if (program := shutil.which("nvcc")) is not None:
+        return Path(program).resolve().parent.parent
     raise BuildError("There is no nvcc: install nvidia-cuda-nvcc of torch's CUDA version, or set CUDA_HOME")
 
 

@@ -21,6 +21,6 @@ def install(package: str, version: str, paths: Iterable[Path], site: Path, left_
 
 def version_of(file: Path) -> str:
     """The `__version__` that a Python file sets."""
-    found = re.search(r'^__version__ = "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
-    assert found is not None, f"{file} sets no __version__"
-    return found[1]
+    match = re.search(r'^__version__ = "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert match is not None, f"{file} sets no __version__"
+    return match[1]

@@ -26,7 +26,7 @@ def suggestions(statements: Mapping[str, Statements]) -> str:
             ]
         except ValueProblem:
             continue  # `check.of_pages` tells
-        entries = dict.fromkeys(json.dumps(_around(text, *place), ensure_ascii=False) for place in places)
+        entries = dict.fromkeys(json.dumps(_around(text, *span), ensure_ascii=False) for span in places)
         lines += [f"{page}:", "  REASON:", *(f"    - {entry}" for entry in entries)] if entries else []
     return "\n".join(lines)
 

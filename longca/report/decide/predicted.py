@@ -40,7 +40,7 @@ def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataF
         made = predictions(records[row] for row in first_rows(table))
     found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]
     values = {
-        name: [getattr(one, name.removeprefix("predicted_")) if one is not None else None for one in found]
+        name: [getattr(prediction, name.removeprefix("predicted_")) if prediction is not None else None for prediction in found]
         for name in COLUMNS
     }
     return table.assign(**{name: pd.array(column, dtype="Float64") for name, column in values.items()})
@@ -76,7 +76,7 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = []
+    rows = []
     chosen = named[named.strategy_params == ""]
     known = named.attrs.get(RESOLUTIONS)
     chosen = chosen.assign(measured=measurements(chosen))
@@ -91,11 +91,11 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
         for rule, taken in rules.items():
             row = ran.loc[taken]
             first, second = (MeasuredPoint(name, (ran.loc[name].measured,)) for name in (best, taken))
-            found.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method,
+            rows.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method,
                           "best": ran.loc[best].method,
                           "regret": float(times[taken] / times[best] - 1),
                           "tied": taken == best or compare(first, second, known).is_tie, "status": "ok",
                           "cell_id": row.cell_id})
     return pd.DataFrame(
-        found, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"]
+        rows, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"]
     )

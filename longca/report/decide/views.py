@@ -175,17 +175,17 @@ def decision(table: pd.DataFrame) -> Decision | None:
     )
 
 
-def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str, str], tuple[str, str]],
+def _view(kind: str, key: tuple[Any, ...], kept: Cases, missing: dict[tuple[str, str], tuple[str, str]],
           order: list[str]) -> HeatMap:
     world, seqlen, setting, direction = key
-    of_masks = {name.mask_label: case for name, case in found.standings.items()}
+    of_masks = {name.mask_label: case for name, case in kept.standings.items()}
     entries = {
         (mask, entry.method): _placed(case, entry)
         for mask, case in of_masks.items()
         for entry in case.entries
     }
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
-    counting = {name.mask_label: case for name, case in found.counting.items()}
+    counting = {name.mask_label: case for name, case in kept.counting.items()}
     aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
     columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
     return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
@@ -220,11 +220,11 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
 
 
 def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
-    found: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
+    missing: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
     for row in named[named.status != "ok"].itertuples():
         key = (row.world, row.seqlen, row.setting, row.direction)
-        found.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
-    return found
+        missing.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
+    return missing
 
 
 def _default(views: list[HeatMap]) -> HeatMap:
@@ -258,10 +258,10 @@ def _default(views: list[HeatMap]) -> HeatMap:
     )
 
 
-def _sentence(found: Cases, kind: str) -> str:
+def _sentence(compared: Cases, kind: str) -> str:
     """The leaders at the default setting, and the method with the best worst share among those that ran
     everything."""
-    counting = found.counting
+    counting = compared.counting
     first, case = next(iter(counting.items()))
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
     where = (
@@ -282,11 +282,11 @@ def _covered(counting: dict[CaseKey, Standing]) -> str:
     return f"{plural(len(masks), 'mask')}, not all of them in both directions"
 
 
-def cells(found: Decision) -> set[str]:
+def cells(decided: Decision) -> set[str]:
     """The cells of the views."""
     return {
         cell_id
-        for view in found.views
+        for view in decided.views
         for cell_id in (
             *(entry.cell_id for entry in view.entries.values()),
             *(cell_id for _, cell_id in view.missing.values()),
@@ -294,15 +294,15 @@ def cells(found: Decision) -> set[str]:
     }
 
 
-def views_json(found: Decision, rows: dict[str, int]) -> str:
+def views_json(decided: Decision, rows: dict[str, int]) -> str:
     """All views for the page's script, escaped for a script element.
 
     Args:
         rows: cell → its row in the page's records.
     """
-    methods = sorted({column.method for view in found.views for column in view.columns})
+    methods = sorted({column.method for view in decided.views for column in view.columns})
     mask_at, method_at = (
-        {name: index for index, name in enumerate(names)} for names in (found.masks, methods)
+        {name: index for index, name in enumerate(names)} for names in (decided.masks, methods)
     )
     views = [{
         "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
@@ -316,23 +316,23 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
                     for (mask, method), entry in view.entries.items()],
         "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
-    } for view in found.views]
-    shown = found.default
-    content = {"palest": PALEST, "strong": STRONG, "masks": found.masks,
-               "names": [found.names[mask] for mask in found.masks],
+    } for view in decided.views]
+    shown = decided.default
+    content = {"palest": PALEST, "strong": STRONG, "masks": decided.masks,
+               "names": [decided.names[mask] for mask in decided.masks],
                "methods": methods, "views": views,
                "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
                            "mask": shown.opening}}
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
 
 
-def described(view: HeatMap, found: Decision) -> str:
+def described(view: HeatMap, decided: Decision) -> str:
     """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
     ranks = (
         f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
         if view.ranks != ALONE
         else "kernels alone"
-        if any(other.ranks != ALONE for other in found.views)
+        if any(other.ranks != ALONE for other in decided.views)
         else ""
     )
     return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])

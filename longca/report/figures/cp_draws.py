@@ -51,11 +51,11 @@ class CpDraws(Figure):
     def title(self, data: pd.DataFrame) -> str:
         varies = data.groupby("method").varies.median().sort_values(kind="stable")
         draws = plural(int(data.groupby(SETTING).seed.nunique().max()), "draw")
-        found = (
+        text = (
             f"Over {draws} of documents the rate of {varies.index[-1]} varies {number(varies.iloc[-1])} times"
         )
         return (
-            f"{found}, that of {varies.index[0]} {number(varies.iloc[0])} times" if len(varies) > 1 else found
+            f"{text}, that of {varies.index[0]} {number(varies.iloc[0])} times" if len(varies) > 1 else text
         )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

@@ -35,11 +35,11 @@ class ContextParallelThroughput(Figure):
         best = data.loc[data.value.idxmax()] if data.value.notna().any() else None
         if best is None:
             return "Context parallelism: nothing could be timed"
-        found = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
-        if not any(case.is_compared for case in found.values()):
+        standings = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
+        if not any(case.is_compared for case in standings.values()):
             rate = rate_unit(best.value).text(best.value)
             return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
-        return f"Context parallelism: {leaders_text(found, 'case of mask, ranks, length and direction')}"
+        return f"Context parallelism: {leaders_text(standings, 'case of mask, ranks, length and direction')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

@@ -71,7 +71,7 @@ class Energy(Figure):
 
     def title(self, data: pd.DataFrame) -> str:
         ratios = data.groupby("place", sort=False).joules_per_token.agg(
-            lambda found: found.max() / found.min()
+            lambda values: values.max() / values.min()
         )
         least = data.loc[data.groupby("place", sort=False).joules_per_token.idxmin()]
         counts = least.method.value_counts()

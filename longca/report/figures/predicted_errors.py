@@ -38,8 +38,8 @@ class PredictedErrors(Figure):
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        found = judged(table)
-        return found.sort_values(ORDER, kind="stable", ignore_index=True)[COLUMNS]
+        predicted = judged(table)
+        return predicted.sort_values(ORDER, kind="stable", ignore_index=True)[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
         size = data.error.abs().astype(float)

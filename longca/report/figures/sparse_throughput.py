@@ -35,10 +35,10 @@ class SparseThroughput(Figure):
         detail = [join(DIRECTIONS[direction], *rest) for direction, *rest
                   in zip(tried.direction, tried.mask_variant, lengths, tried.setting, strict=True)]
         tried = tried.assign(detail=detail, density=tried.mask_density_asked)
-        found = points(
+        rates = points(
             tried, ["mask", "detail", "direction", "method", "seqlen", "density"], *RATE, unit="TFLOP/s"
         )
-        return found.sort_values(
+        return rates.sort_values(
             ["mask", "direction", "detail", "method", "density"],
             ascending=[True, False, True, True, True],
             kind="stable",

@@ -90,10 +90,10 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     parts = {method: method.split("+") for method in methods}
     taken: dict[str, int] = {}
     for name in sorted({names[0] for names in parts.values()} - KERNELS.keys() - STRATEGIES.keys()):
-        place = _hash(name) % len(SPARE)
-        free = [(place + step) % len(SPARE) for step in range(len(SPARE))]
-        taken[name] = next((index for index in free if index not in taken.values()), place)
-    found = {}
+        number = _hash(name) % len(SPARE)
+        free = [(number + step) % len(SPARE) for step in range(len(SPARE))]
+        taken[name] = next((index for index in free if index not in taken.values()), number)
+    styles = {}
     for method, names in parts.items():
         first, kernel = names[0], names[-1]
         marker = (
@@ -103,11 +103,11 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
         )
         known = KERNELS if len(names) == 1 and first in KERNELS else STRATEGIES
         if first in known:
-            found[method] = Look(known[first][0], f"{'k' if known is KERNELS else 's'}-{first}", marker)
+            styles[method] = Look(known[first][0], f"{'k' if known is KERNELS else 's'}-{first}", marker)
         else:
             index = taken.get(first, _hash(first) % len(SPARE))
-            found[method] = Look(SPARE[index][0], f"spare-{index}", marker)
-    return found
+            styles[method] = Look(SPARE[index][0], f"spare-{index}", marker)
+    return styles
 
 
 def theme() -> dict[str, tuple[str, str, str]]:

@@ -60,10 +60,10 @@ def dots(ax: Axes, style: Style, position: int, values: np.ndarray, cells: pd.Da
     heights = spread_over(position, len(values))
     for method in dict.fromkeys(cells.method):
         here = (cells.method == method).to_numpy()
-        found, = ax.plot(values[here], heights[here], style.marker(method), color=style.colour(method),
+        artist, = ax.plot(values[here], heights[here], style.marker(method), color=style.colour(method),
                          markersize=4, alpha=0.6,
                          markeredgewidth=0, linestyle="", clip_on=False)
-        style.mark(found, method, cells.cell_id[here])
+        style.mark(artist, method, cells.cell_id[here])
 
 
 def spread_over(position: int, count: int) -> np.ndarray:
@@ -134,6 +134,6 @@ def mark(
         cell_ids: its cells, separated by spaces.
     """
     colour = style.colour(method)
-    found, = ax.plot(value, position, style.marker(method), color=colour, markersize=5, markeredgewidth=1.1,
+    artist, = ax.plot(value, position, style.marker(method), color=colour, markersize=5, markeredgewidth=1.1,
                      markerfacecolor="none" if hollow else colour, clip_on=False)
-    style.mark(found, method, [cell_ids])
+    style.mark(artist, method, [cell_ids])

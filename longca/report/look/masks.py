@@ -35,6 +35,6 @@ def symbol(drawing: MaskDrawing) -> str:
 
 def mask_drawings(names: Iterable[str]) -> list[MaskDrawing]:
     """The drawings of these masks, in their order; masks of plug-ins have none."""
-    found = {name: MaskDrawing(name, unescape(label), unescape(definition), content)
+    drawings = {name: MaskDrawing(name, unescape(label), unescape(definition), content)
              for name, label, definition, content in _SYMBOL.findall(FILE.read_text(encoding="utf-8"))}
-    return [found[name] for name in names if name in found]
+    return [drawings[name] for name in names if name in drawings]

@@ -124,8 +124,8 @@ def _rows(cells: str, rows: Mapping[str, int]) -> str:
 
 def _rows_of_point(cells: list[str], rows: Mapping[str, int]) -> str:
     """The rows of a point's cells, "3+7"; "3+7/50" if only two of its 50 cells are on the page."""
-    found = [str(rows[cell]) for cell in cells if cell in rows]
-    return "+".join(found) + (f"/{len(cells)}" if found and len(found) < len(cells) else "")
+    shown = [str(rows[cell]) for cell in cells if cell in rows]
+    return "+".join(shown) + (f"/{len(cells)}" if shown and len(shown) < len(cells) else "")
 
 
 def _with_picture(match: re.Match[str]) -> str:
