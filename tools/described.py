@@ -1,4 +1,5 @@
-"""JSON schemas of models with the texts below their fields, which are read from the source here and not when a command starts."""
+"""JSON schemas of models with the texts below their fields, which are read from the source here and not when
+a command starts."""
 
 import ast
 import inspect
@@ -25,7 +26,12 @@ def _texts(model: type[BaseModel]) -> dict[str, str]:
         if base is not BaseModel and issubclass(base, BaseModel):
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
             assert isinstance(body, ast.ClassDef)
-            texts |= {field.target.id: inspect.cleandoc(text.value.value) for field, text in pairwise(body.body)
-                      if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
-                      and isinstance(text.value, ast.Constant)}
+            texts |= {
+                field.target.id: inspect.cleandoc(text.value.value)
+                for field, text in pairwise(body.body)
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            }
     return texts

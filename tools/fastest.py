@@ -178,10 +178,16 @@ def _summed(forward: Sequence[Measurement], backward: Sequence[Measurement]) -> 
 def _sum(forward: Measurement, backward: Measurement) -> Measurement:
     times = [median(record.times_ms) for record in (forward, backward)]
     shorter = math.hypot(
-        *(time * (1 - record.rate / record.high) for time, record in zip(times, (forward, backward), strict=True))
+        *(
+            time * (1 - record.rate / record.high)
+            for time, record in zip(times, (forward, backward), strict=True)
+        )
     )
     longer = math.hypot(
-        *(time * (record.rate / record.low - 1) for time, record in zip(times, (forward, backward), strict=True))
+        *(
+            time * (record.rate / record.low - 1)
+            for time, record in zip(times, (forward, backward), strict=True)
+        )
     )
     unit, run, playoff = (
         " ".join(filter(None, (getattr(forward, name), getattr(backward, name))))

@@ -1,9 +1,11 @@
-"""Writes the README's finding: a heat map of kernels and masks on an H100, and the sentence that its numbers prove.
+"""Writes the README's finding: a heat map of kernels and masks on an H100, and the sentence that its numbers
+prove.
 
     python -m tools.heat_map
 
-All of it is computed from the committed records of the dense study: for each mask and direction the rate of each kernel as a share of the
-fastest one's. A kernel that does not support a mask leaves its square empty. Who leads, and who is not told apart, `longca.ranking` says.
+All of it is computed from the committed records of the dense study: for each mask and direction the rate of
+each kernel as a share of the fastest one's. A kernel that does not support a mask leaves its square empty.
+Who leads, and who is not told apart, `longca.ranking` says.
 """
 
 from __future__ import annotations
@@ -41,8 +43,12 @@ class Theme:
 
 
 THEMES = {
-    "light": Theme("#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"),
-    "dark": Theme("#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"),
+    "light": Theme(
+        "#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"
+    ),
+    "dark": Theme(
+        "#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"
+    ),
 }
 
 
@@ -81,10 +87,14 @@ class Finding:
         return f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: {_marked(finding, of_kernels)}"
 
     def caption(self) -> str:
-        return ("Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart from it. "
-                f"{self.device}, {format_length(SEQLEN)} tokens, "
-                f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} cells, "
-                f"{self.num_samples:,} samples. Empty: the kernel does not run that mask.")
+        return (
+            "Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart "
+            "from it. "
+            f"{self.device}, {format_length(SEQLEN)} tokens, "
+            f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} "
+            f"cells, "
+            f"{self.num_samples:,} samples. Empty: the kernel does not run that mask."
+        )
 
 
 def _marked(text: str, of_kernels: list[Tally]) -> str:
@@ -100,15 +110,22 @@ def finding(records: Path = RECORDS) -> Finding:
     from longca.store.load import load
     from longca.store.table import derived, in_order
 
-    chosen = [record for record in load(records).records if (record.cell.seqlen, record.cell.num_q_heads, record.cell.num_kv_heads)
-              == (SEQLEN, Q_HEADS, KV_HEADS) and record.work is None and not record.cell.mask_params.get("paper_compat")]
+    chosen = [
+        record
+        for record in load(records).records
+        if (record.cell.seqlen, record.cell.num_q_heads, record.cell.num_kv_heads)
+        == (SEQLEN, Q_HEADS, KV_HEADS)
+        and record.work is None
+        and not record.cell.mask_params.get("paper_compat")
+    ]
     asked = derived(in_order(chosen))
     assert all(asked[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
     standing, table = standings(asked, ("mask", "direction")), asked[asked.status == "ok"]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
     kernels = [tally.method for tally in tallies(standing)]
-    return Finding(asked.device[0], int(asked.head_dim[0]), str(asked["dtype"].iloc[0]), masks, kernels, standing, len(table),
+    return Finding(asked.device[0], int(asked.head_dim[0]), str(asked["dtype"].iloc[0]), masks, kernels,
+                   standing, len(table),
                    int(table.num_samples.sum()))
 
 
@@ -116,20 +133,25 @@ def picture(result: Finding, theme: Theme) -> str:
     """The heat map as an SVG: kernels are rows, masks columns, forward to the left."""
     width = LEFT + 2 * len(result.masks) * CELL_W + GAP + 84
     height = TOP + len(result.kernels) * CELL_H + 8
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-             'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
-             f"<title>{result.caption()}</title>"]
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
+        f"<title>{result.caption()}</title>",
+    ]
     for side, (direction, title) in enumerate(DIRECTIONS.items()):
         left = LEFT + side * (len(result.masks) * CELL_W + GAP)
         lines.append(_text(left, 13, title, theme.ink, "start", "font-weight=\"600\" font-size=\"13\""))
         for column, mask in enumerate(result.masks):
             x = left + column * CELL_W + CELL_W / 2 + 3
-            lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start", f'transform="rotate(-50 {x:g} {TOP - 6})"'))
+            lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start",
+                               f'transform="rotate(-50 {x:g} {TOP - 6})"'))
         for row, kernel in enumerate(result.kernels):
             for column, mask in enumerate(result.masks):
                 share = result.share(kernel, mask, direction)
                 is_best = share is not None and result.leads(kernel, mask, direction)
-                lines += _square(left + column * CELL_W, TOP + row * CELL_H, share and 100 * share, is_best, theme)
+                lines += _square(
+                    left + column * CELL_W, TOP + row * CELL_H, share and 100 * share, is_best, theme
+                )
     for row, kernel in enumerate(result.kernels):
         lines.append(_text(LEFT - 7, TOP + row * CELL_H + 14.5, kernel, theme.ink, "end"))
     return "\n".join([*lines, "</svg>"]) + "\n"
@@ -143,12 +165,24 @@ def _square(x: int, y: int, share: float | None, is_best: bool, theme: Theme) ->
     box = f'x="{x + 1}" y="{y + 1}" width="{CELL_W - 2}" height="{CELL_H - 2}" rx="2"'
     if share is None:
         return [f'<rect {box} fill="{theme.empty}"/>']
-    strength = max((share - LOWEST) / (100 - LOWEST), 0) ** 1.5  # the differences between the best ones show most
-    colour = "#" + "".join(f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True))
+    # the differences between the best ones show most
+    strength = max((share - LOWEST) / (100 - LOWEST), 0) ** 1.5
+    colour = "#" + "".join(
+        f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True)
+    )
     mark = f' stroke="{theme.mark}" stroke-width="2"' if is_best else ""
     bold = 'font-weight="700"' if is_best else ""
-    return [f'<rect {box} fill="{colour}"{mark}/>',
-            _text(x + CELL_W / 2, y + 14.5, share_text(share / 100).removesuffix(" %"), theme.texts[strength > 0.5], "middle", bold)]
+    return [
+        f'<rect {box} fill="{colour}"{mark}/>',
+        _text(
+            x + CELL_W / 2,
+            y + 14.5,
+            share_text(share / 100).removesuffix(" %"),
+            theme.texts[strength > 0.5],
+            "middle",
+            bold,
+        ),
+    ]
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
@@ -163,11 +197,18 @@ def pictures(result: Finding) -> dict[Path, str]:
 def block(result: Finding) -> str:
     """The part of the README: the sentence, the picture and its caption."""
     light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(result))
-    return "\n".join([
-        result.sentence(), "",
-        "<picture>", f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-        f'  <img alt="Heat map: 12 masks and {len(result.kernels)} kernels, forward and backward" src="{light}">', "</picture>", "",
-        f"*{result.caption()}*"])
+    return "\n".join(
+        [
+            result.sentence(),
+            "",
+            "<picture>",
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+            f'  <img alt="Heat map: 12 masks and {len(result.kernels)} kernels, forward and backward" src="{light}">',
+            "</picture>",
+            "",
+            f"*{result.caption()}*",
+        ]
+    )
 
 
 def main() -> None:

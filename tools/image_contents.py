@@ -44,7 +44,9 @@ def contents() -> dict[str, Any]:
         "system": dict(line.split("\t") for line in listed.stdout.splitlines()),
         "packages": {
             distribution.metadata["Name"]: distribution.version
-            for distribution in sorted(distributions(), key=lambda distribution: distribution.metadata["Name"])
+            for distribution in sorted(
+                distributions(), key=lambda distribution: distribution.metadata["Name"]
+            )
         },
         "files": files,
         "bytes": sum(path.stat().st_size for path in paths),

@@ -83,7 +83,8 @@ def change_by_rests() -> str:
         beyond = sum(abs(value) > limit for value in logs) / len(logs)
         sentences.append(
             f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the "
-            f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more than "
+            f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more "
+            f"than "
             "the resolution without rests."
         )
     return "\n".join(sentences)

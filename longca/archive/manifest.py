@@ -45,7 +45,7 @@ def read_manifest(content: bytes) -> dict[str, str]:
     for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
         match = LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is no digest and path")
+            raise ValueError(f"line {number} is not a digest and a path")
         path = PurePosixPath(match[2])
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"line {number} names a file outside the bundle")
@@ -70,7 +70,7 @@ def unreadable(folder: Path, path: str) -> str:
     if stat.S_ISLNK(facts.st_mode):
         return "is a link"
     if not stat.S_ISREG(facts.st_mode):
-        return "is no file"
+        return "is not a regular file"
     return (
         "is a hard link, which may be a file of another place too: copy the folder"
         if facts.st_nlink > 1

@@ -105,7 +105,7 @@ class _Unzipped:
         """Exactly this many bytes, at most `CHUNK`. Raises EOFError if the file ends early."""
         while len(self._ready) < size:
             if not self._more():
-                raise EOFError("it is cut off")
+                raise EOFError("it is truncated")
         part, self._ready = self._ready[:size], self._ready[size:]
         self.num_read += size
         return part
@@ -121,7 +121,7 @@ class _Unzipped:
         while not self._stream.eof:
             given = self._stream.unconsumed_tail or self._take()
             if not given:
-                raise EOFError("it is cut off")
+                raise EOFError("it is truncated")
             if part := self._stream.decompress(given, CHUNK):
                 self._ready += part
                 return True
@@ -196,12 +196,12 @@ def _check(member: tarfile.TarInfo, bundle: Path) -> None:
     if path.is_absolute() or ".." in path.parts:
         why = f"'{member.name}' in it lies outside of it"
     elif member.type != tarfile.REGTYPE or member.size < 0:
-        why = f"'{member.name}' in it is no file"
+        why = f"'{member.name}' in it is not a file"
     elif str(path) != member.name or any(not character.isprintable() for character in member.name):
         why = f"it has a file of the name {member.name!r}"
     else:
         return
-    raise UserError(f"'{bundle}' is no bundle", why=why)
+    raise UserError(f"'{bundle}' is not a bundle", why=why)
 
 
 def _write(tar: _Unzipped, size: int, target: Path, mode: int) -> None:
@@ -217,6 +217,6 @@ def _write(tar: _Unzipped, size: int, target: Path, mode: int) -> None:
 def _with_manifest(folder: Path, bundle: Path) -> Path:
     if (why := manifest.unreadable(folder, manifest.NAME)):
         raise UserError(
-            f"'{bundle}' is no bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one"
+            f"'{bundle}' is not a bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one"
         )
     return folder

@@ -56,13 +56,13 @@ def refusal(bundle: Path, key: Path) -> str:
     check_key(key)
     if not bundle.is_file():
         raise UserError(
-            f"'{bundle}' is no packed bundle",
+            f"'{bundle}' is not a packed bundle",
             why="a signature is one of the file that `longca archive` wrote",
         )
     # minisign has the same exit code for this and for a damaged signature
     if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:
         raise UserError(
-            f"'{key}' is no public key of minisign", todo="Give the file that `minisign -G -p` wrote"
+            f"'{key}' is not a public key of minisign", todo="Give the file that `minisign -G -p` wrote"
         )
     signature = _of(bundle)
     if not signature.is_file():
@@ -95,7 +95,7 @@ def _program() -> str:
     program = shutil.which("minisign")
     if program is None:
         raise UserError(
-            "There is no minisign here, the program that signs and checks signatures",
+            "minisign, the program that signs and checks signatures, is missing",
             todo="Install it: `apt-get install minisign`, `dnf install minisign` or `brew install minisign`",
         )
     return program

@@ -84,7 +84,7 @@ def _files(folder: Path, listed: dict[str, str]) -> Check:
 def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
     path = f"config/studies/{facts.study}.yaml"
     if obstacle := _obstacle(folder, listed, path):
-        return Check("study", False, f"{path} {obstacle}: which cells were asked for is not known")
+        return Check("study", False, f"{path} {obstacle}: the requested cells are unknown")
     try:
         study = load_study(str(folder / path))
     except UserError as error:
@@ -99,7 +99,7 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
         asked = {cell.cell_id for cell in study.cells()}
     except UserError as error:  # its names may belong to plug-ins of the bundle, which are not installed
         has_plugins = any(name.startswith(f"{PLUGINS}/") for name in listed)
-        return Check("study", has_plugins, f"of cells that are not known here ({error})")
+        return Check("study", has_plugins, f"of cells that are unknown here ({error})")
     problems = (
         ()
         if len(asked) == facts.num_cells
@@ -119,7 +119,7 @@ def _records(facts: Provenance, loaded: Loaded) -> Check:
         )
     elif loaded.all_records:
         problems += [
-            f"{provenance.NAME} says something else than the records of: {name}"
+            f"{provenance.NAME} disagrees with the records on: {name}"
             for name, value in provenance.of_records(loaded.all_records).items()
             if getattr(facts, name) != value
         ]
@@ -134,7 +134,7 @@ def _records(facts: Provenance, loaded: Loaded) -> Check:
 def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
     """Rebuild page, figures and tables and compare bytes; if they differ, name the versions that differ."""
     if obstacle := _obstacle(folder, listed, HARDWARE):
-        return Check("page", False, f"cannot be made again: {HARDWARE} {obstacle}")
+        return Check("page", False, f"cannot be rebuilt: {HARDWARE} {obstacle}")
     lists = [
         folder / path
         for path in sorted(listed)
@@ -143,14 +143,14 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
     try:
         made = page_files(loaded, facts.title, folder / HARDWARE, lists)
     except UserError as error:
-        return Check("page", False, f"cannot be made again: {error}")
+        return Check("page", False, f"cannot be rebuilt: {error}")
     differing = [
         path
         for path, content in sorted(made.items())
         if not _holds(folder, listed, f"{MEASURED}/{path}", content)
     ]
     if not differing:
-        return Check("page", True, f"{plural(len(made), 'file')} made again, byte for byte the same")
+        return Check("page", True, f"{plural(len(made), 'file')} rebuilt, byte for byte the same")
     causes = list(_causes(facts.page, provenance.page_maker()))
     if any(name.startswith(f"{PLUGINS}/") for name in listed):
         causes.append(

@@ -154,7 +154,7 @@ class Comparison:
         ]
         if not self.attention:
             return (
-                f"No cell of {self.names[0]} has its like in {name}."
+                f"No cell of {self.names[0]} has a counterpart in {name}."
                 if self.num_alone is None
                 else "No cell has a published rate."
             )

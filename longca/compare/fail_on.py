@@ -52,7 +52,7 @@ def parse_share(text: str, what: str, todo: str) -> float:
     """0.03 for "3%" or "3". Raises UserError with this text for other input."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
-        raise UserError(what, why=f"'{text}' is no percentage", todo=todo)
+        raise UserError(what, why=f"'{text}' is not a percentage", todo=todo)
     return float(match[1]) / 100
 
 
@@ -64,12 +64,12 @@ def _condition(text: str, rule: Rule) -> FailCondition:
         return FailCondition(name)
     if name not in WITH_LIMIT:
         raise UserError(
-            f"'{text}' is no condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`"
+            f"'{text}' is not a condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`"
         )
-    share = parse_share(limit, f"'{text}' is no condition", f"Write `--fail-on {name}:3%`")
+    share = parse_share(limit, f"'{text}' is not a condition", f"Write `--fail-on {name}:3%`")
     if rule.tolerance is not None and share < rule.tolerance:
         raise UserError(
-            f"'{text}' can never be told",
+            f"'{text}' can never match",
             why=f"speeds that differ by less than {percent(rule.tolerance)} are the same",
             todo=f"Lower that with `--tolerance {limit}`",
         )

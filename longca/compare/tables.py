@@ -41,7 +41,7 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
         texts.append("ambiguous: they differ by more, but their own samples do not tell them apart")
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
-        texts.append(f"controls, B over A: {means}: so much do the machines themselves differ")
+        texts.append(f"controls, B over A: {means}: this is the difference of the machines themselves")
     if comparison.num_rested_on_one_side:
         texts.append(
             f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: "
@@ -51,7 +51,7 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
         )
     if comparison.num_alone:
         cells, rates = comparison.num_alone
-        texts.append(f"without a partner: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
+        texts.append(f"unpaired: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
     texts += [f"not comparable, {plural(count, 'cell')}: {why}" for why, count in comparison.reasons]
     return texts
 

@@ -111,7 +111,7 @@ def _different(a: Side, b: Side) -> str:
             if own != other:
                 return f"another {word}: {own or 'none'}, {other or 'none'}"
     if a.digest and b.digest and a.digest != b.digest:
-        return "another mask was drawn"
+        return "another mask was sampled"
     return ""
 
 

@@ -91,7 +91,7 @@ def finding(first: str, second: str, changes: list[ImageDifference], num_files: 
     if not changes:
         return f"{first} and {second} are the same: {num_files} files of Python packages by hash, and all system packages by version."
     touching = sum(difference.touches_numbers for difference in changes)
-    judged = f"{touching} of them can touch a number" if touching else "none of them can touch a number"
+    judged = f"{touching} of them can affect a number" if touching else "none of them can affect a number"
     return f"{first} and {second} differ in {len(changes)} things; {judged}."
 
 
@@ -156,7 +156,7 @@ def _checked(text: str, wanted: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise UserError(f"'{wanted}' is no list of an image's contents", why=str(error)) from error
+        raise UserError(f"'{wanted}' is not a list of an image's contents", why=str(error)) from error
     if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in KEYS.items()):
-        raise UserError(f"'{wanted}' is no list of an image's contents", why=f"it has not {', '.join(KEYS)}")
+        raise UserError(f"'{wanted}' is not a list of an image's contents", why=f"it has not {', '.join(KEYS)}")
     return content

@@ -85,13 +85,13 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
         actual = f"sha256:{_sha256(image.file)}"
         if stamped not in (None, actual):
             raise UserError(
-                f"Image '{image.file}' is not the one that was obtained",
+                f"Image '{image.file}' is not the obtained one",
                 why=f"its digest is {actual}, it was {stamped}",
                 todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew",
             )
     if digest not in ("", actual):
         raise UserError(
-            f"Image '{image.file}' is not the one that is asked for",
+            f"Image '{image.file}' is not the requested one",
             why=f"its digest is {actual}, not {digest}",
             todo="Get the right one, or correct image_digest",
         )
@@ -108,7 +108,7 @@ def check_architecture(image: Image) -> None:
         and head[SIF_ARCH] != here
     ):
         architecture = next(
-            (name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another kind of processor"
+            (name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another architecture"
         )
         raise UserError(f"Image '{image.file}' is for {architecture}", why=f"this machine is {platform.machine()}",
                         todo="Remove it, and get one for this machine")

@@ -60,10 +60,10 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
         wrong = int((attention.status == "incorrect").sum())
         headline.append(
             Tile(
-                "Nearest to its error budget",
+                "Largest ratio of error to budget",
                 percent(worst.budget_ratio),
                 f"{worst.method}, {worst['mask']}; "
-                + (f"{plural(wrong, 'cell')} beyond it" if wrong else "no cell is beyond it"),
+                + (f"{plural(wrong, 'cell')} beyond it" if wrong else "no cell exceeds it"),
                 "#accuracy",
             )
         )

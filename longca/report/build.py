@@ -48,7 +48,7 @@ MAX_BYTES = 4_000_000
 REPEATS = (
     "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
     "method was measured there, "
-    "so that counts, worst shares and families leave them out. "
+    "so that counts, worst shares and families exclude them. "
 )
 MOST_LINKS = 3  # named cells for each reason
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",

@@ -248,25 +248,24 @@ def _of_drift(timed: pd.DataFrame, drifting: pd.DataFrame) -> str:
     known = int((timed.drift != "unknown").sum())
     unknown = len(timed) - known
     rest = (
-        f" Of {unknown:,} more it is not known: they have fewer than {FEWEST_FOR_DRIFT} samples."
+        f" Drift is unknown for {unknown:,} more, with fewer than {FEWEST_FOR_DRIFT} samples."
         if unknown and known
         else ""
     )
     if not known:
         return (
-            f"Whether samples drift is not known of any result: each has fewer than {FEWEST_FOR_DRIFT}."
+            f"The drift of all results is unknown: each has fewer than {FEWEST_FOR_DRIFT}."
             if unknown
             else ""
         )
     verb, stand = (
         "drifts" if len(drifting) == 1 else "drift",
-        " Their numbers stand." if len(drifting) else "",
+        " Their numbers are included." if len(drifting) else "",
     )
     return (
         f"{len(drifting):,} of {plural(known, 'result')} {verb}: samples get slower or faster in the order "
-        f"measured, by more than "
-        f"{100 * DRIFT_SHARE:g} % from the first third to the last (Mann and Kendall's test, 1 "
-        f"%).{stand}{rest}"
+        f"of measurement, by more than {100 * DRIFT_SHARE:g} % from the first third to the last "
+        f"(Mann-Kendall test, 1 %).{stand}{rest}"
     )
 
 

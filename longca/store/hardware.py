@@ -142,5 +142,5 @@ def load_hardware(path: Path | None = None) -> Hardware:
     ]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UserError(f"{path}: '{twice[0]}' stands twice", todo="Each name belongs to one GPU or network")
+        raise UserError(f"{path}: '{twice[0]}' is repeated", todo="Each name belongs to one GPU or network")
     return hardware

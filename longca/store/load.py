@@ -270,7 +270,7 @@ def _from_json(path: Path) -> _Content:
         )
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        return _Content([], [UnusableFile(path, "is no list of records")], Environments())
+        return _Content([], [UnusableFile(path, "is not a list of records")], Environments())
     records: list[Record] = []
     problems: list[UnusableFile] = []
     for number, entry in enumerate(entries, 1):

@@ -219,7 +219,7 @@ def test_hardware_is_found_by_its_whole_name(tmp_path):
     twice = tmp_path / "hardware.yaml"
     entry = "- {name: X, gpu_names: [G], peak_tflops: {value: 1, source: 'https://x'}, bandwidth_gb_s: {value: 1, source: 'https://x'}}\n"
     twice.write_text(entry * 2)
-    with pytest.raises(UserError, match="'G' stands twice"):
+    with pytest.raises(UserError, match="'G' is repeated"):
         load_hardware(twice)
     twice.write_text(entry.replace("value: 1", "value: 0", 1))
     with pytest.raises(UserError, match="greater than 0"):

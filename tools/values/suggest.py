@@ -1,4 +1,5 @@
-"""Entries for docs/values.yaml that account for numbers which nothing accounts for; what is left to write is the reason."""
+"""Entries for docs/values.yaml that account for numbers which nothing accounts for; what is left to write is
+the reason."""
 
 from __future__ import annotations
 

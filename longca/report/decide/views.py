@@ -209,7 +209,7 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     least = (
         f"Worst: {worst_text(worst)} of the best, under {worst.where}"
         if worst
-        else "It was compared with no other method."
+        else "It has no comparison with another method."
     )
     lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"))
     rest = ", ".join(f"{count} {words}" for count, words in lacking if count)

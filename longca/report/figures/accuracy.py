@@ -39,7 +39,7 @@ class AccuracyFigure(Figure):
     def title(self, data: pd.DataFrame) -> str:
         wrong, right = data[data.status == "incorrect"], data[data.status != "incorrect"]
         if not len(right):
-            return f"No result is right: {plural(len(wrong), 'cell')} beyond the budget"
+            return f"No result is correct: {plural(len(wrong), 'cell')} beyond the budget"
         nearest = right.loc[right.budget_ratio.idxmax()]
         used, where = (
             f"{number(100 * nearest.budget_ratio, 2)} % of its error budget",
@@ -47,7 +47,7 @@ class AccuracyFigure(Figure):
         )
         if not len(wrong):
             return (
-                f"All {len(data):,} checked cells are right; the one nearest to the limit uses {used} {where}"
+                f"All {len(data):,} checked cells are correct; the largest error uses {used} {where}"
             )
         return (f"{plural(len(wrong), 'cell')} of {len(data):,} {'is' if len(wrong) == 1 else 'are'} wrong; "
                 f"of the others none uses more than {used} {where}")

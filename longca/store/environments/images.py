@@ -70,7 +70,7 @@ class ImageList:
             return cls(name, ImageContents.model_validate(contents))
         except ValidationError as error:
             raise ValueError(
-                f"it is no list of an image's contents ({error.error_count()} problems)"
+                f"it is not a list of an image's contents ({error.error_count()} problems)"
             ) from None
 
     def compared(self, installed: Installation, loaded: LoadedSoftware) -> ImageComparison:

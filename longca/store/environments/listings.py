@@ -152,7 +152,7 @@ def unpacked(text: bytes) -> Environments:
         )
         if not stream.eof:
             environments.refuse(
-                f"its environments are cut off, or have more than {ENVIRONMENTS.value()} MiB; "
+                f"its environments are truncated, or have more than {ENVIRONMENTS.value()} MiB; "
                 f"{ENVIRONMENTS.todo}"
             )
             return environments

@@ -68,9 +68,9 @@ class EnvironmentSummary:
 
     @property
     def _where(self) -> str:
-        unknown = "they are of an older longca, or their listings are not here"
+        unknown = "they are of an older version, or their listings are missing"
         if self.ran["unknown"] == self.num_records:
-            return f"Where the {plural(self.num_records, 'record')} ran is not known: {unknown}"
+            return f"Where the {plural(self.num_records, 'record')} ran is unknown: {unknown}"
         parts = [f"{_number(self.ran['pinned'])} in a pinned image"]
         if self.images:
             parts.append(f"{_number(self.ran['files'])} in the files of {self._names} alone")
@@ -80,7 +80,7 @@ class EnvironmentSummary:
                 where = "outside of any, and no list of an image is here to compare their files with"
             parts.append(f"{self.ran['neither']:,} {where}")
         if self.ran["unknown"]:
-            parts.append(f"of {self.ran['unknown']:,} it is not known ({unknown})")
+            parts.append(f"of {self.ran['unknown']:,} it is unknown ({unknown})")
         head = f"{plural(self.num_records, 'record')} ran in {plural(len(self.uses), 'environment')}"
         return f"{head}: {', '.join(parts)}"
 
