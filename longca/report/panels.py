@@ -82,8 +82,8 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
         for (method, *direction), line in rows.groupby(
             ["method", "direction"] if both else ["method"], sort=False
         ):
-            place = failures.index(method) - (len(failures) - 1) if method in failures else 0
-            _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], place=place)
+            offset = failures.index(method) - (len(failures) - 1) if method in failures else 0
+            _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], offset=offset)
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
         note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction",
