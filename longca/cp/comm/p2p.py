@@ -50,8 +50,8 @@ class CommStream:
         self._torch_group, self._group = torch_group, group
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
-        """Posts all as one batch. Both sides of a message name it in the same order; a rank without any
-        leaves the batch out.
+        """Posts all as one batch. Sender and receiver must list their messages in the same order. A rank with
+        no messages posts nothing.
 
         Sent tensors must not change, and destination tensors must not be touched, before `wait` on the
         result. On a GPU the batch starts after the present work of the current stream.

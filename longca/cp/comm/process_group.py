@@ -27,7 +27,7 @@ ABORT_S = 5.0
 
 
 class PeerLost(RuntimeError):
-    """Another rank has not come, or is gone: the rank that raises this is not itself to blame."""
+    """A peer rank failed or timed out."""
 
 
 @contextmanager
