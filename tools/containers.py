@@ -111,7 +111,7 @@ def _leave_out(names: set[str], lock: Path) -> None:
 
 
 def own_dependencies() -> list[str]:
-    """What longca itself needs inside an image."""
+    """The packages that longca needs inside of an image."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [needed for needed in project["dependencies"] if not needed.startswith(NOT_INSIDE)]
 
@@ -128,7 +128,7 @@ def source_file(package: str, version: str) -> tuple[str, str]:
 
 
 def current_digest(base: Base) -> str | None:
-    """What the base's tag points to today, as its registry says; None where that cannot be reached."""
+    """The present digest of the base's tag in its registry; None if the registry cannot be reached."""
     host, _, rest = base.image.partition("/")
     repository, _, tag = rest.rpartition(":")
     url = f"{SCHEME}://{HUB.get(host, host)}/v2/{repository}/manifests/{tag}"
@@ -158,7 +158,7 @@ def _digest(url: str, headers: dict[str, str]) -> str | None:
 
 
 def _parts(challenge: str) -> Iterator[tuple[str, str]]:
-    """Of `Bearer realm="…",service="…",scope="…"`."""
+    """The parts of `Bearer realm="…",service="…",scope="…"`."""
     for match in re.finditer(r'(\w+)="([^"]*)"', challenge):
         yield match[1], match[2]
 

@@ -54,7 +54,7 @@ THEMES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What the records say of one length and number of heads."""
+    """The result of the records for one length and number of heads."""
 
     device: str
     head_dim: int
@@ -78,7 +78,7 @@ class Finding:
         return kernel in self.standings[mask, direction].leaders
 
     def sentence(self) -> str:
-        """Who leads where, and who loses least."""
+        """The leaders, and the method with the best worst share."""
         of_kernels, total = tallies(self.standings), len(self.standings)
         leaders = [tally.method for tally in of_kernels if tally.num_clear]
         subject = f"`{leaders[0]}`" if any(tally.num_clear == total for tally in of_kernels) else "No kernel"

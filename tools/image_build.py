@@ -1,4 +1,4 @@
-"""What the build of an image costs: time, memory and disk of each step.
+"""The cost of an image build: time, memory and disk of each step.
 
     python -m tools.image_build hopper-cu130     builds it, notes what it cost in reports/images, and writes the guide's table
     python -m tools.image_build                  the table of docs/guide/containers.md from those notes
@@ -160,8 +160,8 @@ def table_of(builds: list[dict[str, Any]]) -> Table:
 
 
 def _sentence(build: dict[str, Any], kept: dict[str, Any]) -> str:
-    """How long a build lasts, and with kept objects if there was such a one; and the size of the image that
-    was made last."""
+    """The duration of a build, also with kept objects if there was such a build, and the size of the image
+    that was made last."""
     size = format_bytes(kept["image_bytes"])
     if not build["num_units"]:
         return f"`{build['image']}` takes {clock(build['seconds'])} min and {size} as an image."

@@ -61,8 +61,8 @@ def judged(cells: Sequence[PredictedCell]) -> str:
 
 
 def conclusion(cells: Sequence[PredictedCell]) -> str:
-    """Who is best at 8, 96 and 1024 GPUs under documents, and how many settings hang on the network, from the
-    cells alone."""
+    """The best strategies at 8, 96 and 1024 GPUs under documents, and the number of settings that depend on
+    the network, from the cells alone."""
     sentences = []
     for world in (8, 96, 1024):
         here = [

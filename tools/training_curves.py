@@ -41,7 +41,7 @@ FACTS = ("tokens_per_s", "peak_mb", "plan_ms", "waited_ms", "moved_bytes")
 
 @dataclass(frozen=True)
 class Setting:
-    """Where curves are made, and of what size the model and its attention are."""
+    """The setting of curves: the device, and the size of the model and its attention."""
 
     place: str
     """the name of the table on the page"""
