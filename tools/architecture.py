@@ -1,13 +1,15 @@
 """Writes ARCHITECTURE.md from the packages' docstrings and imports, and knows which imports are allowed.
 
-A layer is a package, a sub-package or a module that stands between packages. Each file belongs to the layer with the longest name that
-begins its own.
+A layer is a package, a sub-package or a module that stands between packages. Each file belongs to the layer
+with the longest name that begins its own.
 """
 
 import ast
 import functools
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,9 +78,12 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "ranking", "claims", "report", "paper", "compare",
             "archive", "images", "bench", "advice", "predict"},
 }
-HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
-AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "environment", "published", "ranking", "claims", "report", "compare", "archive", "images",
+# imported inside functions, where at all
+HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}
+# they only run beside them
+AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}
+NEVER_TORCH = ("core", "data", "masks", "store", "environment", "published", "ranking", "claims", "report",
+               "compare", "archive", "images",
                "predict", "advice",
                "cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
@@ -118,8 +123,10 @@ def _imports(node: ast.AST, at_import: bool, typing_only: bool) -> Iterator[Impo
 @functools.cache
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
     """Name without "longca." → file; a package's file is its `__init__`. The whole package's name is ""."""
-    return {".".join(path.relative_to(package).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
-            for path in sorted(package.rglob("*.py"))}
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
+        for path in sorted(package.rglob("*.py"))
+    }
 
 
 def layer(module: str) -> str:
@@ -139,12 +146,13 @@ def imported_modules(module: str, typing: bool = False, package: Path = PACKAGE)
     Args:
         typing: those under TYPE_CHECKING count, too.
     """
-    known, found = modules(package), set()
+    known, imported = modules(package), set()
     for name, _, typing_only in imports(known[module]):
         top, _, inside = name.partition(".")
         if top == PACKAGE.name and (typing or not typing_only):
-            found.add(inside if inside in known else inside.rpartition(".")[0])  # a name stands for the module that has it
-    return frozenset(found & known.keys() - {module})
+            # a name stands for the module that has it
+            imported.add(inside if inside in known else inside.rpartition(".")[0])
+    return frozenset(imported & known.keys() - {module})
 
 
 def edges() -> dict[str, dict[str, set[str]]]:
@@ -159,46 +167,78 @@ def edges() -> dict[str, dict[str, set[str]]]:
 
 def forbidden() -> dict[str, set[str]]:
     """"layer → layer" → the imports between them, as far as they are not allowed."""
-    return {f"{here} → {there}": found for here, others in edges().items() if here in ALLOWED for there, found in others.items()
-            if not any(is_inside(there, name) for name in ALLOWED[here])}
+    return {
+        f"{here} → {there}": between
+        for here, others in edges().items()
+        if here in ALLOWED
+        for there, between in others.items()
+        if not any(is_inside(there, name) for name in ALLOWED[here])
+    }
 
 
 def circles(package: Path = PACKAGE) -> set[frozenset[str]]:
-    """Groups of modules that import each other, directly or not; imports for the type checker and inside functions count."""
+    """Groups of modules that import each other, directly or not; imports for the type checker and inside
+    functions count."""
     graph = {module: imported_modules(module, typing=True, package=package) for module in modules(package)}
     reach = {module: _reach(graph, module) for module in graph}
-    return {frozenset(other for other in reach[module] if module in reach[other]) for module in graph if module in reach[module]}
+    return {
+        frozenset(other for other in reach[module] if module in reach[other])
+        for module in graph
+        if module in reach[module]
+    }
 
 
 def _reach(graph: Mapping[str, frozenset[str]], start: str) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[start])
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.add(module)
+        if module not in reached:
+            reached.add(module)
             waiting += graph[module]
-    return found
+    return reached
 
 
 def page() -> str:
-    lines = ["# Architecture", "", "Made by `make docs` from the code; a test fails when it is stale.", "",
-             "Imports go one way: an arrow says \"imports\". Inside a package, arrows to other packages are left out."]
+    lines = [
+        "# Architecture",
+        "",
+        "Made by `make docs` from the code; a test fails when it is stale.",
+        "",
+        'An arrow means "imports"; imports never form a cycle. The diagram of a package shows only imports within '
+        "that package.",
+    ]
     graph = edges()
     for package, title in DRAWN.items():
         names = _names_in(package)
         arrows: dict[str, set[str]] = {name: set() for name in names}
         for here, others in graph.items():
-            one = _shown(here, names)
-            arrows.get(one, set()).update({_shown(other, names) for other in others} & set(names) - {one})
+            shown = _shown(here, names)
+            arrows.get(shown, set()).update({_shown(other, names) for other in others} & set(names) - {shown})
         lines += ["", f"## {title}", "", "```mermaid", "graph LR"]
-        lines += [f"  {_short(name, package)} --> {_short(other, package)}" for name in names for other in sorted(arrows[name])]
-        lines += ["```", "", f"| {'package' if not package else 'part'} | what it holds | imports |", "|---|---|---|"]
+        lines += [
+            f"  {_short(name, package)} --> {_short(other, package)}"
+            for name in names
+            for other in sorted(arrows[name])
+        ]
+        lines += [
+            "```",
+            "",
+            f"| {'package' if not package else 'part'} | what it holds | imports |",
+            "|---|---|---|",
+        ]
         for name in names:
-            outside = [] if not package else sorted({other for other in graph[name] if not is_inside(other, package)})
+            outside = (
+                []
+                if not package
+                else sorted({other for other in graph[name] if not is_inside(other, package)})
+            )
             imported = [*(_short(other, package) for other in sorted(arrows[name])), *outside]
-            lines.append(f"| `{name}` | {_what(name)} | {', '.join(imported) or '–'} |")
-    lines += ["", "## Plug-ins", "", "A file in one of these folders is a plug-in, listed nowhere else.", "",
+            lines.append(f"| `{name}` | {_summary(name)} | {', '.join(imported) or '–'} |")
+        for name in names:
+            lines += _details(name)
+    lines += ["", "## Plug-ins", "",
+              "A file in one of these folders is a plug-in. There is no other list of plug-ins.", "",
               "| kind | folder | contract |", "|---|---|---|"]
     from longca.core.plugin import KINDS
 
@@ -207,7 +247,8 @@ def page() -> str:
 
 
 def _names_in(package: str) -> list[str]:
-    """The layers that a drawing shows: the packages, or those inside one; itself too where it has modules of its own."""
+    """The layers that a drawing shows: the packages, or those inside one; itself too where it has modules of
+    its own."""
     if not package:
         return [name for name in ALLOWED if "." not in name]
     own = [name for name, path in modules().items() if layer(name) == package and path.name != "__init__.py"]
@@ -223,10 +264,30 @@ def _short(name: str, package: str) -> str:
     return name.removeprefix(f"{package}.") if name != package else name.rpartition(".")[2]
 
 
-def _what(name: str) -> str:
-    """The docstring of a package, the first paragraph of one of a module."""
+def _summary(name: str) -> str:
+    """The first paragraph of a layer's docstring, or the whole docstring of a package without a drawing in
+    it."""
     text = ast.get_docstring(parsed(modules()[name])) or ""
-    return " ".join((text if modules()[name].name == "__init__.py" else text.partition("\n\n")[0]).split())
+    whole = modules()[name].name == "__init__.py" and not _has_drawing(text)
+    return " ".join((text if whole else text.partition("\n\n")[0]).split())
+
+
+def _details(name: str) -> list[str]:
+    """The docstring of a package with a drawing, which becomes a block of text; nothing for other layers."""
+    text = ast.get_docstring(parsed(modules()[name])) or ""
+    if modules()[name].name != "__init__.py" or not _has_drawing(text):
+        return []
+    lines = ["", f"### `{name}`"]
+    for indented, paragraphs in groupby(
+        text.split("\n\n")[1:], key=lambda paragraph: paragraph.startswith("    ")
+    ):
+        block = textwrap.dedent("\n\n".join(paragraphs))
+        lines += ["", *(["```text", *block.splitlines(), "```"] if indented else block.splitlines())]
+    return lines
+
+
+def _has_drawing(text: str) -> bool:
+    return "\n\n    " in text
 
 
 if __name__ == "__main__":

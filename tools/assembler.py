@@ -12,7 +12,8 @@ from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
 
 def assembler_command(capability: int, path: str) -> list[str]:
-    """A call of Triton's assembler, with the level of register allocation that this Triton asks for. Writes no file.
+    """A call of Triton's assembler, with the level of register allocation that this Triton asks for. Writes
+    no file.
 
     Args:
         capability: 90 for sm_90.

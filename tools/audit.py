@@ -1,9 +1,11 @@
-"""`python -m tools.audit audit|sbom`: known vulnerabilities of all pinned packages, and a list (SBOM) of those in .venv.
+"""`python -m tools.audit audit|sbom`: known vulnerabilities of all pinned packages, and a list (SBOM) of
+those in .venv.
 
-Both by maintained tools, pip-audit and cyclonedx-bom. They are pinned by hash in tools/audit.lock and live in .venv-audit, so that they are
-not among the packages that measure. Standard library only.
+Both by maintained tools, pip-audit and cyclonedx-bom. They are pinned by hash in tools/audit.lock and live in
+.venv-audit, so that they are not among the packages that measure. Standard library only.
 
-Exit codes: 0 done; 1 a package has a known vulnerability; 3 the index cannot be reached, or does not know every package.
+Exit codes: 0 done; 1 a package has a known vulnerability; 3 the index cannot be reached, or does not know
+every package.
 """
 
 import json
@@ -18,8 +20,13 @@ from tools import setup
 from tools.pages import ROOT
 
 TOOLS, LOCK = ROOT / ".venv-audit", ROOT / "tools" / "audit.lock"
-AUDITED = (setup.LOCK, setup.TORCH_LOCK, LOCK,  # the CPU build of torch has PyPI's version and packages, and so has the CPU image
-           *(lock for lock in sorted(ROOT.glob("containers/*/requirements.lock")) if lock.parent.name != "cpu"))
+# the CPU build of torch has PyPI's version and packages, and so has the CPU image
+AUDITED = (
+    setup.LOCK,
+    setup.TORCH_LOCK,
+    LOCK,
+    *(lock for lock in sorted(ROOT.glob("containers/*/requirements.lock")) if lock.parent.name != "cpu"),
+)
 SBOM = ROOT / "results" / "sbom.cdx.json"
 FOUND, CANNOT = 1, 3
 
@@ -34,45 +41,53 @@ def main() -> None:
 def audit() -> None:
     """Ask PyPI about each package of the locks, and print what is known."""
     tool = tools() / "pip-audit"
-    found: dict[str, dict] = {}
+    reports: dict[str, dict] = {}
     for lock in AUDITED:
         with tempfile.NamedTemporaryFile(suffix=".json") as report:
-            command = [str(tool), "--progress-spinner", "off", "--disable-pip", "--require-hashes", "-r", str(lock), "-f", "json", "-o",
+            command = [str(tool), "--progress-spinner", "off", "--disable-pip", "--require-hashes", "-r",
+                       str(lock), "-f", "json", "-o",
                        report.name]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             content = Path(report.name).read_text(encoding="utf-8")
         if not content:
             end(f"vulnerabilities could not be looked up: {reason(done.stderr)}")
-        found |= {f"{entry['name']} {entry.get('version', '')}": entry for entry in json.loads(content)["dependencies"]}
-    judge(found)
+        reports |= {
+            f"{entry['name']} {entry.get('version', '')}": entry
+            for entry in json.loads(content)["dependencies"]
+        }
+    judge(reports)
 
 
-def judge(found: dict[str, dict]) -> None:
+def judge(reports: dict[str, dict]) -> None:
     """Print what pip-audit found, and exit unless each package was judged and none is vulnerable.
 
     Args:
         found: name and version → entry of pip-audit's report.
     """
-    vulnerable = {package: entry["vulns"] for package, entry in found.items() if entry.get("vulns")}
-    unknown = sorted(package.strip() for package, entry in found.items() if "skip_reason" in entry)
+    vulnerable = {package: entry["vulns"] for package, entry in reports.items() if entry.get("vulns")}
+    unknown = sorted(package.strip() for package, entry in reports.items() if "skip_reason" in entry)
     for package, problems in sorted(vulnerable.items()):
         for problem in problems:
             fixed = ", ".join(problem["fix_versions"]) or "none"
             print(f"{package}: {problem['id']}, mended in: {fixed}")
     if unknown:  # pip-audit itself would say that nothing is known of them, and end with 0
         named = ", ".join(unknown[:5]) + (" …" if len(unknown) > 5 else "")
-        end(f"{len(found) - len(unknown)} of {len(found)} pinned packages were judged, the index does not answer for {named}",
-            FOUND if vulnerable else CANNOT)
+        end(
+            f"{len(reports) - len(unknown)} of {len(reports)} pinned packages were judged, the index does "
+            f"not answer for {named}",
+            FOUND if vulnerable else CANNOT,
+        )
     if vulnerable:
-        end(f"{len(vulnerable)} of {len(found)} pinned packages have known vulnerabilities", FOUND)
-    print(f"audit: no known vulnerability in {len(found)} pinned packages")
+        end(f"{len(vulnerable)} of {len(reports)} pinned packages have known vulnerabilities", FOUND)
+    print(f"audit: no known vulnerability in {len(reports)} pinned packages")
 
 
 def sbom() -> None:
     """Write the packages of .venv, with versions and licenses, in the form of CycloneDX."""
     tool = tools() / "cyclonedx-py"
     SBOM.parent.mkdir(exist_ok=True)
-    command = [str(tool), "environment", str(setup.PYTHON), "--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible",
+    command = [str(tool), "environment", str(setup.PYTHON), "--pyproject", str(ROOT / "pyproject.toml"),
+               "--output-reproducible",
                "--output-format", "JSON", "-o", str(SBOM)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -86,7 +101,8 @@ def tools() -> Path:
     if not stamp.exists() or stamp.read_bytes() != LOCK.read_bytes():
         print("audit: making .venv-audit (about 25 MB to download)", flush=True)
         venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(TOOLS)
-        command = [str(TOOLS / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "-q", "install",
+        command = [str(TOOLS / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input",
+                   "-q", "install",
                    "--require-hashes", "-r", str(LOCK)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

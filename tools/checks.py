@@ -1,7 +1,8 @@
 """Runs a long check and notes when it last passed: `python -m tools.checks TARGET whole|part -- COMMAND …`.
 
-The command's exit code is passed on. If it is 0, the check's row in docs/results/checks.md is written anew. It is left as it
-was where the check ran in part: the Makefile says so, or this machine cannot do what some test needs.
+The command's exit code is passed on. If it is 0, the check's row in docs/results/checks.md is written anew.
+It is left as it was where the check ran in part: the Makefile says so, or this machine cannot do what some
+test needs.
 """
 
 import re
@@ -66,19 +67,21 @@ def write(changes: Mapping[str, Row], page: Path = PAGE) -> None:
 
 
 def state() -> tuple[str, str]:
-    """The commit, and "clean" or "changed"; the page of checks does not count, since each check changes it."""
+    """The commit, and "clean" or "changed"; the page of checks does not count, since each check changes
+    it."""
     changes = git(ROOT, "status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}")
     return git(ROOT, "rev-parse", "--short=10", "HEAD") or "unknown", "clean" if changes == "" else "changed"
 
 
 def counts(report: Path) -> Counter[str]:
-    """Numbers of tests in a report of pytest: passed, skipped, and "unfit", those skipped since the machine cannot do them."""
-    found: Counter[str] = Counter()
+    """Numbers of tests in a report of pytest: passed, skipped, and "unfit", those skipped since the machine
+    cannot do them."""
+    counted: Counter[str] = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
         skipped = case.find("skipped")
-        found["passed" if skipped is None else "skipped"] += 1
-        found["unfit"] += skipped is not None and CANNOT in skipped.get("message", "")
-    return found
+        counted["passed" if skipped is None else "skipped"] += 1
+        counted["unfit"] += skipped is not None and CANNOT in skipped.get("message", "")
+    return counted
 
 
 def main(words: Sequence[str], page: Path = PAGE) -> int:

@@ -1,4 +1,5 @@
-"""JSON schemas of models with the texts below their fields, which are read from the source here and not when a command starts."""
+"""JSON schemas of models with the texts below their fields, which are read from the source here and not when
+a command starts."""
 
 import ast
 import inspect
@@ -20,12 +21,17 @@ def described_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 def _texts(model: type[BaseModel]) -> dict[str, str]:
     """Field → the text below it, of the model and of its bases."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if base is not BaseModel and issubclass(base, BaseModel):
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
             assert isinstance(body, ast.ClassDef)
-            found |= {field.target.id: inspect.cleandoc(text.value.value) for field, text in pairwise(body.body)
-                      if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
-                      and isinstance(text.value, ast.Constant)}
-    return found
+            texts |= {
+                field.target.id: inspect.cleandoc(text.value.value)
+                for field, text in pairwise(body.body)
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            }
+    return texts

@@ -57,9 +57,9 @@ def content(records: Sequence[Path] = RECORDS) -> dict[str, Any]:
         for way in ("fwd", "bwd")
     }
     of_direction[TRAINING] = {
-        key: one
+        key: point
         for key, forward in of_direction["fwd"].items()
-        if (one := together(forward, of_direction["bwd"].get(key)))
+        if (point := together(forward, of_direction["bwd"].get(key)))
     }
     return {
         "device": device,
@@ -119,9 +119,9 @@ def _traits(name: str, params: str, seqlen: int) -> Traits:
     return _seen[key]
 
 
-def _undelayed(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
+def _undelayed(points: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
     """The points that tell of their kernel: one slow record would else decide for a whole kind of masks."""
-    return {key: one for key, one in found.items() if not reason_to_leave_out(one)}
+    return {key: point for key, point in points.items() if not reason_to_leave_out(point)}
 
 
 def competing_points(found: Mapping[Key, MeasuredPoint]) -> dict[Key, MeasuredPoint]:
@@ -141,10 +141,10 @@ def of_points(found: Mapping[Key, MeasuredPoint]) -> dict[str, Any]:
     groups: dict[tuple[str, str, int], dict[str, dict[Key, MeasuredPoint]]] = defaultdict(
         lambda: defaultdict(dict)
     )
-    for (*case, kernel), one in found.items():
+    for (*case, kernel), point in points.items():
         mask, params, _, seqlen, num_q_heads, num_kv_heads = case
         kind = mask_kind(_traits(mask, params, seqlen)), head_kind(num_q_heads, num_kv_heads), seqlen
-        groups[kind][kernel][tuple(case)] = one
+        groups[kind][kernel][tuple(case)] = point
     table: dict[str, Any] = {}
     for (masks, heads, seqlen), by_kernel in sorted(groups.items()):
         if OWN in by_kernel and len(by_kernel) > 1:
@@ -160,15 +160,15 @@ def leads(by_kernel: Mapping[str, Mapping[Key, MeasuredPoint]]) -> dict[str, flo
     Args:
         by_kernel: kernel → case → its point.
     """
-    own, found = by_kernel[OWN], {}
+    own, ratios = by_kernel[OWN], {}
     for kernel, of_kernel in by_kernel.items():
         if kernel != OWN and of_kernel.keys() >= own.keys():
             lead = mean_lead([compare(of_kernel[case], own[case]) for case in own])
             if lead.order == "more":
-                found[kernel] = lead.ratio
+                ratios[kernel] = lead.ratio
     return {
-        kernel: round(found[kernel], 2)
-        for kernel in sorted(found, key=lambda kernel: (-found[kernel], kernel))
+        kernel: round(ratios[kernel], 2)
+        for kernel in sorted(ratios, key=lambda kernel: (-ratios[kernel], kernel))
     }
 
 
@@ -183,25 +183,31 @@ def together(forward: MeasuredPoint, backward: MeasuredPoint | None) -> Measured
 
 def _summed(forward: Sequence[Measurement], backward: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """For each seed that both have, the sum of both times. Their intervals add as independent errors do."""
-    of_seed = {one.seed: one for one in backward}
-    return tuple(_sum(one, of_seed[one.seed]) for one in forward if one.seed in of_seed)
+    of_seed = {record.seed: record for record in backward}
+    return tuple(_sum(record, of_seed[record.seed]) for record in forward if record.seed in of_seed)
 
 
 def _sum(forward: Measurement, backward: Measurement) -> Measurement:
-    times = [median(one.times_ms) for one in (forward, backward)]
+    times = [median(record.times_ms) for record in (forward, backward)]
     shorter = math.hypot(
-        *(time * (1 - one.rate / one.high) for time, one in zip(times, (forward, backward), strict=True))
+        *(
+            time * (1 - record.rate / record.high)
+            for time, record in zip(times, (forward, backward), strict=True)
+        )
     )
     longer = math.hypot(
-        *(time * (one.rate / one.low - 1) for time, one in zip(times, (forward, backward), strict=True))
+        *(
+            time * (record.rate / record.low - 1)
+            for time, record in zip(times, (forward, backward), strict=True)
+        )
     )
     unit, run, playoff = (
         " ".join(filter(None, (getattr(forward, name), getattr(backward, name))))
         for name in ("unit", "run", "playoff")
     )
     of_rounds = [
-        dict(zip(one.rounds or range(len(one.times_ms)), one.times_ms, strict=False))
-        for one in (forward, backward)
+        dict(zip(record.rounds or range(len(record.times_ms)), record.times_ms, strict=False))
+        for record in (forward, backward)
     ]
     shared = [number for number in of_rounds[0] if number in of_rounds[1]]
     total = sum(times)

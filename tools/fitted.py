@@ -27,20 +27,31 @@ def content(device: str) -> FittedKernels:
 
 
 def intervals(cells: list[MeasuredCell], fitted: FittedKernels) -> dict[str, Interval]:
-    """The residuals of each strategy, of each with one kernel, and of each with one kernel in one direction, by today's kernels.
+    """The residuals of each strategy, of each with one kernel, and of each with one kernel in one direction,
+    by today's kernels.
 
     Noisy records are left out: they tell of what delayed them.
     """
     hardware = load_hardware()
-    networks, found = {one.name: links_of(one) for one in hardware.networks}, dict[str, list[float]]()
+    networks, residuals = (
+        {network.name: links_of(network) for network in hardware.networks},
+        dict[str, list[float]](),
+    )
     bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
         if device is not None and not cell.is_noisy:
-            residual, name = cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1, str(cell.record.cell.strategy)
-            for key in (name, method := f"{name}+{cell.record.cell.kernel}", f"{method} {cell.record.cell.direction}"):
-                found.setdefault(key, []).append(residual)
-    return {key: Interval.of(found[key]) for key in sorted(found) if len(found[key]) >= FEWEST}
+            residual, name = (
+                cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1,
+                str(cell.record.cell.strategy),
+            )
+            for key in (
+                name,
+                method := f"{name}+{cell.record.cell.kernel}",
+                f"{method} {cell.record.cell.direction}",
+            ):
+                residuals.setdefault(key, []).append(residual)
+    return {key: Interval.of(residuals[key]) for key in sorted(residuals) if len(residuals[key]) >= FEWEST}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Writes the README's finding: a heat map of kernels and masks on an H100, and the sentence that its numbers prove.
+"""Writes the README's finding: a heat map of kernels and masks on an H100, and the sentence that its numbers
+prove.
 
     python -m tools.heat_map
 
-All of it is computed from the committed records of the dense study: for each mask and direction the rate of each kernel as a share of the
-fastest one's. A kernel that does not support a mask leaves its square empty. Who leads, and who is not told apart, `longca.ranking` says.
+All of it is computed from the committed records of the dense study: for each mask and direction the rate of
+each kernel as a share of the fastest one's. A kernel that does not support a mask leaves its square empty.
+Who leads, and who is not told apart, `longca.ranking` says.
 """
 
 from __future__ import annotations
@@ -44,14 +46,18 @@ class Theme:
 
 
 THEMES = {
-    "light": Theme("#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"),
-    "dark": Theme("#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"),
+    "light": Theme(
+        "#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"
+    ),
+    "dark": Theme(
+        "#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the records say of one length and number of heads."""
+    """The result of the records for one length and number of heads."""
 
     device: str
     head_dim: int
@@ -77,10 +83,10 @@ class Finding:
         return kernel in self.standings[mask, direction].leaders
 
     def sentence(self) -> str:
-        """Who leads where, and who loses least."""
+        """The leaders, and the method with the best worst share."""
         of_kernels, total = tallies(self.standings), len(self.standings)
-        leaders = [one.method for one in of_kernels if one.num_clear]
-        subject = f"`{leaders[0]}`" if any(one.num_clear == total for one in of_kernels) else "No kernel"
+        leaders = [tally.method for tally in of_kernels if tally.num_clear]
+        subject = f"`{leaders[0]}`" if any(tally.num_clear == total for tally in of_kernels) else "No kernel"
         covered = f"{len(self.masks)} static masks, forward and backward"
         finding = finding_text(self.standings, "kernel", covered)
         return f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: {_marked(finding, of_kernels)}"
@@ -103,7 +109,7 @@ class Finding:
 
 def _marked(text: str, of_kernels: list[Tally]) -> str:
     """The text with the kernels' names as code."""
-    names = "|".join(sorted((re.escape(one.method) for one in of_kernels), key=len, reverse=True))
+    names = "|".join(sorted((re.escape(tally.method) for tally in of_kernels), key=len, reverse=True))
     return re.sub(rf"\b(?:{names})\b", lambda match: f"`{match[0]}`", text)
 
 
@@ -128,25 +134,30 @@ def finding(records: Path = RECORDS) -> Finding:
                    int(table.num_samples.sum()), int(has_rests(table).sum()))
 
 
-def picture(found: Finding, theme: Theme) -> str:
+def picture(result: Finding, theme: Theme) -> str:
     """The heat map as an SVG: kernels are rows, masks columns, forward to the left."""
-    width = LEFT + 2 * len(found.masks) * CELL_W + GAP + 84
-    height = TOP + len(found.kernels) * CELL_H + 8
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-             'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
-             f"<title>{found.caption()}</title>"]
+    width = LEFT + 2 * len(result.masks) * CELL_W + GAP + 84
+    height = TOP + len(result.kernels) * CELL_H + 8
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
+        f"<title>{result.caption()}</title>",
+    ]
     for side, (direction, title) in enumerate(DIRECTIONS.items()):
-        left = LEFT + side * (len(found.masks) * CELL_W + GAP)
+        left = LEFT + side * (len(result.masks) * CELL_W + GAP)
         lines.append(_text(left, 13, title, theme.ink, "start", "font-weight=\"600\" font-size=\"13\""))
-        for column, mask in enumerate(found.masks):
+        for column, mask in enumerate(result.masks):
             x = left + column * CELL_W + CELL_W / 2 + 3
-            lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start", f'transform="rotate(-50 {x:g} {TOP - 6})"'))
-        for row, kernel in enumerate(found.kernels):
-            for column, mask in enumerate(found.masks):
-                share = found.share(kernel, mask, direction)
-                is_best = share is not None and found.leads(kernel, mask, direction)
-                lines += _square(left + column * CELL_W, TOP + row * CELL_H, share and 100 * share, is_best, theme)
-    for row, kernel in enumerate(found.kernels):
+            lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start",
+                               f'transform="rotate(-50 {x:g} {TOP - 6})"'))
+        for row, kernel in enumerate(result.kernels):
+            for column, mask in enumerate(result.masks):
+                share = result.share(kernel, mask, direction)
+                is_best = share is not None and result.leads(kernel, mask, direction)
+                lines += _square(
+                    left + column * CELL_W, TOP + row * CELL_H, share and 100 * share, is_best, theme
+                )
+    for row, kernel in enumerate(result.kernels):
         lines.append(_text(LEFT - 7, TOP + row * CELL_H + 14.5, kernel, theme.ink, "end"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
@@ -159,39 +170,58 @@ def _square(x: int, y: int, share: float | None, is_best: bool, theme: Theme) ->
     box = f'x="{x + 1}" y="{y + 1}" width="{CELL_W - 2}" height="{CELL_H - 2}" rx="2"'
     if share is None:
         return [f'<rect {box} fill="{theme.empty}"/>']
-    strength = max((share - LOWEST) / (100 - LOWEST), 0) ** 1.5  # the differences between the best ones show most
-    colour = "#" + "".join(f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True))
+    # the differences between the best ones show most
+    strength = max((share - LOWEST) / (100 - LOWEST), 0) ** 1.5
+    colour = "#" + "".join(
+        f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True)
+    )
     mark = f' stroke="{theme.mark}" stroke-width="2"' if is_best else ""
     bold = 'font-weight="700"' if is_best else ""
-    return [f'<rect {box} fill="{colour}"{mark}/>',
-            _text(x + CELL_W / 2, y + 14.5, share_text(share / 100).removesuffix(" %"), theme.texts[strength > 0.5], "middle", bold)]
+    return [
+        f'<rect {box} fill="{colour}"{mark}/>',
+        _text(
+            x + CELL_W / 2,
+            y + 14.5,
+            share_text(share / 100).removesuffix(" %"),
+            theme.texts[strength > 0.5],
+            "middle",
+            bold,
+        ),
+    ]
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="{anchor}"{" " + more if more else ""}>{text}</text>'
 
 
-def pictures(found: Finding) -> dict[Path, str]:
+def pictures(result: Finding) -> dict[Path, str]:
     """File → its content, for both grounds."""
-    return {FOLDER / f"heat-map-{name}.svg": picture(found, theme) for name, theme in THEMES.items()}
+    return {FOLDER / f"heat-map-{name}.svg": picture(result, theme) for name, theme in THEMES.items()}
 
 
-def block(found: Finding) -> str:
+def block(result: Finding) -> str:
     """The part of the README: the sentence, the picture and its caption."""
-    light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(found))
-    return "\n".join([
-        found.sentence(), "",
-        "<picture>", f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-        f'  <img alt="Heat map: 12 masks and {len(found.kernels)} kernels, forward and backward" src="{light}">', "</picture>", "",
-        f"*{found.caption()}*"])
+    light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(result))
+    return "\n".join(
+        [
+            result.sentence(),
+            "",
+            "<picture>",
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+            f'  <img alt="Heat map: 12 masks and {len(result.kernels)} kernels, forward and backward" src="{light}">',
+            "</picture>",
+            "",
+            f"*{result.caption()}*",
+        ]
+    )
 
 
 def main() -> None:
-    found = finding()
+    result = finding()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, content in pictures(found).items():
+    for path, content in pictures(result).items():
         path.write_text(content, encoding="utf-8")
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "finding", block(found)), encoding="utf-8")
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "finding", block(result)), encoding="utf-8")
 
 
 if __name__ == "__main__":

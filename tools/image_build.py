@@ -1,11 +1,12 @@
-"""What the build of an image costs: time, memory and disk of each step.
+"""The cost of an image build: time, memory and disk of each step.
 
     python -m tools.image_build hopper-cu130     builds it, notes what it cost in reports/images, and writes the guide's table
     python -m tools.image_build                  the table of docs/guide/containers.md from those notes
 
-The image is built as `longca image get` does it, and must not be there yet. Twice a second this looks at the build's log, at the memory
-of its processes and at the space that is used where it unpacks. What was compiled before is taken from `images/objects`, as in any build.
-A build that took most of its units from there is noted beside the one that compiled them: `NAME.kept.json` beside `NAME.json`.
+The image is built as `longca image get` does it, and must not be there yet. Twice a second this looks at the
+build's log, at the memory of its processes and at the space that is used where it unpacks. What was compiled
+before is taken from `images/objects`, as in any build. A build that took most of its units from there is
+noted beside the one that compiled them: `NAME.kept.json` beside `NAME.json`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ COMMAND = [sys.executable, "-m", "longca", "image", "get"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", nargs="?")
     name = parser.parse_args().name
     try:
@@ -71,28 +74,34 @@ def measured(name: str) -> dict[str, Any]:
     """Build the image, and say what each step took. Raises UserError if it is there, or cannot be built."""
     image = locate(name)
     if image.file.exists():
-        raise UserError(f"Image '{image.file}' is here", todo=f"Move it and {image.stamp.name} away to build another one")
+        raise UserError(
+            f"Image '{image.file}' is here", todo=f"Move it and {image.stamp.name} away to build another one"
+        )
     image.log.unlink(missing_ok=True)
-    place = Path(tempfile.gettempdir())
-    used_before, begun = shutil.disk_usage(place).used, time.monotonic()
+    folder = Path(tempfile.gettempdir())
+    used_before, begun = shutil.disk_usage(folder).used, time.monotonic()
     steps = [{"step": FIRST, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0}]
     with subprocess.Popen([*COMMAND, name], cwd=ROOT) as build:
         since = begun
         while build.poll() is None:
-            now, found = time.monotonic(), step(image.log)
-            if found != steps[-1]["step"]:
+            now, current = time.monotonic(), step(image.log)
+            if current != steps[-1]["step"]:
                 since = now
-                steps.append({"step": found, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0})
+                steps.append({"step": current, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0})
             last = steps[-1]
             last["seconds"] = now - since
             last["peak_bytes"] = max(last["peak_bytes"], memory_of(build.pid))
-            last["disk_bytes"] = max(last["disk_bytes"], shutil.disk_usage(place).used - used_before)
+            last["disk_bytes"] = max(last["disk_bytes"], shutil.disk_usage(folder).used - used_before)
             time.sleep(PERIOD_S)
     if build.returncode:
         raise UserError(f"Image '{name}' was not built", why="see above")
-    units = [int(seconds) for seconds in UNIT.findall(image.log.read_text(encoding="utf-8", errors="replace"))]
-    return {"image": name, "date": datetime.now(UTC).date().isoformat(), "machine": f"{cpu_name()}, {psutil.cpu_count()} cores",
-            "seconds": time.monotonic() - begun, "image_bytes": image.file.stat().st_size, "num_units": len(units),
+    units = [
+        int(seconds) for seconds in UNIT.findall(image.log.read_text(encoding="utf-8", errors="replace"))
+    ]
+    return {"image": name, "date": datetime.now(UTC).date().isoformat(),
+            "machine": f"{cpu_name()}, {psutil.cpu_count()} cores",
+            "seconds": time.monotonic() - begun, "image_bytes": image.file.stat().st_size,
+            "num_units": len(units),
             "num_compiled": sum(seconds > 0 for seconds in units), "steps": steps}
 
 
@@ -124,26 +133,35 @@ def is_kept(build: dict[str, Any]) -> bool:
 
 
 def table_of(builds: list[dict[str, Any]]) -> Table:
-    """Each step of each image: by the build that compiled, or the only one, and how long it took with kept objects."""
+    """Each step of each image: by the build that compiled, or the only one, and how long it took with kept
+    objects."""
     compiled = {build["image"]: build for build in sorted(builds, key=is_kept, reverse=True)}
     again = {build["image"]: build for build in builds if is_kept(build)}
-    records, told = [], []
+    records, facts = [], []
     for image, build in sorted(compiled.items()):
         kept = again.get(image, {"steps": []})
         kept_s = {part["step"]: part["seconds"] for part in kept["steps"]}
-        records += [{"image": image, **part, "kept_seconds": kept_s.get(part["step"])} for part in build["steps"]]
-        told.append(_sentence(build, kept if kept["steps"] else build))
-    rows = [(f"`{part['image']}`", part["step"], clock(part["seconds"]), clock(part["kept_seconds"]), format_bytes(part["peak_bytes"]),
+        records += [
+            {"image": image, **part, "kept_seconds": kept_s.get(part["step"])} for part in build["steps"]
+        ]
+        facts.append(_sentence(build, kept if kept["steps"] else build))
+    rows = [(f"`{part['image']}`", part["step"], clock(part["seconds"]), clock(part["kept_seconds"]),
+             format_bytes(part["peak_bytes"]),
              format_bytes(part["disk_bytes"])) for part in records]
     where = "; ".join(dict.fromkeys(f"{build['machine']}, {build['date']}" for build in builds))
-    caption = (f"{' '.join(told)} Measured on {where}; wheels were there. Memory is that of all processes, disk is what is used more than"
-               " before.")
-    return Table("image_build", caption, ("image", "step", "min", "min with kept objects", "most memory", "disk"), tuple(rows),
+    caption = (
+        f"{' '.join(facts)} Measured on {where}; wheels were there. Memory is that of all processes, disk is "
+        f"what is used more than"
+        " before."
+    )
+    return Table("image_build", caption,
+                 ("image", "step", "min", "min with kept objects", "most memory", "disk"), tuple(rows),
                  tuple(records), texts=("image", "step"))
 
 
 def _sentence(build: dict[str, Any], kept: dict[str, Any]) -> str:
-    """How long a build lasts, and with kept objects if there was such a one; and the size of the image that was made last."""
+    """The duration of a build, also with kept objects if there was such a build, and the size of the image
+    that was made last."""
     size = format_bytes(kept["image_bytes"])
     if not build["num_units"]:
         return f"`{build['image']}` takes {clock(build['seconds'])} min and {size} as an image."
@@ -151,8 +169,11 @@ def _sentence(build: dict[str, Any], kept: dict[str, Any]) -> str:
     if kept is build:
         return f"`{build['image']}` takes {clock(build['seconds'])} min, with {units} compiled, and {size} as an image."
     num_kept = kept["num_units"] - kept["num_compiled"]
-    return (f"`{build['image']}` takes {clock(build['seconds'])} min the first time, with {units} compiled, {clock(kept['seconds'])} min"
-            f" with {num_kept} of them kept, and {size} as an image.")
+    return (
+        f"`{build['image']}` takes {clock(build['seconds'])} min the first time, with {units} compiled, "
+        f"{clock(kept['seconds'])} min"
+        f" with {num_kept} of them kept, and {size} as an image."
+    )
 
 
 def clock(seconds: float | None) -> str:

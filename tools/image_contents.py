@@ -43,8 +43,10 @@ def contents() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": dict(line.split("\t") for line in listed.stdout.splitlines()),
         "packages": {
-            found.metadata["Name"]: found.version
-            for found in sorted(distributions(), key=lambda found: found.metadata["Name"])
+            distribution.metadata["Name"]: distribution.version
+            for distribution in sorted(
+                distributions(), key=lambda distribution: distribution.metadata["Name"]
+            )
         },
         "files": files,
         "bytes": sum(path.stat().st_size for path in paths),
@@ -69,11 +71,11 @@ def modules(site: PackageFolder) -> list[dict[str, Any]]:
 
 def objects(site: PackageFolder, files: dict[str, str]) -> list[dict[str, Any]]:
     """The shared objects among the files of packages."""
-    found = []
+    listed = []
     for path, sha256 in files.items():
         if ".so" in path and is_elf(site.folder / path):
             owner = site.owners.get(path)
-            found.append(
+            listed.append(
                 {
                     "origin": "module" if owner is None else "distribution",
                     "owner": module_name(path.partition("/")[0]) if owner is None else owner.name,
@@ -83,14 +85,14 @@ def objects(site: PackageFolder, files: dict[str, str]) -> list[dict[str, Any]]:
                     "hashed": "content",
                 }
             )
-    return found
+    return listed
 
 
 def system_objects() -> list[dict[str, Any]]:
     """The shared objects of the system and of Python."""
     stdlib = Path(sysconfig.get_path("stdlib")).resolve()
     site = Path(sysconfig.get_path("platlib")).resolve()
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    listed: dict[tuple[str, str], dict[str, Any]] = {}
     for top in dict.fromkeys([*(Path(name).resolve() for name in SYSTEM if Path(name).is_dir()), stdlib]):
         for folder, _, names in os.walk(top):
             for path in (Path(folder, name) for name in names if ".so" in name):
@@ -105,8 +107,8 @@ def system_objects() -> list[dict[str, Any]]:
                     else str(path)
                 )
                 origin = "python" if is_python or path.name.startswith("libpython") else "system"
-                found[origin, name] = {"origin": origin, "path": name, "build_id": build_id(path)}
-    return [found[key] for key in sorted(found)]
+                listed[origin, name] = {"origin": origin, "path": name, "build_id": build_id(path)}
+    return [listed[key] for key in sorted(listed)]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Predicts the study's figure over many GPUs and writes its data, its drawing, and the tables of docs/results/h100/prediction.md.
+"""Predicts the study's figure over many GPUs and writes its data, its drawing, and the tables of
+docs/results/h100/prediction.md.
 
     python -m tools.many_gpus [--again]
 
-Without `--again` the numbers are those of longca/advice/many_gpus.csv. Predicting them takes some ten minutes of one core, most of them for
-1024 GPUs. No GPU is needed.
+Without `--again` the numbers are those of longca/advice/many_gpus.csv. Predicting them takes some ten minutes
+of one core, most of them for 1024 GPUs. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -24,53 +25,84 @@ MARKERS = dict(zip(STRATEGIES, "osD^v", strict=True))
 
 def rates(cells: Sequence[PredictedCell]) -> str:
     """One table for each direction: TFLOP/s a GPU with intervals."""
-    known = {(one.mask, one.direction, one.strategy, one.world): one for one in cells if one.network_factor == 1}
-    found = []
+    known = {
+        (cell.mask, cell.direction, cell.strategy, cell.world): cell
+        for cell in cells
+        if cell.network_factor == 1
+    }
+    rows = []
     for way, word in DIRECTIONS.items():
-        lines = [f"Predicted TFLOP/s a GPU, {word} (90 % interval).", "", f"| mask | strategy | {' | '.join(map(str, WORLDS))} |",
-                 f"|---|---|{'---:|' * len(WORLDS)}"]
+        lines = [
+            f"Predicted TFLOP/s a GPU, {word} (90 % interval).",
+            "",
+            f"| mask | strategy | {' | '.join(map(str, WORLDS))} |",
+            f"|---|---|{'---:|' * len(WORLDS)}",
+        ]
         for mask in MASKS:
             for strategy in STRATEGIES:
                 texts = [_rate(known.get((mask, way, strategy, world))) for world in WORLDS]
                 lines.append(f"| {mask} | {strategy} | {' | '.join(texts)} |")
-        found.append("\n".join(lines))
-    return "\n\n".join(found)
+        rows.append("\n".join(lines))
+    return "\n\n".join(rows)
 
 
-def _rate(one: PredictedCell | None) -> str:
-    if one is None or one.tflops is None or one.tflops_low is None or one.tflops_high is None:
+def _rate(cell: PredictedCell | None) -> str:
+    if cell is None or cell.tflops is None or cell.tflops_low is None or cell.tflops_high is None:
         return "–"
-    return f"{one.tflops:.0f} ({one.tflops_low:.0f}–{one.tflops_high:.0f})"
+    return f"{cell.tflops:.0f} ({cell.tflops_low:.0f}–{cell.tflops_high:.0f})"
 
 
 def judged(cells: Sequence[PredictedCell]) -> str:
     """The predicted verdicts."""
     lines = []
-    for number, one in sorted(verdicts(cells).items()):
-        lines += [f"- **Claim {number}**: {one.claim.sentence}", f"  *{one.text}*"]
+    for number, verdict in sorted(verdicts(cells).items()):
+        lines += [f"- **Claim {number}**: {verdict.claim.sentence}", f"  *{verdict.text}*"]
     return "\n".join(lines)
 
 
 def conclusion(cells: Sequence[PredictedCell]) -> str:
-    """Who is best at 8, 96 and 1024 GPUs under documents, and how many settings hang on the network, from the cells alone."""
-    found = []
+    """The best strategies at 8, 96 and 1024 GPUs under documents, and the number of settings that depend on
+    the network, from the cells alone."""
+    sentences = []
     for world in (8, 96, 1024):
-        here = [one for one in cells if one.network_factor == 1 and one.world == world and one.mask == "causal_document" and one.tflops]
+        here = [
+            cell
+            for cell in cells
+            if cell.network_factor == 1
+            and cell.world == world
+            and cell.mask == "causal_document"
+            and cell.tflops
+        ]
         if not here:
             continue
-        best = {way: max((one for one in here if one.direction == way), key=lambda one: one.tflops or 0.0) for way in DIRECTIONS}
-        found.append(f"{world}: {best['fwd'].strategy} {best['fwd'].tflops:.0f} forward, {best['bwd'].strategy} {best['bwd'].tflops:.0f} "
-                     "backward")
+        best = {
+            way: max((cell for cell in here if cell.direction == way), key=lambda cell: cell.tflops or 0.0)
+            for way in DIRECTIONS
+        }
+        sentences.append(
+            f"{world}: {best['fwd'].strategy} {best['fwd'].tflops:.0f} forward, {best['bwd'].strategy} "
+            f"{best['bwd'].tflops:.0f} "
+            "backward"
+        )
     orders = {factor: {} for factor in FACTORS}
-    for one in cells:
-        if one.tflops:
-            orders[one.network_factor].setdefault((one.mask, one.world, one.direction), {})[one.strategy] = one.tflops
-    firsts = {factor: {key: max(rates, key=rates.__getitem__) for key, rates in known.items()} for factor, known in orders.items()}
+    for cell in cells:
+        if cell.tflops:
+            orders[cell.network_factor].setdefault((cell.mask, cell.world, cell.direction), {})[
+                cell.strategy
+            ] = cell.tflops
+    firsts = {
+        factor: {key: max(rates, key=rates.__getitem__) for key, rates in known.items()}
+        for factor, known in orders.items()
+    }
     same = sum(len({firsts[factor][key] for factor in FACTORS}) == 1 for key in firsts[1.0])
     *lower, highest = (f"{factor:g}" for factor in sorted(FACTORS))
-    return (f"Best under causal documents, TFLOP/s a GPU by number of GPUs: {'; '.join(found)}. The best strategy is the same with "
-            f"{', '.join(lower)} and {highest} times the assumed rate between nodes in {same} of {len(firsts[1.0])} settings of mask, GPUs "
-            "and direction.")
+    return (
+        f"Best under causal documents, TFLOP/s a GPU by number of GPUs: {'; '.join(sentences)}. The best "
+        f"strategy is the same with "
+        f"{', '.join(lower)} and {highest} times the assumed rate between nodes in {same} of "
+        f"{len(firsts[1.0])} settings of mask, GPUs "
+        "and direction."
+    )
 
 
 def draw(cells: Sequence[PredictedCell]) -> str:
@@ -87,13 +119,16 @@ def draw(cells: Sequence[PredictedCell]) -> str:
         for column, mask in enumerate(MASKS):
             ax = axes[row][column]
             for strategy in STRATEGIES:
-                place = mask, way, strategy, 1
-                here = sorted((one for one in cells if (one.mask, one.direction, one.strategy, one.network_factor) == place and one.tflops),
-                              key=lambda one: one.world)
-                worlds, colour = [one.world for one in here], COLOURS[strategy][0]
-                ax.fill_between(worlds, [one.tflops_low or 0 for one in here], [one.tflops_high or 0 for one in here], color=colour,
+                panel_key = mask, way, strategy, 1
+                here = sorted((cell for cell in cells if (cell.mask, cell.direction, cell.strategy,
+                                                          cell.network_factor) == panel_key and cell.tflops),
+                              key=lambda cell: cell.world)
+                worlds, colour = [cell.world for cell in here], COLOURS[strategy][0]
+                ax.fill_between(worlds, [cell.tflops_low or 0 for cell in here],
+                                [cell.tflops_high or 0 for cell in here], color=colour,
                                 alpha=0.1, linewidth=0)
-                ax.plot(worlds, [one.tflops or 0 for one in here], marker=MARKERS[strategy], color=colour, markersize=4, linewidth=1.3,
+                ax.plot(worlds, [cell.tflops or 0 for cell in here], marker=MARKERS[strategy], color=colour,
+                        markersize=4, linewidth=1.3,
                         label=strategy)
             ax.set_xscale("log", base=2)
             ax.set_xticks(WORLDS, [str(world) for world in WORLDS], fontsize=7)
@@ -107,7 +142,9 @@ def draw(cells: Sequence[PredictedCell]) -> str:
     axes[0][0].set_ylabel("TFLOP/s a GPU, predicted", fontsize=8)
     axes[1][0].set_ylabel("TFLOP/s a GPU, predicted", fontsize=8)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside upper center", ncols=len(STRATEGIES), frameon=False, fontsize=9)
+    canvas.legend(
+        handles, labels, loc="outside upper center", ncols=len(STRATEGIES), frameon=False, fontsize=9
+    )
     out = io.StringIO()
     canvas.patch.set_facecolor("white")
     canvas.savefig(out, format="svg", metadata={"Date": None})
@@ -117,14 +154,20 @@ def draw(cells: Sequence[PredictedCell]) -> str:
 def content(cells: Sequence[PredictedCell]) -> str:
     """The page with all that follows from the cells."""
     page = PAGE.read_text(encoding="utf-8")
-    for name, block in (("many_gpus_conclusion", conclusion(cells)), ("many_gpus_rates", rates(cells)), ("many_gpus_claims", judged(cells)),
-                        ("many_gpus_setting", f"Setting: {setting()}.")):
+    for name, block in (
+        ("many_gpus_conclusion", conclusion(cells)),
+        ("many_gpus_rates", rates(cells)),
+        ("many_gpus_claims", judged(cells)),
+        ("many_gpus_setting", f"Setting: {setting()}."),
+    ):
         page = put(page, name, block)
     return page
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.many_gpus", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.many_gpus", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--again", action="store_true", help="predict anew")
     options = parser.parse_args(arguments)
     if options.again:

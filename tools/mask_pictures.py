@@ -1,9 +1,11 @@
-"""Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of docs/design/masks.md that shows them.
+"""Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of
+docs/design/masks.md that shows them.
 
-The same drawings go to longca/report/static/masks.svg, from which the report's pages have them: the report does not import masks.
+The same drawings go to longca/report/static/masks.svg, from which the report's pages have them: the report
+does not import masks.
 
-A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key, a filled square a visible
-pair. The colours stand out on light and on dark ground.
+A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key,
+a filled square a visible pair. The colours stand out on light and on dark ground.
 """
 
 from pathlib import Path
@@ -35,7 +37,10 @@ SIDE = 96  # pixels in the page
 
 def patterns() -> list:
     """The patterns of the study's list, by their number."""
-    return sorted((pattern for pattern in Registry("mask").load_all() if pattern.number is not None), key=lambda pattern: pattern.number)
+    return sorted(
+        (pattern for pattern in Registry("mask").load_all() if pattern.number is not None),
+        key=lambda pattern: pattern.number,
+    )
 
 
 def small_mask(pattern):
@@ -47,23 +52,30 @@ def small_mask(pattern):
 def picture(visible: np.ndarray, title: str) -> str:
     """An SVG of a bool (S, S) raster."""
     side = len(visible)
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" height="{SIDE}">'
-            f"<title>{title}</title>"
-            f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{outline(visible)}"/>'
-            f'<rect width="{side}" height="{side}" fill="none" stroke="{FRAME}"/></svg>\n')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" height="{SIDE}">'
+        f"<title>{title}</title>"
+        f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{outline(visible)}"/>'
+        f'<rect width="{side}" height="{side}" fill="none" stroke="{FRAME}"/></svg>\n'
+    )
 
 
 def pictures() -> dict[Path, str]:
     """File → its content, for all masks."""
-    return {FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), _title(pattern)) for pattern in patterns()}
+    return {
+        FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), _title(pattern))
+        for pattern in patterns()
+    }
 
 
 def symbols() -> str:
     """All drawings as symbols of one SVG, for pages; their colours are the page's."""
     lines = ['<svg xmlns="http://www.w3.org/2000/svg">']
     for pattern in patterns():
-        content = (f'<path fill="var(--picture)" shape-rendering="crispEdges" d="{outline(small_mask(pattern).dense())}"/>'
-                   f'<rect width="{SEQLEN}" height="{SEQLEN}" fill="none" stroke="var(--muted)" stroke-width="2"/>')
+        content = (
+            f'<path fill="var(--picture)" shape-rendering="crispEdges" d="{outline(small_mask(pattern).dense())}"/>'
+            f'<rect width="{SEQLEN}" height="{SEQLEN}" fill="none" stroke="var(--muted)" stroke-width="2"/>'
+        )
         lines.append(symbol(MaskDrawing(pattern.name, pattern.label, pattern.definition, content)))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
@@ -74,9 +86,16 @@ def _title(pattern) -> str:
 
 def table() -> str:
     """The gallery as Markdown."""
-    lines = [f"Pictures: 64 tokens, queries downwards, keys to the right; documents of {', '.join(map(str, DOCUMENTS))} tokens. Density: "
-             f"the share of pairs that is visible at {format_length(REAL_SEQLEN)} tokens, with default parameters, documents of "
-             f"`{CORPUS}`, seed 0.", "", "| # | mask | | query i sees key j iff | density |", "|---|---|---|---|---:|"]
+    lines = [
+        f"Pictures: 64 tokens, queries downwards, keys to the right; documents of "
+        f"{', '.join(map(str, DOCUMENTS))} tokens. Density: "
+        f"the share of pairs that is visible at {format_length(REAL_SEQLEN)} tokens, with default "
+        f"parameters, documents of "
+        f"`{CORPUS}`, seed 0.",
+        "",
+        "| # | mask | | query i sees key j iff | density |",
+        "|---|---|---|---|---:|",
+    ]
     for pattern in patterns():
         corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
         mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)

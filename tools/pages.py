@@ -6,7 +6,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def put(page: str, name: str, content: str) -> str:
-    """The page with `content` between `<!-- begin NAME -->` and `<!-- end NAME -->`. Raises ValueError where they are not."""
+    """The page with `content` between `<!-- begin NAME -->` and `<!-- end NAME -->`. Raises ValueError where
+    they are not."""
     start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     before, found_start, rest = page.partition(start)
     _, found_end, after = rest.partition(end)

@@ -83,25 +83,26 @@ def change_by_rests() -> str:
         beyond = sum(abs(value) > limit for value in logs) / len(logs)
         sentences.append(
             f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the "
-            f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more than "
+            f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more "
+            f"than "
             "the resolution without rests."
         )
     return "\n".join(sentences)
 
 
-def content(found: Sequence[RepeatPair]) -> dict[str, Any]:
+def content(measured: Sequence[RepeatPair]) -> dict[str, Any]:
     """The whole file."""
     return {
         "made_by": "python -m tools.repeats",
         "records": [f"{folder}/*.parquet" for folder in FOLDERS if (ROOT / folder).is_dir()],
-        "resolutions": judged(found).as_json(),
+        "resolutions": judged(measured).as_json(),
     }
 
 
-def judged(found: Sequence[RepeatPair]) -> Resolutions:
+def judged(measured: Sequence[RepeatPair]) -> Resolutions:
     """The resolutions, with the numbers of pairs that they call different."""
-    known, held_out = resolutions(found), _held_out(found)
-    members = _groups(found)
+    known, held_out = resolutions(measured), _held_out(measured)
+    members = _groups(measured)
     return Resolutions(
         tuple(
             replace(
@@ -114,10 +115,10 @@ def judged(found: Sequence[RepeatPair]) -> Resolutions:
     )
 
 
-def _groups(found: Sequence[RepeatPair]) -> dict[Group, list[RepeatPair]]:
+def _groups(measured: Sequence[RepeatPair]) -> dict[Group, list[RepeatPair]]:
     """The pairs of each group, in the order of the table: calls without rests before those with."""
     groups: dict[Group, list[RepeatPair]] = defaultdict(list)
-    for pair in found:
+    for pair in measured:
         groups[pair.first.device, pair.relation, pair.rests].append(pair)
     order = sorted(groups, key=lambda key: (key[0], RELATIONS.index(key[1]), key[2]))
     return {key: groups[key] for key in order}
@@ -127,7 +128,7 @@ def _key(entry: Resolution) -> Group:
     return entry.device, entry.relation, entry.rests
 
 
-def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
+def resolutions(measured: Sequence[RepeatPair]) -> Resolutions:
     """The resolution of each model of device, relation and protocol that has enough pairs.
 
     Few pairs give a bound only. Where that is above the resolution of a wider relation it says nothing, and
@@ -142,7 +143,7 @@ def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
             round(common_share(members), 3) if relation == "model" else 1.0,
             rests=rests,
         )
-        for (device, relation, rests), members in _groups(found).items()
+        for (device, relation, rests), members in _groups(measured).items()
         if len(members) >= LEAST_PAIRS
     ]
     return Resolutions(
@@ -169,8 +170,8 @@ def common_share(members: Sequence[RepeatPair]) -> float:
     limit = upper_quantile([pair.log_ratio for pair in members])
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for pair in members:
-        one, other = sorted((pair.first, pair.second), key=lambda side: side.unit)
-        groups[one.unit, other.unit].append(max(-limit, min(limit, log(one.rate / other.rate))))
+        first, other = sorted((pair.first, pair.second), key=lambda side: side.unit)
+        groups[first.unit, other.unit].append(max(-limit, min(limit, log(first.rate / other.rate))))
     kept = [values for values in groups.values() if len(values) >= LEAST_OF_DEVICES]
     total = sum(map(len, kept))
     if len(kept) < 2:
@@ -184,10 +185,10 @@ def common_share(members: Sequence[RepeatPair]) -> float:
     return between / (between + within) if between + within else 1.0
 
 
-def finding(found: Sequence[RepeatPair]) -> str:
+def finding(measured: Sequence[RepeatPair]) -> str:
     """The first paragraph of the page."""
-    known, held_out = judged(found), _held_out(found)
-    groups, sentences = _groups(found), []
+    known, held_out = judged(measured), _held_out(measured)
+    groups, sentences = _groups(measured), []
     for rests, words in ((False, "calls without rests of the GPU"), (True, "calls with a rest after each")):
         entries = [entry for entry in known.entries if (entry.relation, entry.rests) == ("model", rests)]
         if not entries:
@@ -213,9 +214,9 @@ def finding(found: Sequence[RepeatPair]) -> str:
     )
 
 
-def table(found: Sequence[RepeatPair]) -> str:
+def table(measured: Sequence[RepeatPair]) -> str:
     """The table of the page: a row for each model, relation and protocol, a column for each rule."""
-    held_out, known = _held_out(found), resolutions(found)
+    held_out, known = _held_out(measured), resolutions(measured)
     rules: dict[str, Rule] = {
         "page": _page,
         "claims": _claims,
@@ -227,7 +228,7 @@ def table(found: Sequence[RepeatPair]) -> str:
     heads = ("GPU", "repeats on", "rests", "pairs", "median", "95th percentile", "a tie up to", "in common")
     heads += (*rules,)
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for (device, relation, rests), members in _groups(found).items():
+    for (device, relation, rests), members in _groups(measured).items():
         resolution = known.of(device, relation, rests)
         ratios = [pair.log_ratio for pair in members]
         cells = (
@@ -245,15 +246,15 @@ def table(found: Sequence[RepeatPair]) -> str:
     return "\n".join(lines)
 
 
-def durations(found: Sequence[RepeatPair]) -> str:
+def durations(measured: Sequence[RepeatPair]) -> str:
     """The same by the duration of a call: all relations and models together."""
-    known = resolutions(found)
+    known = resolutions(measured)
     heads = ("call of", "pairs without rests", "95th percentile", "called different")
     heads += ("pairs with rests", *heads[2:])
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     limits = (0.0, *DURATIONS_MS, float("inf"))
     for low, high in pairwise(limits):
-        of_class = [pair for pair in found if low <= median(pair.first.times_ms) < high]
+        of_class = [pair for pair in measured if low <= median(pair.first.times_ms) < high]
         words = f"{low:g} to {high:g} ms"
         if not low:
             words = f"less than {high:g} ms"
@@ -275,12 +276,12 @@ def short_name(device: str) -> str:
     return device.removeprefix("NVIDIA ").split()[0]
 
 
-def _held_out(found: Sequence[RepeatPair]) -> dict[int, bool]:
+def _held_out(measured: Sequence[RepeatPair]) -> dict[int, bool]:
     """Pair → whether it is called different by resolutions that were made without its cell's half."""
     verdicts: dict[int, bool] = {}
     for fold in range(FOLDS):
-        known = resolutions([pair for pair in found if _fold(pair) != fold])
-        verdicts |= {id(pair): is_told_apart(pair, known) for pair in found if _fold(pair) == fold}
+        known = resolutions([pair for pair in measured if _fold(pair) != fold])
+        verdicts |= {id(pair): is_told_apart(pair, known) for pair in measured if _fold(pair) == fold}
     return verdicts
 
 
@@ -288,9 +289,9 @@ def _fold(pair: RepeatPair) -> int:
     return int(pair.first.cell_id[:4], 16) % FOLDS
 
 
-def _quartiles(one: Any) -> tuple[float, float, float]:
+def _quartiles(values: Any) -> tuple[float, float, float]:
     """(at the third quartile of the times, at their median, at the first) of calls a second."""
-    low, middle, high = quantiles(one.times_ms, n=4, method="inclusive")
+    low, middle, high = quantiles(values.times_ms, n=4, method="inclusive")
     return 1 / high, 1 / middle, 1 / low
 
 
@@ -333,16 +334,16 @@ def _array(values: Sequence[bool]) -> Any:
     return np.array(values, bool)
 
 
-def text(found: Sequence[RepeatPair]) -> str:
-    return json.dumps(content(found), indent=1) + "\n"
+def text(measured: Sequence[RepeatPair]) -> str:
+    return json.dumps(content(measured), indent=1) + "\n"
 
 
-def page(found: Sequence[RepeatPair], before: str) -> str:
+def page(measured: Sequence[RepeatPair], before: str) -> str:
     """The page with its parts made anew."""
     for name, content in (
-        ("finding", finding(found)),
-        ("repeats", table(found)),
-        ("durations", durations(found)),
+        ("finding", finding(measured)),
+        ("repeats", table(measured)),
+        ("durations", durations(measured)),
         ("rests", change_by_rests()),
     ):
         before = put(before, name, content)
@@ -350,9 +351,9 @@ def page(found: Sequence[RepeatPair], before: str) -> str:
 
 
 def main() -> None:
-    found = pairs()
-    FILE.write_text(text(found), encoding="utf-8")
-    PAGE.write_text(page(found, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    measured = pairs()
+    FILE.write_text(text(measured), encoding="utf-8")
+    PAGE.write_text(page(measured, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Writes workflow/schemas/config.schema.json, by which Snakemake checks the settings, from the one definition of them."""
+"""Writes workflow/schemas/config.schema.json, by which Snakemake checks the settings, from the one definition
+of them."""
 
 import json
 from pathlib import Path

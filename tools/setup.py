@@ -1,14 +1,17 @@
-"""Makes .venv: packages pinned by hash from requirements.lock, and a torch. Standard library only; safe to run again.
+"""Makes .venv: packages pinned by hash from requirements.lock, and a torch. Standard library only; safe to
+run again.
 
-torch is taken from the calling Python if it is there and new enough, so that a GPU machine keeps its build. Else it is installed by hash:
+torch is taken from the calling Python if it is there and new enough, so that a GPU machine keeps its build.
+Else it is installed by hash:
 
 - PyPI's build from torch.lock (on Linux with CUDA);
-- the build for CPUs from torch-cpu.lock, if `TORCH_INDEX` is PyTorch's index of that build, or pip's link folder (`PIP_FIND_LINKS`) has it;
+- the build for CPUs from torch-cpu.lock, if `TORCH_INDEX` is PyTorch's index of that build, or pip's link
+    folder (`PIP_FIND_LINKS`) has it;
 - another wheel in pip's link folder, whose hash is said and stands in the records;
 - any other index: with `TORCH_LOCK`, a lock of your own.
 
-This file must be readable to Python 3.6, so that an old Python can say what is needed: no newer syntax, and no annotation that it
-evaluates.
+This file must be readable to Python 3.6, so that an old Python can say what is needed: no newer syntax, and
+no annotation that it evaluates.
 """
 
 import hashlib
@@ -27,7 +30,10 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 # measured on Linux x86-64 with Python 3.11, files compiled by pip included; other systems differ a little
 PACKAGES_SIZE = "about 170 MB to download, 650 MB on disk"
-TORCH_SIZE = {"torch.lock": "on Linux with CUDA: some GB; TORCH_INDEX chooses", "torch-cpu.lock": "380 MB to download, 1.5 GB on disk"}
+TORCH_SIZE = {
+    "torch.lock": "on Linux with CUDA: some GB; TORCH_INDEX chooses",
+    "torch-cpu.lock": "380 MB to download, 1.5 GB on disk",
+}
 STAMP = VENV / "longca-setup"
 LOCK, TORCH_LOCK, CPU_LOCK = (ROOT / name for name in ("requirements.lock", "torch.lock", "torch-cpu.lock"))
 RECORDED_LOCK = VENV / "longca-lock"  # its digest, which records name
@@ -37,13 +43,17 @@ OLDEST_TORCH = (2, 11)
 PROGRAMS = {  # that the workflow calls, and the packages that have them
     "bash": "bash", "which": "debianutils (Debian, Ubuntu) or which (Fedora, RHEL, Arch)"}
 NEWEST_KNOWN = 20  # minor version of Python up to which another one is looked for
-INDEX_GONE = re.compile(r"name resolution|Network is unreachable|Connection refused|NewConnectionError|ConnectTimeout|Read timed out|"
-                        r"ProxyError|No matching distribution found")
+INDEX_GONE = re.compile(
+    r"name resolution|Network is unreachable|Connection refused|NewConnectionError|ConnectTimeout|Read timed "
+    r"out|"
+    r"ProxyError|No matching distribution found"
+)
 
 
 def main():
     check_machine()
-    if Path(sys.prefix).resolve() == VENV.resolve():  # .venv is first on PATH: go on with the Python that it was made from
+    # .venv is first on PATH: go on with the Python that it was made from
+    if Path(sys.prefix).resolve() == VENV.resolve():
         python = sys._base_executable  # pyright: ignore[reportAttributeAccessIssue]
         os.execv(python, [python, *sys.argv])
     if not os.access(str(ROOT), os.W_OK):  # Snakemake, too, keeps its own records there
@@ -58,7 +68,11 @@ def main():
 
 def wanted() -> str:
     """Names all that decides what is in .venv."""
-    sources = [path for path in (LOCK, TORCH_LOCK, CPU_LOCK, ROOT / "pyproject.toml", Path(__file__)) if path.exists()]
+    sources = [
+        path
+        for path in (LOCK, TORCH_LOCK, CPU_LOCK, ROOT / "pyproject.toml", Path(__file__))
+        if path.exists()
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
@@ -70,7 +84,8 @@ def make():
     site = next((VENV / "lib").glob("python3.*")) / "site-packages"
     other = site / "torch_of_the_machine.pth"
     if other.exists():
-        other.unlink()  # else pip takes that Python's packages for installed, and .venv would lack them and their programs
+        # else pip takes that Python's packages for installed, and .venv would lack them and their programs
+        other.unlink()
     install(f"{num_locked()} pinned packages", PACKAGES_SIZE, "-r", str(LOCK))
     if torch_site is not None:
         say(f"Using the torch of {sys.executable}")
@@ -84,14 +99,19 @@ def make():
 
 
 def check_machine():
-    """Ends with one line unless this Python is new enough and can make virtual environments, and the programs are there."""
+    """Ends with one line unless this Python is new enough and can make virtual environments, and the programs
+    are there."""
     version = sys.version.split()[0]
     if sys.version_info < OLDEST_PYTHON:
         others = (f"python3.{minor}" for minor in range(NEWEST_KNOWN, OLDEST_PYTHON[1] - 1, -1))
         newer = next((name for name in others if shutil.which(name)), None)
-        todo = (f"Run `make PYTHON={newer} …`" if newer else
-                "Install one (`apt-get install python3.11 python3.11-venv`, `dnf install python3.11` or `uv python install 3.11`), "
-                "then `make PYTHON=python3.11 …`")
+        todo = (
+            f"Run `make PYTHON={newer} …`"
+            if newer
+            else "Install one (`apt-get install python3.11 python3.11-venv`, `dnf install python3.11` or `uv "
+                 "python install 3.11`), "
+            "then `make PYTHON=python3.11 …`"
+        )
         stop(f"Python {version} is too old: longca needs 3.11 or newer. {todo}")
     try:
         import ensurepip  # noqa: F401
@@ -109,7 +129,10 @@ def make_environment():
     try:
         venv.EnvBuilder(with_pip=True, clear=False, symlinks=True).create(VENV)
     except subprocess.CalledProcessError as error:
-        stop(f"This Python cannot make a virtual environment with pip ({error}). On Debian and Ubuntu: `apt-get install python3-venv`")
+        stop(
+            f"This Python cannot make a virtual environment with pip ({error}). On Debian and Ubuntu: "
+            f"`apt-get install python3-venv`"
+        )
 
 
 def install_torch():
@@ -130,7 +153,10 @@ def install_torch():
         lock = TORCH_LOCK if local is None or "+cpu" not in local.name else CPU_LOCK
     wheel = None if local is None else file_digest(local)
     if local and wheel and wheel not in lock.read_text(encoding="utf-8"):
-        say(f"torch comes from your own link folder and no lock of longca names it: {local} sha256:{wheel}; records will")
+        say(
+            f"torch comes from your own link folder and no lock of longca names it: {local} sha256:{wheel}; "
+            f"records will"
+        )
         with tempfile.TemporaryDirectory() as folder:
             alone, rest = Path(folder) / "torch.txt", Path(folder) / "rest.txt"
             alone.write_text(f"torch @ {local.as_uri()} --hash=sha256:{wheel}\n", encoding="utf-8")
@@ -138,7 +164,8 @@ def install_torch():
             install("your torch", f"{round(local.stat().st_size / 1e6)} MB", "-r", str(alone))
             install("what torch needs", TORCH_SIZE[lock.name], "-r", str(rest))
     else:
-        installed = install("torch and what it needs, by hash", TORCH_SIZE.get(lock.name, "of your lock"), *options, "-r", str(lock))
+        installed = install("torch and what it needs, by hash", TORCH_SIZE.get(lock.name, "of your lock"),
+                            *options, "-r", str(lock))
         wheel = installed.get("torch", wheel)
     if wheel:
         RECORDED_TORCH.write_text(f"sha256:{wheel}\n")
@@ -148,13 +175,14 @@ def torch_of_links() -> "Path | None":
     """The wheel that pip's link folders (`PIP_FIND_LINKS`, `find-links`) give for this Python."""
     report = VENV / "longca-links.json"
     oldest = ".".join(map(str, OLDEST_TORCH))
-    command = ["install", "-q", "--dry-run", "--no-index", "--no-deps", "--ignore-installed", "--report", str(report), f"torch>={oldest}"]
+    command = ["install", "-q", "--dry-run", "--no-index", "--no-deps", "--ignore-installed", "--report",
+               str(report), f"torch>={oldest}"]
     if run_pip(command).returncode:
         return None
     from urllib.parse import unquote, urlparse
 
-    found = json.loads(report.read_text(encoding="utf-8"))["install"][0]["download_info"]["url"]
-    return Path(unquote(urlparse(found).path)) if found.startswith("file:") else None
+    url = json.loads(report.read_text(encoding="utf-8"))["install"][0]["download_info"]["url"]
+    return Path(unquote(urlparse(url).path)) if url.startswith("file:") else None
 
 
 def without_torch(lock: str) -> str:
@@ -171,25 +199,41 @@ def file_digest(path: Path) -> str:
 
 
 def num_locked() -> int:
-    """Packages of the lock, but those of other systems than this one's kind; some belong to other versions of Python."""
-    names = re.findall(r"^([A-Za-z0-9._-]+)==(?!.*sys_platform == '(?:win32|emscripten)')", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    """Packages of the lock, but those of other systems than this one's kind; some belong to other versions of
+    Python."""
+    names = re.findall(
+        r"^([A-Za-z0-9._-]+)==(?!.*sys_platform == '(?:win32|emscripten)')",
+        LOCK.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     return len(set(names))
 
 
 def install(what: str, size: str, *arguments: str) -> dict:
-    """Installs by hash. Says what and how large it is before, and what it has come to after. Returns package → SHA-256 of its file."""
+    """Installs by hash. Says what and how large it is before, and what it has come to after. Returns package
+    → SHA-256 of its file."""
     say(f"Installing {what} ({size})")
     start, before, report = time.monotonic(), megabytes(), VENV / "longca-installed.json"
-    # locks are whole; and of a package with extras, as `coverage[toml]`, an old pip wants the newest, whatever is pinned
+    # locks are whole; and of a package with extras, as `coverage[toml]`, an old pip wants the newest,
+    # whatever is pinned
     pip("install", "--require-hashes", "--no-deps", "--report", str(report), *arguments)
     say(f"  {megabytes() - before} MB on disk, in {duration(time.monotonic() - start)}")
     entries = json.loads(report.read_text(encoding="utf-8"))["install"] if report.exists() else []
-    return {entry["metadata"]["name"]: entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256") for entry in entries}
+    return {
+        entry["metadata"]["name"]: entry["download_info"]
+        .get("archive_info", {})
+        .get("hashes", {})
+        .get("sha256")
+        for entry in entries
+    }
 
 
 def megabytes() -> int:
     """That .venv takes on disk."""
-    return round(sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink()) / 1e6)
+    return round(
+        sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
+        / 1e6
+    )
 
 
 def duration(seconds: float) -> str:
@@ -198,13 +242,15 @@ def duration(seconds: float) -> str:
 
 def torch_in(python: str) -> "str | None":
     """The site-packages folder of that Python's torch, if that is new enough and can be imported."""
-    code = "import pathlib, torch; print(torch.__version__); print(pathlib.Path(torch.__file__).parent.parent)"
+    code = (
+        "import pathlib, torch; print(torch.__version__); print(pathlib.Path(torch.__file__).parent.parent)"
+    )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd="/", check=False)
     if done.returncode:
         return None
     version, site = done.stdout.splitlines()[-2:]
-    found = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    return site if found >= OLDEST_TORCH else None
+    release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    return site if release >= OLDEST_TORCH else None
 
 
 def pip(*arguments: str):
@@ -216,7 +262,8 @@ def pip(*arguments: str):
 
 def run_pip(arguments):
     # an old pip warns of old packages
-    command = [str(PYTHON), "-W", "ignore", "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+    command = [str(PYTHON), "-W", "ignore", "-m", "pip", "--disable-pip-version-check", "--no-input",
+               *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
@@ -225,13 +272,19 @@ def why_pip_failed(output: str) -> str:
     errors = [line.strip() for line in output.splitlines() if line.strip().upper().startswith("ERROR")]
     said = errors[0].partition(":")[2].strip() if errors else " ".join(output.split())[-200:]
     if "DO NOT MATCH THE HASHES" in output:
-        packages = ", ".join(re.findall(r"^\s+([A-Za-z0-9._-]+(?:==\S+)?).* from \S+", output, re.MULTILINE)) or "a package"
+        packages = (
+            ", ".join(re.findall(r"^\s+([A-Za-z0-9._-]+(?:==\S+)?).* from \S+", output, re.MULTILINE))
+            or "a package"
+        )
         return f"A file is not the one that the lock names ({packages}): nothing of it was installed. Use another index or link folder"
     if "No space left" in output:
         return f"There is no room for .venv: {said}. Make room and run make again"
     if INDEX_GONE.search(output):
-        return (f"No package index gives what is needed ({said}). Connect to the network, name a mirror with PIP_INDEX_URL, or a folder of "
-                "wheels with PIP_FIND_LINKS")
+        return (
+            f"No package index gives what is needed ({said}). Connect to the network, name a mirror with "
+            f"PIP_INDEX_URL, or a folder of "
+            "wheels with PIP_FIND_LINKS"
+        )
     return f"pip failed: {said}"
 
 

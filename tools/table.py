@@ -1,4 +1,5 @@
-"""A result table: shown in the terminal, saved as Markdown and CSV, and written into a page between two markers."""
+"""A result table: shown in the terminal, saved as Markdown and CSV, and written into a page between two
+markers."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ class Table:
     texts: tuple[str, ...] = ()
 
     def markdown(self) -> str:
-        lines = [self.columns, tuple("---" if column in self.texts else "---:" for column in self.columns), *self.rows]
+        lines = [
+            self.columns,
+            tuple("---" if column in self.texts else "---:" for column in self.columns),
+            *self.rows,
+        ]
         return "\n".join([self.caption, "", *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
     def save(self, folder: Path) -> None:
@@ -44,7 +49,8 @@ class Table:
         write_records(folder, self.name, self.records)
 
     def write_into(self, *pages: Path) -> None:
-        """Writes the table between the lines `<!-- begin NAME -->` and `<!-- end NAME -->` of the first Markdown page that has them.
+        """Writes the table between the lines `<!-- begin NAME -->` and `<!-- end NAME -->` of the first
+        Markdown page that has them.
 
         Raises:
             ValueError: no page has them.
@@ -56,7 +62,9 @@ class Table:
             if found_begin and found_end:
                 page.write_text(f"{before}{begin}\n{self.markdown()}{end}{after}", encoding="utf-8")
                 return
-        raise ValueError(f"{', '.join(map(str, pages))} has no place for the table: it needs the lines {begin} and {end}")
+        raise ValueError(
+            f"{', '.join(map(str, pages))} has no place for the table: it needs the lines {begin} and {end}"
+        )
 
     def show(self, console: Console | None = None) -> None:
         grid, console = Grid(), console or Console(width=200)
@@ -76,8 +84,11 @@ class Table:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the Markdown and the CSV ({FOLDER})")
-    parser.add_argument("--write", type=Path, nargs="+", default=[], metavar="PAGE", help="Markdown pages, one with a place for the table")
+    parser.add_argument(
+        "--out", type=Path, default=FOLDER, help=f"folder of the Markdown and the CSV ({FOLDER})"
+    )
+    parser.add_argument("--write", type=Path, nargs="+", default=[], metavar="PAGE",
+                        help="Markdown pages, one with a place for the table")
 
 
 def write_records(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:

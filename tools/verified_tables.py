@@ -1,4 +1,5 @@
-"""Writes longca/store/checks/verified.sha256: the committed tables of records, whose columns agree with their records.
+"""Writes longca/store/checks/verified.sha256: the committed tables of records, whose columns agree with their
+records.
 
     python -m tools.verified_tables
 
@@ -24,7 +25,8 @@ def text() -> str:
     """A line for each table, as `sha256sum` writes them.
 
     Raises:
-        ValueError: a table has rows that cannot be used, or columns that differ from what follows from its records.
+        ValueError: a table has rows that cannot be used, or columns that differ from what follows from its
+            records.
     """
     lines = []
     for path in tables():

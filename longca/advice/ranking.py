@@ -188,7 +188,8 @@ def option_of(one: Candidate, predictions: Sequence[OptionForecast], question: A
 
 
 def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
-    """Of records of the strategy with this kernel where there are such, since these hold the kernel's error, too; else of both."""
+    """Residual interval of this strategy/kernel pair if measured; otherwise the union of the kernel's and the
+    strategy's intervals."""
     of_kernel = {way: model.residuals for way in question.directions if (model := question.model(one.kernel, way)) is not None}
     if one.strategy is None or not question.fitted.strategies:
         return widest(list(of_kernel.values()))
@@ -234,7 +235,8 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
 
 
 def _changes(found: Sequence[Candidate], question: AdviceQuestion, links: LinkSpeeds) -> tuple[str, ...]:
-    """What would put another of these candidates first, which come in their order."""
+    """Perturbations of the link speeds under which another candidate becomes the fastest (candidates sorted
+    by time)."""
     if question.gpus == 1 or len(found) < 2:
         return ()
     changes = [change for change in CHANGES if change[2] == 1 or question.gpus > links.ranks_per_node]

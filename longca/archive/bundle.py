@@ -1,4 +1,5 @@
-"""Writes a bundle: records and page of a study, its configuration, and the files of the project that can repeat it."""
+"""Writes a bundle: records and page of a study, its configuration, and the project files that are needed to
+repeat it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from longca.store.files import replace_file
 from longca.store.load import Loaded
 from longca.store.text import plural
 
-BESIDE = ("corpora.json", "masks.json")  # drawn documents and masks of the study, if the workflow wrote them
+# sampled documents and masks of the study, if the workflow wrote them
+BESIDE = ("corpora.json", "masks.json")
 README = """# {title}: a study by longca
 
 {num_records} records of {num_cells} cells, measured from {first} to {last}.
@@ -47,15 +49,18 @@ class Bundle:
     facts: Provenance
 
 
-def write_bundle(study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path) -> Bundle:
-    """Write one file from which the study can be checked and repeated. The same records and code give the same bytes.
+def write_bundle(
+    study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path
+) -> Bundle:
+    """Write one file with which the study can be checked and repeated. Equal records and code give equal
+    bytes.
 
     Args:
-        results: the study's folder of results.
+        results: the study's results folder.
         loaded: records and problems of that folder.
 
     Raises:
-        UserError: there are no records, some are damaged, or the project's files are not known.
+        UserError: there are no records, some are damaged, or the project's files are unknown.
     """
     _refuse_damaged(study, loaded.problems)
     entries = project_files(ROOT) | plugin_files()
@@ -68,7 +73,9 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
     if facts.source.git_sha:
         entries[COMMIT_FILE] = BundleFile(described(facts.source).encode() + b"\n")
     entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.all_records, dict(sorted(entries.items()))))
-    entries[manifest.NAME] = BundleFile(manifest.manifest({path: entry.content for path, entry in entries.items()}))
+    entries[manifest.NAME] = BundleFile(
+        manifest.manifest({path: entry.content for path, entry in entries.items()})
+    )
     content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
     return Bundle(replace_file(out, content), manifest.sha256(content),
                   manifest.sha256(entries[manifest.NAME].content), len(entries), len(content), facts)
@@ -76,27 +83,36 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
 
 def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
     if problems:
-        raise UserError(f"Study '{study.name}' cannot be archived",
-                        why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
-                        todo="`longca run` measures such cells again; a damaged listing of an environment can be removed")
+        raise UserError(
+            f"Study '{study.name}' cannot be archived",
+            why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
+            todo="`longca run` measures such cells again; a damaged listing of an environment can be removed",
+        )
 
 
 def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[str, BundleFile]:
-    """The page with figures and tables, made again from the records, and the files that list drawn documents and masks."""
+    """The page with figures and tables, rebuilt from the records, and the files with sampled documents and
+    masks."""
     made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))
     drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
     return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
 
 
 def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
-    """The present settings, so that the workflow repeats this study by default. What is a local file is left out: an image, a key."""
+    """The present settings, so that the workflow repeats this study by default, without local files such as
+    an image or a key."""
     settings = config.model_dump(mode="json") | {"study": study.name, "results": "results", "image_key": ""}
     if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
         settings |= {"image": "", "image_digest": ""}
-    return b"# Settings of the study that is archived here.\n" + yaml.safe_dump(settings, sort_keys=False).encode()
+    return (
+        b"# Settings of the study that is archived here.\n"
+        + yaml.safe_dump(settings, sort_keys=False).encode()
+    )
 
 
 def _readme(facts: Provenance, with_plugins: bool) -> bytes:
     plugins = f" `export LONGCA_PLUGINS=$PWD/{PLUGINS}`, then" if with_plugins else ""
-    return README.format(title=facts.title, num_records=facts.num_records, num_cells=facts.num_cells, first=facts.first, last=facts.last,
-                         measured=MEASURED, provenance=provenance.NAME, crate=crate.NAME, manifest=manifest.NAME, plugins=plugins).encode()
+    return README.format(title=facts.title, num_records=facts.num_records, num_cells=facts.num_cells,
+                         first=facts.first, last=facts.last,
+                         measured=MEASURED, provenance=provenance.NAME, crate=crate.NAME,
+                         manifest=manifest.NAME, plugins=plugins).encode()

@@ -1,6 +1,7 @@
 """The bundle's machine-readable description: RO-Crate 1.1 with the terms of Workflow Run Crate.
 
-Sources: https://www.researchobject.org/ro-crate/specification/1.1/, https://www.researchobject.org/workflow-run-crate/.
+Sources: https://www.researchobject.org/ro-crate/specification/1.1/,
+    https://www.researchobject.org/workflow-run-crate/.
 """
 
 import json
@@ -21,25 +22,38 @@ NAME = "ro-crate-metadata.json"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
 PROFILES = ["https://w3id.org/ro/wfrun/process/0.5", "https://w3id.org/ro/wfrun/workflow/0.5"]
 NO_LICENSE = "None is stated: ask the maintainers before you use it for more than checking it"
-FORMATS = {".csv": "text/csv", ".html": "text/html", ".json": "application/json", ".lock": "text/plain", ".md": "text/markdown",
-           ".parquet": "application/vnd.apache.parquet", ".svg": "image/svg+xml", ".yaml": "application/yaml", ".cff": "application/yaml"}
+FORMATS = {".csv": "text/csv", ".html": "text/html", ".json": "application/json", ".lock": "text/plain",
+           ".md": "text/markdown",
+           ".parquet": "application/vnd.apache.parquet", ".svg": "image/svg+xml", ".yaml": "application/yaml",
+           ".cff": "application/yaml"}
 ABOUT = {
-    "records.parquet": "Every record whole, and the derived table: all else here follows from it", "records.csv": "The derived table",
-    "records.json": "Every record whole", "report.html": "The report", "corpora.json": "The documents that were drawn",
-    "masks.json": "The masks that were built, with digests", PROVENANCE: "Code, images, locks and machines in short"}
+    "records.parquet": "Every record whole, and the derived table: all else here follows from it",
+    "records.csv": "The derived table",
+    "records.json": "Every record whole",
+    "report.html": "The report",
+    "corpora.json": "The documents that were drawn",
+    "masks.json": "The masks that were built, with digests",
+    PROVENANCE: "Code, images, locks and machines in short",
+}
 Json = dict[str, Any]
 
 
 def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, BundleFile]) -> bytes:
     """The content of ro-crate-metadata.json for a bundle with these files."""
-    described = [path for path in files if path.startswith((f"{MEASURED}/", "config/", "containers/"))
-                 or path in ("Snakefile", "CITATION.cff", "requirements.lock", "torch.lock", "torch-cpu.lock", PROVENANCE)]
+    described = [
+        path
+        for path in files
+        if path.startswith((f"{MEASURED}/", "config/", "containers/"))
+        or path
+        in ("Snakefile", "CITATION.cff", "requirements.lock", "torch.lock", "torch-cpu.lock", PROVENANCE)
+    ]
     runs = _runs(list(records), [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
     graph: list[Json] = [
         {"@id": NAME, "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": CONTEXT[0].removesuffix("/context")}},
         {"@id": "./", "@type": "Dataset", "name": f"{facts.title}: a study by longca", "identifier": facts.study,
-         "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, and all that repeats the study.",
+         "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, "
+                        f"and all that repeats the study.",
          "datePublished": facts.last[:10], "license": _license(files), "conformsTo": [{"@id": profile} for profile in PROFILES],
          "mainEntity": {"@id": "Snakefile"}, "mentions": [{"@id": run["@id"]} for run in runs],
          "hasPart": [{"@id": path} for path in described] + [{"@id": "longca/"}, {"@id": "workflow/"}]},
@@ -55,14 +69,18 @@ def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Bund
 
 def _file(path: str, content: bytes) -> Json:
     name = path.rpartition("/")[2]
-    entity: Json = {"@id": path, "@type": "File", "name": name, "contentSize": str(len(content)), "sha256": sha256(content)}
+    entity: Json = {"@id": path, "@type": "File", "name": name, "contentSize": str(len(content)),
+                    "sha256": sha256(content)}
     form = FORMATS.get(name[name.rfind("."):]) if "." in name else None
     if form:
         entity["encodingFormat"] = form
     if name in ABOUT:
         entity["description"] = ABOUT[name]
     if path == "Snakefile":
-        entity |= {"@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"], "programmingLanguage": {"@id": "#snakemake"}}
+        entity |= {
+            "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
+            "programmingLanguage": {"@id": "#snakemake"},
+        }
     return entity
 
 
@@ -72,17 +90,25 @@ def _image(digest: str) -> Json:
 
 
 def _runs(records: list[Record], digests: list[str]) -> list[Json]:
-    """One action for each run; it ends with the run's last cell."""
-    found: dict[str, list[Record]] = {}
+    """One action for each run, which ends with its last cell."""
+    by_run: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.run_id, []).append(record)
+        by_run.setdefault(record.run_id, []).append(record)
     actions = []
-    for run_id, cells in sorted(found.items()):
+    for run_id, cells in sorted(by_run.items()):
         used = {cell.environment.software.container for cell in cells if cell.environment}
-        ends = [datetime.fromisoformat(cell.started_at) + timedelta(seconds=round(cell.seconds)) for cell in cells]
-        action: Json = {"@id": f"#run-{run_id}", "@type": "CreateAction", "name": f"{len(cells)} cells measured",
-                        "instrument": {"@id": "Snakefile"}, "startTime": min(cell.started_at for cell in cells),
-                        "endTime": max(ends).isoformat(), "result": {"@id": f"{MEASURED}/records.parquet"}}
+        ends = [
+            datetime.fromisoformat(cell.started_at) + timedelta(seconds=round(cell.seconds)) for cell in cells
+        ]
+        action: Json = {
+            "@id": f"#run-{run_id}",
+            "@type": "CreateAction",
+            "name": f"{len(cells)} cells measured",
+            "instrument": {"@id": "Snakefile"},
+            "startTime": min(cell.started_at for cell in cells),
+            "endTime": max(ends).isoformat(),
+            "result": {"@id": f"{MEASURED}/records.parquet"},
+        }
         if used & set(digests):
             action["containerImage"] = [{"@id": f"#image-{digest}"} for digest in digests if digest in used]
         actions.append(action)

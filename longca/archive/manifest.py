@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 NAME = "manifest-sha256.txt"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-LEFT_BY_USE = (".venv", ".venv-audit", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache", ".hypothesis",
+LEFT_BY_USE = (".venv", ".venv-audit", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache",
+               ".hypothesis",
                ".ruff_cache")  # at the top
 
 
@@ -28,7 +29,7 @@ def sha256(content: bytes) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file of any size. Raises OSError."""
+    """The digest of a file. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -40,41 +41,46 @@ def manifest(files: Mapping[str, bytes]) -> bytes:
 
 def read_manifest(content: bytes) -> dict[str, str]:
     """Path → digest. Raises ValueError if it is not a manifest, or names a file outside its folder."""
-    found = {}
+    digests = {}
     for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
         match = LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is no digest and path")
+            raise ValueError(f"line {number} is not a digest and a path")
         path = PurePosixPath(match[2])
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"line {number} names a file outside the bundle")
-        found[match[2]] = match[1]
-    return found
+        digests[match[2]] = match[1]
+    return digests
 
 
 def unreadable(folder: Path, path: str) -> str:
-    """The reason why this file of an unpacked bundle is not read; empty where it may be.
+    """The reason why this file of an unpacked bundle is not read; empty if it is safe.
 
-    Only regular files below `folder` are: what a link leads to, and a file that has a second name, may lie anywhere.
+    Only regular files below `folder` are safe: links, and files with hard links, may lead outside.
     """
-    place = folder
+    current = folder
     for part in PurePosixPath(path).parts:
-        if place.is_symlink() and place != folder:
+        if current.is_symlink() and current != folder:
             return "lies behind a link"
-        place /= part
+        current /= part
     try:
-        found = place.lstat()
+        facts = current.lstat()
     except (OSError, ValueError):
         return "is missing"
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(facts.st_mode):
         return "is a link"
-    if not stat.S_ISREG(found.st_mode):
-        return "is no file"
-    return "is a hard link, which may be a file of another place too: copy the folder" if found.st_nlink > 1 else ""
+    if not stat.S_ISREG(facts.st_mode):
+        return "is not a regular file"
+    return (
+        "is a hard link, which may be a file of another place too: copy the folder"
+        if facts.st_nlink > 1
+        else ""
+    )
 
 
 def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]:
-    """Files that are missing, changed or not listed. Files that the use of an unpacked bundle leaves there do not count."""
+    """Files that are missing, changed or not listed, except for files that the use of an unpacked bundle
+    creates."""
     for path, digest in sorted(listed.items()):
         if why := unreadable(folder, path):
             yield Difference(path, why)
@@ -86,7 +92,7 @@ def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]
 
 
 def _entries(folder: Path) -> Iterator[str]:
-    """All that lies below `folder` but folders, and but what use leaves there. No link is followed."""
+    """All files below `folder`, except for files that its use creates. Links are not followed."""
     for top, folders, files in os.walk(folder):
         at_top = Path(top) == folder
         kept = [name for name in folders if name != "__pycache__" and not (at_top and _left_by_use(name))]

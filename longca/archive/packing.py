@@ -1,4 +1,4 @@
-"""Packing and unpacking of bundles: one compressed tar whose bytes depend on its content only."""
+"""Packing and unpacking of bundles: one compressed tar whose bytes depend only on its content."""
 
 import gzip
 import hashlib
@@ -17,8 +17,9 @@ from longca.core.errors import UserError
 from longca.store.text import format_bytes
 
 SUFFIX = ".tar.gz"
-HEAD = bytes.fromhex("1f8b08000000000002ff")  # first bytes of `gzip.GzipFile`: deflate, no name, no time, best compression, any system
-CHUNK = 1 << 18  # bytes that are held at a time
+# first bytes of `gzip.GzipFile`: deflate, no name, no time, best compression, any system
+HEAD = bytes.fromhex("1f8b08000000000002ff")
+CHUNK = 1 << 18  # bytes in memory at a time
 LONGEST_NAME = 4096  # bytes of a path on Linux
 BLOCK, RECORD = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
 NOT_OURS = "it is not as `longca archive` packs it"
@@ -34,7 +35,8 @@ class BundleFile:
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that is unpacked: more than a study of 100,000 records takes, and soon refused."""
+    """Limits of unpacking, beyond the size of a study of 100,000 records, so that larger bundles are refused
+    early."""
 
     num_bytes: int = 2 << 30
     num_files: int = 20_000
@@ -45,11 +47,11 @@ class Opened(NamedTuple):
 
     folder: Path
     sha256: str | None
-    """of the packed file; None where the bundle was given as a folder"""
+    """of the packed file; None if the bundle is a folder"""
 
 
 def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
-    """A compressed tar of these files below `folder`, sorted, without owners. The same files give the same bytes.
+    """A compressed tar of these files below `folder`, sorted, without owners. Equal files give equal bytes.
 
     Args:
         when: modification time of all files, in seconds since 1970.
@@ -64,17 +66,21 @@ def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
 
 @contextmanager
 def opened(bundle: Path, limits: Limits | None = None) -> Iterator[Opened]:
-    """The folder of an unpacked bundle; a packed one is unpacked into a temporary folder for the time of the `with` block.
+    """The folder of an unpacked bundle; a packed one is unpacked into a temporary folder during the `with`
+    block.
 
     Raises:
-        UserError: there is no bundle, it cannot be unpacked, or it holds more than `limits` allow.
+        UserError: there is no bundle, it cannot be unpacked, or it exceeds `limits`.
     """
     if bundle.is_dir():
         yield Opened(_with_manifest(bundle, bundle), None)
         return
     if not bundle.is_file():
-        raise UserError(f"There is no bundle '{bundle}'", why="it is neither a file nor a folder" if bundle.exists() else "",
-                        todo="`longca archive` makes one")
+        raise UserError(
+            f"There is no bundle '{bundle}'",
+            why="it is neither a file nor a folder" if bundle.exists() else "",
+            todo="`longca archive` makes one",
+        )
     with tempfile.TemporaryDirectory() as name:
         try:
             with bundle.open("rb") as packed:
@@ -87,35 +93,35 @@ def opened(bundle: Path, limits: Limits | None = None) -> Iterator[Opened]:
 
 
 class _Unzipped:
-    """A tar inside a gzip file, decompressed while it is read."""
+    """A tar inside of a gzip file, decompressed in a streaming fashion."""
 
     def __init__(self, packed: BinaryIO) -> None:
         self._packed, self._sha256 = packed, hashlib.sha256()
         self._stream, self._ready, self._head = zlib.decompressobj(zlib.MAX_WBITS | 16), b"", b""
         self.num_read = 0
-        """bytes of the tar that were read"""
+        """bytes read from the tar"""
 
     def read(self, size: int) -> bytes:
-        """Exactly so many bytes, at most `CHUNK`. Raises EOFError where the file ends before."""
+        """Exactly this many bytes, at most `CHUNK`. Raises EOFError if the file ends early."""
         while len(self._ready) < size:
             if not self._more():
-                raise EOFError("it is cut off")
+                raise EOFError("it is truncated")
         part, self._ready = self._ready[:size], self._ready[size:]
         self.num_read += size
         return part
 
     def end(self) -> str:
-        """The SHA-256 of the packed file, of which nothing may be left. Raises EOFError or ValueError."""
+        """The SHA-256 of the packed file, which must be at its end. Raises EOFError or ValueError."""
         if self._ready or self._more() or self._stream.unused_data or self._take() or self._head != HEAD:
             raise ValueError(NOT_OURS)
         return self._sha256.hexdigest()
 
     def _more(self) -> bool:
-        """Decompress a little more; False at the end of the stream, whose checksum is right."""
+        """Decompress the next chunk. Returns False at the end of the stream, after checking its checksum."""
         while not self._stream.eof:
             given = self._stream.unconsumed_tail or self._take()
             if not given:
-                raise EOFError("it is cut off")
+                raise EOFError("it is truncated")
             if part := self._stream.decompress(given, CHUNK):
                 self._ready += part
                 return True
@@ -131,14 +137,15 @@ class _Unzipped:
 def _unpack(tar: _Unzipped, folder: Path, limits: Limits, bundle: Path) -> str:
     """Write the files of a tar to a folder, and return the SHA-256 of the packed file.
 
-    Hashes of files do not cover what stands between them, so each header must be, byte for byte, the one that `pack` writes. The compressed
-    bytes are not compared, only the checksum and the head of gzip: they depend on the version of zlib. Nothing is left to `tarfile` that
-    takes memory or stack at the wish of the file: chains of headers, sparse files, links.
+    Hashes of files do not cover the bytes between them, so each header must equal, byte for byte, the one
+    that `pack` writes. Compressed bytes depend on the version of zlib, so only gzip's checksum and header are
+    compared. `tarfile` is not used where a file could control its use of memory or stack: chains of headers,
+    sparse files, links.
     """
     last, when, num_files = "", None, 0
     while (header := tar.read(BLOCK)) != bytes(BLOCK):
         member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        if member.type == tarfile.XHDTYPE:  # holds a name that is long, or not ASCII
+        if member.type == tarfile.XHDTYPE:  # for names that are long, or not ASCII
             name, blocks = _long_name(tar, member.size)
             header += blocks + (second := tar.read(BLOCK))
             member = tarfile.TarInfo.frombuf(second, "utf-8", "strict")
@@ -150,9 +157,16 @@ def _unpack(tar: _Unzipped, folder: Path, limits: Limits, bundle: Path) -> str:
             raise ValueError(NOT_OURS)
         last, num_files = member.name, num_files + 1
         if num_files > limits.num_files or tar.num_read + member.size > limits.num_bytes:
-            most = f"{limits.num_files:,} files" if num_files > limits.num_files else format_bytes(limits.num_bytes)
-            raise UserError(f"'{bundle}' is too large", why=f"it holds more than {most}",
-                            todo="If you know where it comes from, allow more with `--max-gib` and `--max-files`")
+            most = (
+                f"{limits.num_files:,} files"
+                if num_files > limits.num_files
+                else format_bytes(limits.num_bytes)
+            )
+            raise UserError(
+                f"'{bundle}' is too large",
+                why=f"it holds more than {most}",
+                todo="If you know where it comes from, allow more with `--max-gib` and `--max-files`",
+            )
         _write(tar, member.size, folder / member.name, 0o755 if expected.mode & 0o100 else 0o644)
     if any(tar.read(-tar.num_read % RECORD or RECORD)):
         raise ValueError(NOT_OURS)
@@ -177,30 +191,32 @@ def _long_name(tar: _Unzipped, size: int) -> tuple[str, bytes]:
 
 
 def _check(member: tarfile.TarInfo, bundle: Path) -> None:
-    """Raises UserError unless it is a plain file with a plain name below the bundle."""
+    """Raises UserError unless it is a regular file with a plain name below the bundle."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         why = f"'{member.name}' in it lies outside of it"
     elif member.type != tarfile.REGTYPE or member.size < 0:
-        why = f"'{member.name}' in it is no file"
+        why = f"'{member.name}' in it is not a file"
     elif str(path) != member.name or any(not character.isprintable() for character in member.name):
         why = f"it has a file of the name {member.name!r}"
     else:
         return
-    raise UserError(f"'{bundle}' is no bundle", why=why)
+    raise UserError(f"'{bundle}' is not a bundle", why=why)
 
 
-def _write(tar: _Unzipped, size: int, place: Path, mode: int) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("xb") as file:
+def _write(tar: _Unzipped, size: int, target: Path, mode: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as file:
         for start in range(0, size, CHUNK):
             file.write(tar.read(min(CHUNK, size - start)))
-    place.chmod(mode)
-    if any(tar.read(-size % BLOCK)):  # a file ends with its block
+    target.chmod(mode)
+    if any(tar.read(-size % BLOCK)):  # padding to the end of the block must be zero
         raise ValueError(NOT_OURS)
 
 
 def _with_manifest(folder: Path, bundle: Path) -> Path:
     if (why := manifest.unreadable(folder, manifest.NAME)):
-        raise UserError(f"'{bundle}' is no bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one")
+        raise UserError(
+            f"'{bundle}' is not a bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one"
+        )
     return folder

@@ -1,4 +1,4 @@
-"""The page of a bundle with its figures and tables, made from the records alone."""
+"""The page of a bundle with its figures and tables, made only from the records."""
 
 import tempfile
 from collections.abc import Sequence
@@ -10,8 +10,14 @@ from longca.store.load import Loaded
 
 
 def page_files(loaded: Loaded, title: str, hardware: Path, lists: Sequence[Path]) -> dict[str, bytes]:
-    """Path → content. The same records, hardware file, lists of images, code and packages give the same bytes. Raises UserError."""
+    """Path → content. Equal records, hardware file, image lists, code and packages give equal bytes. Raises
+    UserError."""
     with tempfile.TemporaryDirectory() as name:
-        build(loaded.all_records, (), Path(name) / "report.html", study_title=title, hardware=load_hardware(hardware),
+        build(loaded.all_records, (), Path(name) / "report.html", study_title=title,
+              hardware=load_hardware(hardware),
               environments=loaded.environments, lists=lists)
-        return {path.relative_to(name).as_posix(): path.read_bytes() for path in sorted(Path(name).rglob("*")) if path.is_file()}
+        return {
+            path.relative_to(name).as_posix(): path.read_bytes()
+            for path in sorted(Path(name).rglob("*"))
+            if path.is_file()
+        }

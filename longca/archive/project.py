@@ -1,4 +1,4 @@
-"""The project's own files that a bundle needs, so that its study can be repeated."""
+"""The project files of a bundle, which are needed to repeat its study."""
 
 from pathlib import Path
 
@@ -8,35 +8,46 @@ from longca.core.checkout import git
 from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
 
-OWN = ("config", "containers", "longca", "workflow")  # untracked files belong to the project only in these folders
-SITE = "config/site.yaml"  # settings and account of one cluster; not part of a study
+# untracked files belong to the project only in these folders
+OWN = ("config", "containers", "longca", "workflow")
+SITE = "config/site.yaml"  # settings of one cluster, not part of a study
 MEASURED = "measured"  # folder of the records and of the page
 PLUGINS = "plugins"
-MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # files of a bundle, not of the project
+# files of a bundle that do not belong to the project
+MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")
 
 
 def project_files(root: Path) -> dict[str, BundleFile]:
-    """Path → present content. A link to a folder is replaced by the folder's files, so that bundles have no links.
+    """Path → present content. Links to folders are replaced by the folders' files, so that bundles have no
+    links.
 
     Raises:
         UserError: `root` is neither a Git checkout nor an unpacked bundle.
     """
     names = _of_checkout(root) if (root / ".git").exists() else _of_bundle(root)
     if names is None:
-        raise UserError(f"Which files of '{root}' belong to longca is not known", why="it is neither a Git checkout nor an unpacked bundle",
-                        todo="Archive from a clone, with Git installed")
+        raise UserError(
+            f"Which files of '{root}' belong to longca is not known",
+            why="it is neither a Git checkout nor an unpacked bundle",
+            todo="Archive from a clone, with Git installed",
+        )
     files: dict[str, BundleFile] = {}
     for name in names:
-        place = root / name
-        if place.is_dir():
-            files |= {f"{name}/{path.relative_to(place).as_posix()}": _entry(path) for path in place.rglob("*") if path.is_file()}
-        elif place.is_file():  # else it was deleted since
-            files[name] = _entry(place)
+        source = root / name
+        if source.is_dir():
+            files |= {
+                f"{name}/{path.relative_to(source).as_posix()}": _entry(path)
+                for path in source.rglob("*")
+                if path.is_file()
+            }
+        elif source.is_file():  # otherwise it was deleted meanwhile
+            files[name] = _entry(source)
     return files
 
 
 def plugin_files() -> dict[str, BundleFile]:
-    """Path below `plugins` → file: plug-ins outside the project, on which records may rest. One name in two folders is an error."""
+    """Path below `plugins` → file: external plug-ins that records may depend on. The same name in two folders
+    is an error."""
     return {f"{PLUGINS}/{path.relative_to(folder).as_posix()}": _entry(path) for folder in plugin_folders()
             for path in sorted(folder.glob("*/*")) if path.suffix in (".py", ".json")}
 
@@ -48,7 +59,11 @@ def _entry(path: Path) -> BundleFile:
 def _of_checkout(root: Path) -> list[str] | None:
     tracked = git(root, "ls-files", "-z")
     new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *OWN)
-    return None if tracked is None or new is None else [name for name in (tracked + new).split("\0") if name and name != SITE]
+    return (
+        None
+        if tracked is None or new is None
+        else [name for name in (tracked + new).split("\0") if name and name != SITE]
+    )
 
 
 def _of_bundle(root: Path) -> list[str] | None:

@@ -23,24 +23,25 @@ DRAWN_BY = "longca.report.build"  # the module that draws the page
 
 
 class Count(Frozen):
-    """A value, and the number of records that have it."""
+    """A value, and the number of records with it."""
 
     what: Any
     num_records: int
 
 
 class PageMaker(Frozen):
-    """Code and packages that decide the bytes of the page, of its figures and tables, beside the records."""
+    """Code and packages that affect the bytes of the page, of its figures and tables, in addition to the
+    records."""
 
     longca: str
     code: str
-    """digest of the code that draws it"""
+    """digest of the rendering code"""
     python: str
     packages: dict[str, str]
 
 
 class Provenance(Frozen):
-    """A summary of the bundle; its records hold the same facts one by one."""
+    """A summary of the bundle; its records contain the same facts individually."""
 
     bundle_version: Literal[1] = BUNDLE_VERSION
     study: str
@@ -51,7 +52,7 @@ class Provenance(Frozen):
     statuses: dict[str, int]
     first: str
     last: str
-    """start of the last cell, as `first` is that of the first; UTC"""
+    """start of the last cell, UTC"""
     source: Source
     """the code in this bundle"""
     locks: dict[str, str]
@@ -59,32 +60,36 @@ class Provenance(Frozen):
     measured_by: tuple[Count, ...]
     """versions of the code that measured"""
     images: tuple[Count, ...]
-    """digests of the containers that it was measured in"""
+    """digests of the measuring containers"""
     measured_locks: tuple[Count, ...]
-    """digests of the locks that the measuring environments were installed from"""
+    """digests of the locks of the measuring environments"""
     jobs: tuple[Count, ...]
     """Slurm jobs that measured"""
     software: tuple[Count, ...]
     environments: tuple[Count, ...] = ()
-    """digests of what was installed; the listings are in records.parquet. Empty in bundles of an older longca"""
+    """digests of the installed software; the listings are in records.parquet. Empty in bundles of older
+    versions"""
     nodes: tuple[Count, ...]
     page: PageMaker
 
 
 def provenance(study: Study, records: Iterable[Record], files: Mapping[str, BundleFile]) -> Provenance:
-    """The provenance of these records, at least one, and of the project's files."""
-    return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()), source=source(),
-                      locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
+    """The provenance of at least one record, and of the project's files."""
+    return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()),
+                      source=source(),
+                      locks={path: sha256(entry.content) for path,
+                             entry in sorted(files.items()) if path.endswith(".lock")},
                       page=page_maker(), **of_records(records))
 
 
 def of_records(records: Iterable[Record]) -> dict[str, Any]:
-    """The fields that follow from the records alone, at least one."""
+    """The fields that follow only from the records, at least one."""
     records = list(records)
     taken = [record.environment for record in records if record.environment]
     starts = sorted(record.started_at for record in records)
     return {
-        "num_records": len(records), "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
+        "num_records": len(records),
+            "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
         "first": starts[0], "last": starts[-1],
         "measured_by": _counted(environment.source.model_dump() for environment in taken),
         "images": _counted(environment.software.container for environment in taken if environment.software.container),
@@ -98,7 +103,7 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def page_maker() -> PageMaker:
-    """The code and packages that would make the page here and now."""
+    """The present code and packages for the page."""
     return PageMaker(longca=VERSION, code=source_digest(DRAWN_BY), python=platform.python_version(),
                      packages={name: metadata.version(name) for name in PAGE_PACKAGES})
 

@@ -1,4 +1,5 @@
-"""Signatures of bundles by minisign, a program that needs neither a network nor an account (https://jedisct1.github.io/minisign/)."""
+"""Signatures of bundles by minisign, a program that needs neither a network nor an account
+(https://jedisct1.github.io/minisign/)."""
 
 import getpass
 import re
@@ -10,29 +11,32 @@ from longca.archive import manifest
 from longca.core.errors import UserError
 
 SUFFIX = ".minisig"
-"""the signature of `x.tar.gz` is the file `x.tar.gz.minisig` beside it"""
+"""the signature of `x.tar.gz` is the file `x.tar.gz.minisig`"""
 PUBLIC_KEY = re.compile(rb"\n[A-Za-z0-9+/]{56}\s*$")  # the second line: 42 bytes in base64
 
 
 def check_key(key: Path) -> None:
-    """Raises UserError where minisign is not here, or there is no such key."""
+    """Raises UserError if minisign or the key is missing."""
     _program()
     if not key.is_file():
-        raise UserError(f"There is no key '{key}'", todo="`minisign -G -s longca.key -p longca.pub` makes a pair")
+        raise UserError(
+            f"There is no key '{key}'", todo="`minisign -G -s longca.key -p longca.pub` makes a pair"
+        )
 
 
 def sign(bundle: Path, key: Path) -> Path:
-    """Sign a packed bundle with a secret key, and return the signature. The key's password is asked for if it has one.
+    """Sign a packed bundle with a secret key, and return the signature. A protected key prompts for its
+    password.
 
     Raises:
-        UserError: minisign is not here, or cannot sign.
+        UserError: minisign is missing, or cannot sign.
     """
     check_key(key)
     signature = _of(bundle)
     comment = f"{bundle.name} sha256:{manifest.file_sha256(bundle)}"
     command = ("-S", "-s", str(key), "-m", str(bundle), "-x", str(signature), "-t", comment)
     done = _run(command)
-    if "get_password" in done.stderr:  # it found none on its input
+    if "get_password" in done.stderr:  # no password on its input
         done = _run(command, _password(key))
     if done.returncode:
         raise UserError(f"'{bundle}' cannot be signed", why=_one_line(done.stderr),
@@ -41,19 +45,25 @@ def sign(bundle: Path, key: Path) -> Path:
 
 
 def refusal(bundle: Path, key: Path) -> str:
-    """The reason why a packed bundle does not count as signed with this key; empty where it does.
+    """The reason why a packed bundle does not count as signed with this key; empty if it does.
 
     Args:
         key: a file with the public key.
 
     Raises:
-        UserError: minisign is not here, or the key cannot be used.
+        UserError: minisign is missing, or the key is invalid.
     """
     check_key(key)
     if not bundle.is_file():
-        raise UserError(f"'{bundle}' is no packed bundle", why="a signature is one of the file that `longca archive` wrote")
-    if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:  # minisign ends with one code for this and for a signature that is damaged
-        raise UserError(f"'{key}' is no public key of minisign", todo="Give the file that `minisign -G -p` wrote")
+        raise UserError(
+            f"'{bundle}' is not a packed bundle",
+            why="a signature is one of the file that `longca archive` wrote",
+        )
+    # minisign has the same exit code for this and for a damaged signature
+    if PUBLIC_KEY.search(key.read_bytes()[:1000]) is None:
+        raise UserError(
+            f"'{key}' is not a public key of minisign", todo="Give the file that `minisign -G -p` wrote"
+        )
     signature = _of(bundle)
     if not signature.is_file():
         return f"there is no signature '{signature}'"
@@ -69,7 +79,8 @@ def _of(bundle: Path) -> Path:
 
 
 def _run(arguments: tuple[str, ...], password: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([_program(), *arguments], input=password, capture_output=True, text=True, errors="replace", check=False)
+    return subprocess.run([_program(), *arguments], input=password, capture_output=True, text=True,
+                          errors="replace", check=False)
 
 
 def _password(key: Path) -> str:
@@ -81,11 +92,13 @@ def _password(key: Path) -> str:
 
 
 def _program() -> str:
-    found = shutil.which("minisign")
-    if found is None:
-        raise UserError("There is no minisign here, the program that signs and checks signatures",
-                        todo="Install it: `apt-get install minisign`, `dnf install minisign` or `brew install minisign`")
-    return found
+    program = shutil.which("minisign")
+    if program is None:
+        raise UserError(
+            "minisign, the program that signs and checks signatures, is missing",
+            todo="Install it: `apt-get install minisign`, `dnf install minisign` or `brew install minisign`",
+        )
+    return program
 
 
 def _one_line(text: str) -> str:

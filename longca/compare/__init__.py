@@ -1,1 +1,1 @@
-"""Comparison of two sets of records, or of records with published rates: pairs, verdicts and what they add up to."""
+"""Comparison of two sets of records, or of records with published rates: pairs, verdicts and summaries."""

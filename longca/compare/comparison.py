@@ -1,4 +1,4 @@
-"""The sum of the verdicts: counts, methods, the largest changes, and the conclusion in words."""
+"""Summary of the verdicts: counts, methods, the largest changes, and the conclusion."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from longca.ranking.sentences import protocols_text
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number, plural
 
-WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous", "broke": "broke", "fixed": "fixed",
+WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous",
+         "broke": "broke", "fixed": "fixed",
          "new": "new", "gone": "gone", "incomparable": "not comparable", "untimed": "timed on neither side"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """A pair and the verdict on it."""
+    """A pair with its verdict."""
 
     pair: RecordPair
     verdict: PairVerdict
 
     @property
     def method(self) -> str:
-        """The method, and the source where it is published."""
+        """The method, and the source of a published rate."""
         source = self.pair.b.source if self.pair.b else ""
         return f"{self.pair.cell.method} · {source}" if source else self.pair.cell.method
 
     @property
     def size(self) -> float:
-        """The distance of the two speeds, whichever is larger; 0 without speeds."""
+        """The logarithmic distance of the two speeds; 0 without speeds."""
         return abs(math.log(self.verdict.ratio)) if self.verdict.ratio else 0.0
 
 
@@ -49,9 +50,10 @@ class MethodRow:
 
     method: str
     mean: Lead | None
-    """geometric mean of speed of B over that of A, and what it means; None where no pair was timed on both sides"""
+    """geometric mean of the speed of B over that of A, with its meaning; None if no pair was timed on both
+    sides"""
     counts: dict[str, int]
-    """outcome → pairs, those that occur"""
+    """outcome → number of pairs, without zeros"""
 
     @property
     def mean_ratio(self) -> float | None:
@@ -69,12 +71,12 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sets of results, compared.
+    """The comparison of two sets of results.
 
     Args:
         names: of A and B.
-        changes: pairs with verdicts, in an order that does not depend on the records'.
-        num_alone: (cells of A without a published rate, published rates without a cell), where B is published.
+        changes: pairs with verdicts, in an order independent of the records.
+        num_alone: (cells of A without a published rate, published rates without a cell), if B is published.
     """
 
     names: tuple[str, str]
@@ -84,12 +86,12 @@ class Comparison:
 
     @cached_property
     def attention(self) -> tuple[Change, ...]:
-        """The changes without those of controls, which tell of the machine alone."""
+        """The changes without controls, which only characterise the machine."""
         return tuple(change for change in self.changes if not _is_control(change.pair))
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Outcome → cells of attention, those that occur."""
+        """Outcome → number of attention cells, without zeros."""
         return _counted(self.attention)
 
     @cached_property
@@ -98,7 +100,7 @@ class Comparison:
 
     @property
     def methods(self) -> list[MethodRow]:
-        """One row a method, the slowest B first; methods without a time last."""
+        """One row for each method, the slowest B first; methods without a time last."""
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.attention:
             groups[change.method].append(change)
@@ -106,9 +108,12 @@ class Comparison:
         return sorted(rows, key=lambda row: (row.mean_ratio is None, row.mean_ratio or 0.0, row.method))
 
     def largest(self, count: int | None = 10) -> list[Change]:
-        """The pairs whose speeds differ most, of those that are not the same; all if `count` is None."""
-        found = [change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")]
-        return sorted(found, key=lambda change: -change.size)[:count]
+        """The pairs with the largest differences of speed that do not count as the same; all if `count` is
+        None."""
+        changes = [
+            change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")
+        ]
+        return sorted(changes, key=lambda change: -change.size)[:count]
 
     def of(self, *outcomes: str) -> list[Change]:
         """The pairs of attention with one of these outcomes."""
@@ -116,14 +121,19 @@ class Comparison:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """(source, what a reader must know of its numbers), of published rates that were paired."""
-        found = ((change.pair.b.source, note) for change in self.attention if change.pair.b and change.pair.b.source
-                 for note in change.pair.b.note.split("; ") if note)
-        return sorted(set(found))
+        """(source, notes on its numbers) of paired published rates."""
+        pairs = (
+            (change.pair.b.source, note)
+            for change in self.attention
+            if change.pair.b and change.pair.b.source
+            for note in change.pair.b.note.split("; ")
+            if note
+        )
+        return sorted(set(pairs))
 
     @property
     def reasons(self) -> list[tuple[str, int]]:
-        """(why pairs cannot be compared, how many), most first."""
+        """(reason why pairs cannot be compared, number of pairs), most frequent first."""
         return _most(change.verdict.why for change in self.of("incomparable"))
 
     @property
@@ -131,48 +141,71 @@ class Comparison:
         """The whole comparison in one sentence."""
         counts, name = self.counts, self.names[1]
         timed = sum(counts.get(outcome, 0) for outcome in TIMED)
-        rest = [f"{counts[outcome]:,} {words}" for outcome, words in
-                {"broke": "broke", "fixed": "were fixed" if counts.get("fixed", 0) > 1 else "was fixed", "new": "new", "gone": "gone",
-                 "incomparable": "cannot be compared", "untimed": "ran on neither side"}.items() if outcome in counts]
+        rest = [
+            f"{counts[outcome]:,} {words}"
+            for outcome, words in {
+                "broke": "broke",
+                "fixed": "were fixed" if counts.get("fixed", 0) > 1 else "was fixed",
+                "new": "new",
+                "gone": "gone",
+                "incomparable": "cannot be compared",
+                "untimed": "ran on neither side",
+            }.items()
+            if outcome in counts
+        ]
         if not self.attention:
-            return f"No cell of {self.names[0]} has its like in {name}." if self.num_alone is None else "No cell has a published rate."
+            return (
+                f"No cell of {self.names[0]} has a counterpart in {name}."
+                if self.num_alone is None
+                else "No cell has a published rate."
+            )
         if not timed:
             nothing = "No cell can be compared" if "incomparable" in counts else "No cell ran on both sides"
             return f"{nothing}; {', '.join(rest)}."
         if counts.get("same") == timed:
-            found = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
+            text = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
         else:
             parts = [self._extreme("faster", "best"), self._extreme("slower", "worst")]
             if "same" in counts:
                 parts.append(f"the same in {counts['same']:,}")
             if "ambiguous" in counts:
                 parts.append(f"ambiguous in {counts['ambiguous']:,}")
-            found = f"{name} is " + ", ".join(part for part in parts if part)
-        share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {"share of peak"}
-        found = f"By share of peak, {found}" if share else f"{found[0].upper()}{found[1:]}"
-        return found + (f"; {', '.join(rest)}" if rest else "") + "."
+            text = f"{name} is " + ", ".join(part for part in parts if part)
+        share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {
+            "share of peak"
+        }
+        text = f"By share of peak, {text}" if share else f"{text[0].upper()}{text[1:]}"
+        return text + (f"; {', '.join(rest)}" if rest else "") + "."
 
     def _extreme(self, outcome: str, word: str) -> str:
-        """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" if none is."""
-        found = self.of(outcome)
-        if not found:
+        """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" without such cells."""
+        changes = self.of(outcome)
+        if not changes:
             return ""
-        cells = plural(len(found), "cell") if outcome == "faster" or "faster" not in self.counts else f"{len(found):,}"
-        most = max(found, key=lambda change: change.size)
+        cells = (
+            plural(len(changes), "cell")
+            if outcome == "faster" or "faster" not in self.counts
+            else f"{len(changes):,}"
+        )
+        most = max(changes, key=lambda change: change.size)
         return f"{outcome} in {cells} ({word} {ratio_text(most.verdict.ratio)}: {self.labels.of(most.pair.cell)})"
 
     @property
     def bases(self) -> list[str]:
-        """The kinds of comparison, a line each: by time, by rate, or by share of which peaks."""
-        found: Counter[tuple[Basis, str]] = Counter()
+        """The kinds of comparison, one line each: by time, by rate, or by share of peak."""
+        counts: Counter[tuple[Basis, str]] = Counter()
         for change in self.attention:
             if change.verdict.basis:
-                found[change.verdict.basis, _devices(change.pair, change.verdict.basis)] += 1
-        return [f"{plural(count, 'pair')} by {basis}: {devices}" for (basis, devices), count in sorted(found.items())]
+                counts[change.verdict.basis, _devices(change.pair, change.verdict.basis)] += 1
+        return [
+            f"{plural(count, 'pair')} by {basis}: {devices}"
+            for (basis, devices), count in sorted(counts.items())
+        ]
 
     @property
     def num_rested_on_one_side(self) -> int:
-        """Pairs of which one GPU rested after each call and the other one did not: the clock of long calls differs by that alone."""
+        """Pairs in which only one GPU rested after each call, which by itself changes the clock of long
+        calls."""
         sides = ((change.pair.a, change.pair.b) for change in self.attention)
         return sum({a.rests, b.rests} == {True, False} for a, b in sides if a is not None and b is not None)
 
@@ -184,27 +217,33 @@ class Comparison:
 
     @property
     def resolutions(self) -> list[str]:
-        """What tells speeds apart, a line for each kind of comparison that occurs: how many pairs, and which repeats say so."""
+        """The resolution of each kind of comparison, one line each: the number of pairs, and the underlying
+        repeats."""
         leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
         counts = Counter((lead.relation, str(lead.resolution)) for lead in leads)
-        return [f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
-                for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        return [
+            f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
+            for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        ]
 
     @property
     def controls(self) -> list[tuple[str, float]]:
-        """(control, geometric mean of B over A): how much the machines themselves differ."""
+        """(control, geometric mean of B over A): the difference of the machines themselves."""
         groups: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
-            if _is_control(change.pair) and change.pair.cell.kernel != "control":  # a wait of known length tells of the timer alone
+            # a wait of known length only characterises the timer
+            if _is_control(change.pair) and change.pair.cell.kernel != "control":
                 groups[change.method].append(change)
         means = ((name, _mean(changes)) for name, changes in sorted(groups.items()))
         return [(name, mean.ratio) for name, mean in means if mean is not None]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """The whole comparison for JSON."""
         return {
-            "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule), "counts": self.counts,
-            "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone, strict=True)),
+            "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule),
+                "counts": self.counts,
+            "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone,
+                                                           strict=True)),
             "compared": self.bases, "controls": dict(self.controls),
             "notes": [{"source": source, "note": note} for source, note in self.notes],
             "methods": [{"method": row.method, "mean_ratio": row.mean_ratio, "is_tie": row.mean.is_tie if row.mean else None,
@@ -214,20 +253,27 @@ class Comparison:
                       for change in self.changes]}
 
 
-def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[str, str] = ("A", "B"), rule: Rule | None = None,
+def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[str, str] = ("A", "B"),
+                    rule: Rule | None = None,
                     hardware: Hardware | None = None) -> Comparison:
     """Compare two sets of records. Peaks are those of `config/hardware.yaml` if `hardware` is not given."""
     return _judged(names, pair_records(a, b, load_hardware() if hardware is None else hardware), rule)
 
 
-def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *, names: tuple[str, str] = ("A", "the published rate"),
+def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *,
+                      names: tuple[str, str] = ("A", "the published rate"),
                       rule: Rule | None = None, hardware: Hardware | None = None) -> Comparison:
     """Compare records, as A, with published rates, as B."""
     paired = pair_published(records, rates, load_hardware() if hardware is None else hardware)
     return _judged(names, paired.pairs, rule, (paired.num_cells_alone, paired.num_rates_alone))
 
 
-def _judged(names: tuple[str, str], pairs: Iterable[RecordPair], rule: Rule | None, num_alone: tuple[int, int] | None = None) -> Comparison:
+def _judged(
+    names: tuple[str, str],
+    pairs: Iterable[RecordPair],
+    rule: Rule | None,
+    num_alone: tuple[int, int] | None = None,
+) -> Comparison:
     chosen = rule or Rule()
     return Comparison(names, tuple(Change(pair, judge(pair, chosen)) for pair in pairs), chosen, num_alone)
 
@@ -251,7 +297,10 @@ def _mean(changes: Iterable[Change]) -> Lead | None:
 
 
 def _devices(pair: RecordPair, basis: Basis) -> str:
-    """The two devices, with their peaks where these matter; one name where they are the same."""
+    """The two devices, with their peaks if relevant; one name if they are the same."""
     sides = [side for side in (pair.a, pair.b) if side is not None]
-    names = [f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device for side in sides]
+    names = [
+        f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device
+        for side in sides
+    ]
     return names[0] if len(set(names)) == 1 else " → ".join(names)

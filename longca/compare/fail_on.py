@@ -14,17 +14,20 @@ from longca.core.record import STATUSES
 from longca.store.text import percent, plural
 
 WITH_LIMIT = ("slower", "faster", "ambiguous")
-NAMES = (*(outcome for outcome in OUTCOMES if outcome != "same"), *(status for status in STATUSES if status != "ok"))
+NAMES = (
+    *(outcome for outcome in OUTCOMES if outcome != "same"),
+    *(status for status in STATUSES if status != "ok"),
+)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 
 @dataclass(frozen=True)
 class FailCondition:
-    """An outcome of a pair, perhaps from some difference on; or a status, which B then has."""
+    """An outcome of a pair with an optional minimum difference, or a status of B."""
 
     name: str
     limit: float = 0.0
-    """the larger speed over the smaller, less 1; 0.03 is written 3%"""
+    """the larger speed over the smaller, minus 1; 0.03 is written 3%"""
 
     def __str__(self) -> str:
         return f"{self.name}:{100 * self.limit:g}%" if self.limit else self.name
@@ -39,16 +42,17 @@ def parse_fail_on(text: str, rule: Rule) -> tuple[FailCondition, ...]:
     """The conditions of "slower:3%,broke".
 
     Raises:
-        UserError: a name is not known, a limit is no percentage, belongs to no speed, or is below the tolerance.
+        UserError: an unknown name, or a limit that is not a percentage, has no speed outcome, or is below the
+            tolerance.
     """
     return tuple(_condition(part.strip(), rule) for part in text.split(",") if part.strip())
 
 
 def parse_share(text: str, what: str, todo: str) -> float:
-    """0.03 of "3%" or "3". Raises UserError, of these words, for anything else."""
+    """0.03 for "3%" or "3". Raises UserError with this text for other input."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
-        raise UserError(what, why=f"'{text}' is no percentage", todo=todo)
+        raise UserError(what, why=f"'{text}' is not a percentage", todo=todo)
     return float(match[1]) / 100
 
 
@@ -59,15 +63,20 @@ def _condition(text: str, rule: Rule) -> FailCondition:
     if not colon:
         return FailCondition(name)
     if name not in WITH_LIMIT:
-        raise UserError(f"'{text}' is no condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`")
-    share = parse_share(limit, f"'{text}' is no condition", f"Write `--fail-on {name}:3%`")
+        raise UserError(
+            f"'{text}' is not a condition", why=f"'{name}' has no limit", todo=f"Write `--fail-on {name}`"
+        )
+    share = parse_share(limit, f"'{text}' is not a condition", f"Write `--fail-on {name}:3%`")
     if rule.tolerance is not None and share < rule.tolerance:
-        raise UserError(f"'{text}' can never be told", why=f"speeds that differ by less than {percent(rule.tolerance)} are the same",
-                        todo=f"Lower that with `--tolerance {limit}`")
+        raise UserError(
+            f"'{text}' can never match",
+            why=f"speeds that differ by less than {percent(rule.tolerance)} are the same",
+            todo=f"Lower that with `--tolerance {limit}`",
+        )
     return FailCondition(name, share)
 
 
 def matched(comparison: Comparison, conditions: Sequence[FailCondition]) -> list[str]:
-    """One line for each condition that cells of attention match; empty where none does."""
+    """One line for each condition that attention cells match; empty if none does."""
     counts = {condition: sum(map(condition.matches, comparison.attention)) for condition in conditions}
     return [f"{condition}: {plural(count, 'cell')}" for condition, count in counts.items() if count]

@@ -10,17 +10,29 @@ from longca.compare.tables import Described, TableOfText, lines, tables
 
 def markdown(comparison: Comparison, sides: Sequence[Described], count: int | None = 10) -> str:
     """The comparison as a Markdown page, the conclusion first."""
-    parts = [f"# {_plain(sides[1].name)} against {_plain(sides[0].name)}", f"**{_plain(comparison.conclusion)}**",
-             "\n".join(f"- {_plain(line)}" for line in lines(comparison, sides))]
+    parts = [
+        f"# {_plain(sides[1].name)} against {_plain(sides[0].name)}",
+        f"**{_plain(comparison.conclusion)}**",
+        "\n".join(f"- {_plain(line)}" for line in lines(comparison, sides)),
+    ]
     for table in tables(comparison, count):
         parts += [f"## {table.title}", _table(table)]
     if comparison.notes:
-        parts += ["## Notes", "\n".join(f"- {_plain(source)}: {_plain(note)}" for source, note in comparison.notes)]
+        parts += [
+            "## Notes",
+            "\n".join(f"- {_plain(source)}: {_plain(note)}" for source, note in comparison.notes),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
 def _table(table: TableOfText) -> str:
-    return "\n".join([_row(table.columns), _row("---" for _ in table.columns), *(_row(map(_plain, row)) for row in table.rows)])
+    return "\n".join(
+        [
+            _row(table.columns),
+            _row("---" for _ in table.columns),
+            *(_row(map(_plain, row)) for row in table.rows),
+        ]
+    )
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -28,6 +40,6 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Text escaped for Markdown."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{sign}" if sign in "\\|`*_[]" else sign for sign in text)

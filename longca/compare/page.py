@@ -1,4 +1,4 @@
-"""A comparison as one offline page without scripts, in the look of the report."""
+"""A comparison as one offline page without scripts, in the style of the report."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ WIDEST = math.log(2)  # a bar is full at twice the speed, and at half
 
 
 def page(comparison: Comparison, sides: Sequence[Described], count: int | None = 10) -> str:
-    """The page's HTML; whatever records hold is escaped.
+    """The page's HTML, with escaped texts of records.
 
     Args:
-        count: most rows of a table of cells; None for all.
+        count: largest number of rows of a table of cells; None for all.
     """
     rows = comparison.methods
     outcomes = [outcome for outcome in OUTCOMES if outcome in comparison.counts]
     return page_templates(TEMPLATES).get_template("compare.html.j2").render(
-        title=f"{sides[1].name} against {sides[0].name}", conclusion=comparison.conclusion, lines=lines(comparison, sides),
-        counts=[(WORDS[outcome], comparison.counts[outcome]) for outcome in outcomes], words=WORDS, outcomes=outcomes,
-        methods=[(row, _bar(row.mean_ratio)) for row in rows], tables=tables(comparison, count)[1 if rows else 0:],
+        title=f"{sides[1].name} against {sides[0].name}", conclusion=comparison.conclusion,
+                                                                            lines=lines(comparison, sides),
+        counts=[(WORDS[outcome], comparison.counts[outcome]) for outcome in outcomes], words=WORDS,
+                                                                            outcomes=outcomes,
+        methods=[(row, _bar(row.mean_ratio)) for row in rows], tables=tables(comparison,
+                                                                             count)[1 if rows else 0:],
         notes=comparison.notes, theme=theme(), css=static_text("report.css"), generator=VERSION)
 
 
 def _bar(ratio: float | None) -> tuple[float, float, str] | None:
-    """(start, width, tone) of a bar from the middle, in percent of its place; None without a ratio."""
+    """(start, width, tone) of a bar from the middle, in percent of its width; None without a ratio."""
     if ratio is None:
         return None
     length = 50 * min(abs(math.log(ratio)) / WIDEST, 1.0)

@@ -1,4 +1,4 @@
-"""One side's result for a cell: the facts of a record or of a published rate that a comparison needs."""
+"""One side's result for a cell: the facts of a record or of a published rate for a comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from longca.store.view import View
 
 
 class Spread(NamedTuple):
-    """A number and how far it spreads, as it is shown: quartiles of samples, or how far a published number may be off."""
+    """A number and its displayed spread: quartiles of samples, or the reading error of a published number."""
 
     low: float
     middle: float
@@ -31,27 +31,27 @@ class Side:
 
     status: str
     reason: str
-    """why there is no number; "" for ok"""
+    """reason for a missing number; "" for ok"""
     device: str
-    """model of the GPU; "" if not known"""
+    """model of the GPU; "" if unknown"""
     cell: Cell | None = None
-    """what was asked; None for a published rate"""
+    """the requested cell; None for a published rate"""
     digest: str = ""
-    """of the mask that was drawn; "" if not known"""
+    """digest of the sampled mask; "" if unknown"""
     time_ms: Spread | None = None
     """quartiles of a call's times"""
     tflops: Spread | None = None
-    """rate per device; of a copy and of a call of known length there is none"""
+    """rate per device; None for a copy or a call of known length"""
     peak_tflops: float | None = None
     """of the GPU in the cell's dtype"""
     is_control: bool = False
     rests: bool | None = None
-    """the GPU rested after each call; None if that is not known, and where it never does"""
+    """True if the GPU rested after each call; None if unknown or not applicable"""
     source: str = ""
-    """of a published rate, its short name"""
+    """short name of the source of a published rate"""
     note: str = ""
     measurement: Measurement | None = None
-    """as it is ranked, by the rate if there is one, else by calls a second; None without a number"""
+    """the point for ranking, by rate if there is one, else by calls per second; None without a number"""
 
     @property
     def share(self) -> Spread | None:
@@ -59,9 +59,11 @@ class Side:
         return self.tflops.scaled(1 / self.peak_tflops) if self.tflops and self.peak_tflops else None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"status": self.status, "reason": self.reason, "device": self.device, "cell_id": self.cell.cell_id if self.cell else None,
+        return {"status": self.status, "reason": self.reason, "device": self.device,
+                "cell_id": self.cell.cell_id if self.cell else None,
                 "source": self.source, "time_ms": self.time_ms and self.time_ms._asdict(),
-                "tflops_per_device": self.tflops and self.tflops._asdict(), "share_of_peak": self.share and self.share._asdict()}
+                "tflops_per_device": self.tflops and self.tflops._asdict(),
+                "share_of_peak": self.share and self.share._asdict()}
 
 
 def of_record(record: Record, hardware: Hardware) -> Side:
@@ -69,13 +71,14 @@ def of_record(record: Record, hardware: Hardware) -> Side:
     view = View(record, hardware)
     time_ms = tflops = None
     _, first, middle, third = view.quartiles_ms
-    if first and middle and third:  # a clock too coarse may see no time at all
+    if first and middle and third:  # a coarse clock may measure 0
         time_ms = Spread(first, middle, third)
-        rates = [view.per_device(time) for time in (third, middle, first)]  # the longer the slower
+        rates = [view.per_device(time) for time in (third, middle, first)]  # longer times are slower rates
         tflops = Spread(*(rate for rate in rates if rate is not None)) if None not in rates else None
     measurement = measurement_of(view, tflops.middle if tflops else 1e3 / middle) if middle else None
     return Side(status=record.outcome.status, reason=view.reason, device=view.device, cell=record.cell,
-                digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops, peak_tflops=view.peak_tflops,
+                digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops,
+                peak_tflops=view.peak_tflops,
                 is_control=view.is_control, rests=view.rests, measurement=measurement)
 
 
@@ -84,4 +87,5 @@ def of_published(rate: PublishedRate, hardware: Hardware) -> Side:
     value, off = rate.tflops_per_device, rate.plus_minus
     measurement = Measurement(value, value - off, value + off, rate.hardware)
     return Side(status="ok", reason="", device=rate.hardware, tflops=Spread(value - off, value, value + off),
-                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title, note=rate.note, measurement=measurement)
+                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title,
+                note=rate.note, measurement=measurement)

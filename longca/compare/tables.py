@@ -1,4 +1,4 @@
-"""A comparison as lines and tables of text: the same for the terminal, Markdown and HTML."""
+"""A comparison as lines and text tables, shared by terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longca.store.text import percent, plural
 
 
 class TableOfText(NamedTuple):
-    """A title, the columns' names, and rows of text."""
+    """A title, column names, and rows of text."""
 
     title: str
     columns: tuple[str, ...]
@@ -21,54 +21,64 @@ class TableOfText(NamedTuple):
 
 @dataclass(frozen=True)
 class Described:
-    """A side as its user knows it."""
+    """A user's description of one side."""
 
     name: str
     text: str
-    """what it holds: records, GPUs, days"""
+    """its content: records, GPUs, days"""
 
 
 def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
-    """Facts that a reader needs before the tables: the sides, what was compared, controls, and what has no partner."""
-    found = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
-    found += comparison.bases
-    found += comparison.resolutions
+    """Facts before the tables: the sides, the kind of comparison, controls, and unpaired results."""
+    texts = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
+    texts += comparison.bases
+    texts += comparison.resolutions
     if comparison.rule.tolerance is not None:
-        found.append(f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}")
+        texts.append(
+            f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}"
+        )
     if "ambiguous" in comparison.counts:
-        found.append("ambiguous: they differ by more, but their own samples do not tell them apart")
+        texts.append("ambiguous: they differ by more, but their own samples do not tell them apart")
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
-        found.append(f"controls, B over A: {means}: so much do the machines themselves differ")
+        texts.append(f"controls, B over A: {means}: this is the difference of the machines themselves")
     if comparison.protocols:
-        found.append(f"{comparison.protocols}, on both sides; means are over both kinds")
+        texts.append(f"{comparison.protocols}, on both sides; means are over both kinds")
     if comparison.num_rested_on_one_side:
-        found.append(f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: without, a GPU's power "
-                     "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the same measurement")
+        texts.append(
+            f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: "
+            f"without, a GPU's power "
+            "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the "
+            "same measurement"
+        )
     if comparison.num_alone:
         cells, rates = comparison.num_alone
-        found.append(f"without a partner: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
-    found += [f"not comparable, {plural(count, 'cell')}: {why}" for why, count in comparison.reasons]
-    return found
+        texts.append(f"unpaired: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
+    texts += [f"not comparable, {plural(count, 'cell')}: {why}" for why, count in comparison.reasons]
+    return texts
 
 
 def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
-    """The tables that have rows: methods, what broke, the largest changes, what was fixed.
+    """The non-empty tables: methods, broken cells, the largest changes, fixed cells.
 
     Args:
-        count: most rows of the last three; None for all.
+        count: largest number of rows of the last three; None for all.
     """
     methods = [(row.method, row.mean_text, row.outcomes) for row in comparison.methods]
-    found = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
+    made = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
     broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
     by_share = any(change.verdict.basis == "share of peak" for change in largest)
     unit = "TFLOP/s per device, or share of peak" if by_share else "TFLOP/s per device"
-    found.append(TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count)))
-    found.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
+    made.append(
+        TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count))
+    )
+    made.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
         (ratio_text(change.verdict.ratio), comparison.labels.of(change.pair.cell, change.method),
          *speed_texts(change.pair, change.verdict.basis), change.verdict.outcome) for change in largest[:count]]))
-    found.append(TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count)))
-    return [table for table in found if table.rows]
+    made.append(
+        TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count))
+    )
+    return [table for table in made if table.rows]
 
 
 def _title(name: str, changes: Sequence[Change], count: int | None) -> str:
@@ -77,4 +87,7 @@ def _title(name: str, changes: Sequence[Change], count: int | None) -> str:
 
 
 def _reasons(comparison: Comparison, changes: Sequence[Change], count: int | None) -> list[tuple[str, ...]]:
-    return [(comparison.labels.of(change.pair.cell, change.method), change.verdict.why) for change in changes[:count]]
+    return [
+        (comparison.labels.of(change.pair.cell, change.method), change.verdict.why)
+        for change in changes[:count]
+    ]

@@ -1,4 +1,4 @@
-"""The verdict on one pair of results: faster, slower, or why neither can be said."""
+"""The verdict on one pair of results: faster, slower, or why neither is established."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ Basis = Literal["time", "rate", "share of peak"]
 
 @dataclass(frozen=True)
 class Rule:
-    """Rules by which pairs are judged, beside those of `longca.ranking`.
+    """Rules for pairs, in addition to those of `longca.ranking`.
 
     Two speeds are the same if they differ by no more than repeats of one cell do: on the same device in two
-    runs, or on another device of the model. Else they are ambiguous if their own samples do not tell them
-    apart (of a published rate, its reading). Otherwise B is faster or slower. Swapping A and B swaps faster
-    and slower, and leaves the rest.
+    runs, or on another device of the model. Otherwise they are ambiguous if they tie by their own samples (or
+    by the reading error of a published rate). Otherwise B is faster or slower. Swapping A and B only swaps
+    faster and slower.
     """
 
     tolerance: float | None = None
-    """speeds that differ by no more are the same, even if told apart: the larger over the smaller, less 1"""
+    """speeds within this difference are the same even if they do not tie: the larger over the smaller, minus
+    1"""
     by_rate: bool = False
-    """rates are compared as they are, even across models of GPUs"""
+    """compare rates directly, even across GPU models"""
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,18 @@ class PairVerdict:
 
     outcome: OutcomeOfPair
     why: str = ""
-    """of what broke, was fixed, cannot be compared or was not timed"""
+    """reason of broken, fixed, incomparable and untimed pairs"""
     basis: Basis | None = None
-    """what was compared; None where nothing was"""
+    """the compared quantity; None without a comparison"""
     lead: Lead | None = None
-    """speed of B over that of A, and what it means"""
+    """speed of B over that of A, with its meaning"""
 
     @property
     def ratio(self) -> float | None:
         return self.lead.ratio if self.lead else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. `ratio_low` and `ratio_high` are as far as repeats and samples allow."""
+        """Plain values, for JSON. `ratio_low` and `ratio_high` are bounds by repeats and samples."""
         lead = self.lead
         return {
             "outcome": self.outcome,
@@ -83,7 +84,7 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
     if different:
         return PairVerdict("incomparable", different)
     if a.status != "ok" or b.status != "ok":
-        if b.source:  # a published rate: nothing of ours was there before
+        if b.source:  # a published rate: there is no earlier record
             return PairVerdict("untimed", f"{a.status} here: {a.reason}")
         if a.status != "ok" and b.status != "ok":
             return PairVerdict("untimed", a.status if a.status == b.status else f"{a.status} → {b.status}")
@@ -104,14 +105,14 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
 
 
 def _different(a: Side, b: Side) -> str:
-    """In what the two requests or their masks differ; "" if in nothing that is known."""
+    """The differences of the two requests or their masks; "" if none is known."""
     if a.cell is not None and b.cell is not None:
         for name, word in {"dtype": "dtype", "head_dim": "head dim", "corpus": "corpus"}.items():
-            one, other = getattr(a.cell, name), getattr(b.cell, name)
-            if one != other:
-                return f"another {word}: {one or 'none'}, {other or 'none'}"
+            own, other = getattr(a.cell, name), getattr(b.cell, name)
+            if own != other:
+                return f"another {word}: {own or 'none'}, {other or 'none'}"
     if a.digest and b.digest and a.digest != b.digest:
-        return "another mask was drawn"
+        return "another mask was sampled"
     return ""
 
 
@@ -123,7 +124,8 @@ def _rested_alone(a: Side, b: Side) -> str:
 
 
 def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
-    """(basis, lead of B over A), or why there is none. On the same model of GPU, time alone is compared."""
+    """(basis, lead of B over A), or the reason for a missing lead. On the same GPU model, times are
+    compared."""
     one, other = a.measurement, b.measurement
     same_device = a.device == b.device != ""
     if same_device and one and other and a.time_ms and b.time_ms:
@@ -143,7 +145,7 @@ def _compared(a: Measurement, b: Measurement) -> Lead:
 
 
 def _by_time(measured: Measurement, time_ms: float) -> Measurement:
-    """The same in calls a second."""
+    """The same in calls per second."""
     return _scaled(measured, 1e3 / time_ms / measured.rate)
 
 

@@ -1,1 +1,2 @@
-"""Cells, studies, records, the plug-in registry, settings, errors. Imports nothing of longca, and neither torch nor pandas."""
+"""Cells, studies, records, the plug-in registry, settings, errors. It imports no other package of longca, and
+neither torch nor pandas."""

@@ -35,14 +35,16 @@ def source() -> Source:
 
 
 def described(source: Source) -> str:
-    """The commit in the form that `LONGCA_COMMIT` has; empty where it is unknown."""
+    """The commit in the format of `LONGCA_COMMIT`; empty if unknown."""
     return f"{source.git_sha}{DIRTY if source.git_dirty else ''}" if source.git_sha else ""
 
 
 def git(root: Path, *args: str) -> str | None:
-    """The output of a Git command; None without Git, or where it fails."""
+    """The output of a Git command; None without Git, or if it fails."""
     try:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
@@ -52,7 +54,10 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     """The commit, and True if files were changed since."""
     told = os.environ.get(COMMIT)
     if not told and (root / ".git").exists():
-        status, sha = git(root, "status", "--porcelain", "--untracked-files=no"), git(root, "rev-parse", "HEAD")
+        status, sha = (
+            git(root, "status", "--porcelain", "--untracked-files=no"),
+            git(root, "rev-parse", "HEAD"),
+        )
         return (None, None) if status is None or sha is None else (sha, bool(status))
     written = next((path for folder in (root, SHIPPED) if (path := folder / COMMIT_FILE).is_file()), None)
     if not told and written is not None:
@@ -63,7 +68,7 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 def project_root() -> Path:
     """The working folder or the nearest one above it that is a project; else `origin`.
 
-    It is `Path()` for the working folder, so that messages name files as the user would.
+    The working folder is `Path()`, so that messages show relative paths.
     """
     here = Path.cwd()
     if (here / "config").is_dir():
@@ -91,7 +96,7 @@ IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; away f
 
 
 def in_project(path: Path) -> Path:
-    """The place of a file or folder of the project."""
+    """The path of a file or folder of the project."""
     return project_root() / path
 
 
@@ -102,6 +107,7 @@ def studies_folder() -> Path:
 
 
 def home_of_results() -> Path:
-    """The folder that a relative folder of results lies in: the project around the working folder, or else the working folder."""
+    """The base of a relative results folder: the project around the working folder, or else the working
+    folder."""
     root = project_root()
     return root if Path.cwd().is_relative_to(root.absolute()) else Path()

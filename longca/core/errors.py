@@ -1,4 +1,4 @@
-"""Errors for the user: something that they gave cannot be used. Their text is safe to print, whatever was given."""
+"""Errors about user input. Their text is safe to print for any input."""
 
 import difflib
 import importlib.util
@@ -11,7 +11,7 @@ from typing import Any
 MOST_OF_VALUE = 250  # characters of a value in quotes
 MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
-MOST_COMPARED = 100  # characters of a name that may be meant by another one
+MOST_COMPARED = 100  # longest name for which similar names are searched
 
 LAB = frozenset({"jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pynvml", "rich", "snakemake", "typer"})
 """modules of the extra `lab` in pyproject.toml, which `pip install longca` leaves out"""
@@ -20,21 +20,25 @@ _QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")  # not from
 
 
 class UserError(Exception):
-    """Something outside the program must change: the command prints this line and exits with code 2.
+    """An error that the user can fix: the command prints this line and exits with code 2.
 
-    Control characters in it are escaped and long values are shortened, so that it is one line whatever was given.
+    Control characters are escaped and long values are shortened, so that the message is one line for any
+    input.
 
     Args:
-        what: what happened, with the offending value quoted.
-        why: the rule it broke, where the first part does not say so.
-        todo: what to do about it.
-        problems: of a thing `what` that has several: one text each. They are printed a line for each, the first ones of many.
-        num_more: problems that are not in that list.
+        what: the problem, with the offending value quoted.
+        why: the violated rule, unless it is obvious.
+        todo: the remedy.
+        problems: texts of several problems of `what`. Each is printed on its own line, at most the first
+            ones.
+        num_more: number of problems that are not in that list.
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, *, why: str = "", todo: str = "", problems: Sequence[str] = (), num_more: int = 0) -> None:
+    def __init__(
+        self, what: str, *, why: str = "", todo: str = "", problems: Sequence[str] = (), num_more: int = 0
+    ) -> None:
         self.what, self.why, self.todo = shown(what), shown(why), shown(todo)
         self.problems = tuple(shown(problem) for problem in problems[:MOST_PROBLEMS])
         self.num_problems = len(problems) + num_more
@@ -44,51 +48,58 @@ class UserError(Exception):
         if self.problems:
             more = self.num_problems - len(self.problems)
             lines = (*self.problems, *([f"… and {more:,} more"] if more else []))
-            return f"{self.what} has {self.num_problems:,} problems:" + "".join(f"\n  {line}" for line in lines)
+            return f"{self.what} has {self.num_problems:,} problems:" + "".join(
+                f"\n  {line}" for line in lines
+            )
         sentence = f"{self.what}: {self.why}" if self.why else self.what
         stop = "" if sentence.endswith(("?", ".", "!")) else "."
         return f"{sentence}{stop} {self.todo}" if self.todo else sentence
 
 
 def shown(text: str, most: int = MOST_OF_LINE) -> str:
-    """The text on one line: control characters and halves of characters are escaped, the middle of what is too long is left out.
+    """The text on one line: control characters and unpaired surrogates are escaped, and long texts are
+    shortened in the middle.
 
     Args:
-        most: characters of the whole; a value in quotes has at most `MOST_OF_VALUE` of them.
+        most: largest length of the result; a quoted value has at most `MOST_OF_VALUE` characters.
     """
     if len(text) > MOST_OF_VALUE:
-        text = shortened(_QUOTED.sub(lambda match: f"'{shortened(match[0][1:-1], MOST_OF_VALUE)}'", text), most)
+        text = shortened(
+            _QUOTED.sub(lambda match: f"'{shortened(match[0][1:-1], MOST_OF_VALUE)}'", text), most
+        )
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
 def escaped(text: str) -> str:
-    """The text with control characters and halves of characters escaped; its line ends and tabs stay."""
+    """The text with control characters and unpaired surrogates escaped; line ends and tabs are kept."""
     return "\n".join(line if line.isprintable() else "".join(c if c == "\t" else _printable(c) for c in line)
                      for line in text.split("\n"))
 
 
 def storable(text: str, most: int) -> str:
-    """The text as a record may hold it: halves of characters are escaped, the middle of what is too long is left out."""
+    """The text in a form for records: unpaired surrogates are escaped, and long texts are shortened in the
+    middle."""
     return shortened(text, most).encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or of a longer one its begin and its end."""
+    """The text, or the beginning and end of a long text."""
     return text if len(text) <= most else f"{text[:most - most // 3 - 1]}…{text[-(most // 3):]}"
 
 
 def _printable(character: str) -> str:
-    """Spaces of other widths stay; what moves the cursor, turns the direction or is not whole is escaped."""
+    """Escapes characters that move the cursor or change the direction, and unpaired surrogates; other spaces
+    are kept."""
     if character.isprintable() or unicodedata.category(character) == "Zs":
         return character
     return character.encode("unicode_escape").decode()
 
 
 def raise_all(what: str, problems: Sequence[UserError]) -> None:
-    """Raise the problem, or all of several as one error with a line for each; nothing without any.
+    """Raise the problem, or several problems as one error with a line for each; do nothing without problems.
 
     Args:
-        what: the thing that has them.
+        what: the subject of the problems.
     """
     lines = list(dict.fromkeys(line for problem in problems for line in _lines(problem)))
     if len(lines) > 1:
@@ -102,15 +113,19 @@ def _lines(error: UserError) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The `count` known names most like `name`, best first; empty where nothing is alike."""
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.45) if len(name) <= MOST_COMPARED else []
+    """The `count` known names most similar to `name`, best first; empty if none is similar."""
+    return (
+        difflib.get_close_matches(name, list(known), n=count, cutoff=0.45)
+        if len(name) <= MOST_COMPARED
+        else []
+    )
 
 
 def unknown(kind: str, name: object, known: Iterable[str], todo: str = "") -> UserError:
-    """The error for a name that nothing bears: it offers the nearest names, or all of them if none is alike.
+    """The error for an unknown name: it suggests the most similar names, or all names if none is similar.
 
     Args:
-        name: what was given, of whatever type.
+        name: the given value, of any type.
     """
     known = sorted(known)
     close = nearest(name, known) if isinstance(name, str) else []
@@ -123,17 +138,17 @@ def unknown(kind: str, name: object, known: Iterable[str], todo: str = "") -> Us
 
 
 def check_name(kind: str, name: object, known: Iterable[str], todo: str = "") -> None:
-    """Raise the error of `unknown` for what is none of the known names, or no text at all."""
+    """Raise the error of `unknown` for a value that is not one of the known names."""
     known = list(known)
     if not isinstance(name, str) or name not in known:
         raise unknown(kind, name, known, todo)
 
 
 def whole_number(what: str, value: Any, least: int = 1) -> int:
-    """The value as an int. Raises UserError where it is no whole number, or less than `least`.
+    """The value as an int. Raises UserError if it is not an integer, or less than `least`.
 
     Args:
-        what: the thing that it is given for: "Argument 'gpus'".
+        what: the subject of the error: "Argument 'gpus'".
     """
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)

@@ -1,14 +1,15 @@
-"""The machine that a process runs on, told apart from all others."""
+"""A unique identity of the machine of a process."""
 
 import platform
 from contextlib import suppress
 from pathlib import Path
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")  # containers of one machine share it, two machines never do
+# shared by containers of one machine, different for each machine
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The number that the system drew when the machine was started; the machine's name where the system tells none."""
+    """The system's boot id; the host name if there is none."""
     with suppress(OSError):
         if boot := BOOT.read_text().strip():
             return boot

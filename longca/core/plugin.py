@@ -1,8 +1,9 @@
-"""The registry of plug-ins. A plug-in is a file in its kind's folder: the registry finds it there, and no list names it.
+"""The registry of plug-ins. A plug-in is a file in the folder of its kind, where the registry discovers it;
+there is no list of plug-ins.
 
-Kernels, masks, strategies, figures and claims are Python files that define one subclass of their kind's contract; corpora
-are JSON files. The file's name is the plug-in's name everywhere. Further folders are taken from `LONGCA_PLUGINS`
-(separated like `PATH`), each with sub-folders named like the kinds' plurals.
+Kernels, masks, strategies, figures and claims are Python files that define one subclass of their kind's
+contract; corpora are JSON files. The file name is the name of the plug-in. `LONGCA_PLUGINS` lists further
+folders (separated like `PATH`), each with sub-folders named after the plurals of the kinds.
 """
 
 import functools
@@ -28,11 +29,11 @@ PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
 class BrokenPlugin(UserError):
-    """A plug-in's file is there and cannot be used: it is named and left out, and the rest goes on."""
+    """The file of a plug-in is invalid: it is reported and skipped, and everything else continues."""
 
 
 class Plugin:
-    """Base of every contract. `name` and `path` come from the file and are set by the registry."""
+    """Base class of every contract. The registry sets `name` and `path` from the file."""
 
     name: str = ""
     path: Path = Path()
@@ -41,7 +42,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of plug-in: the folder that it lives in, and the class that it must be."""
+    """One kind of plug-in: its folder and its base class."""
 
     name: str
     plural: str
@@ -65,7 +66,7 @@ KINDS: dict[str, Kind] = {
 
 
 class Registry:
-    """All plug-ins of one kind. Listing reads folders only; loading imports one file."""
+    """All plug-ins of one kind. Listing only reads folders; loading imports one file."""
 
     def __init__(self, kind: str, extra_folders: list[Path] | None = None) -> None:
         self.kind = KINDS[kind]
@@ -73,11 +74,13 @@ class Registry:
         self.folders = [PACKAGE_ROOT / self.kind.folder, *(folder / self.kind.plural for folder in extra)]
 
     def paths(self) -> dict[str, Path]:
-        """Name → file, sorted by name. Two files of one name are an error, since records could not tell them apart."""
+        """Name → file, sorted by name. Two files with the same name are an error, since records would be
+        ambiguous."""
         return {name: folder / file for name, (folder, file) in sorted(self._files().items())}
 
     def _files(self) -> dict[str, tuple[Path, str]]:
-        """Name → folder and file in it. A study asks thousands of times: so there is no `glob`, and no `Path` of each file."""
+        """Name → folder and file name. Studies call this thousands of times, so it avoids `glob` and a `Path`
+        for each file."""
         found: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
             for file in sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []:
@@ -85,8 +88,11 @@ class Registry:
                 if name == file or not name or name.startswith("_"):
                     continue
                 if name in found:
-                    raise UserError(f"Two {self.kind.plural} are named '{name}'",
-                                    why=f"{Path(*found[name])} and {folder / file}", todo="Rename one of the files")
+                    raise UserError(
+                        f"Two {self.kind.plural} are named '{name}'",
+                        why=f"{Path(*found[name])} and {folder / file}",
+                        todo="Rename one of the files",
+                    )
                 found[name] = folder, file
         return found
 
@@ -97,12 +103,14 @@ class Registry:
         """The plug-in of that name.
 
         Raises:
-            UserError: no file has that name (the nearest names are given).
-            BrokenPlugin: the file does not hold one plug-in.
+            UserError: no file has that name (the message suggests similar names).
+            BrokenPlugin: the file does not contain exactly one plug-in.
         """
         files = self._files()
         if not isinstance(name, str) or name not in files:
-            raise unknown(self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all")
+            raise unknown(
+                self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all"
+            )
         path = Path(*files[name])
         contract = _contract(self.kind)
         if self.kind.suffix == ".py":
@@ -112,21 +120,27 @@ class Registry:
             try:
                 plugin = contract.from_file(path)
             except UserError as error:
-                raise BrokenPlugin(error.what, why=error.why, todo=error.todo, problems=error.problems) from error
+                raise BrokenPlugin(
+                    error.what, why=error.why, todo=error.todo, problems=error.problems
+                ) from error
         plugin.name, plugin.path = name, path
         return plugin
 
     def check(self, names: Sequence[str]) -> None:
-        """Import files from outside the package in another process, all in one. Raises BrokenPlugin for the first that fails."""
+        """Import external files in one separate process. Raises BrokenPlugin for the first that fails."""
         files = self._files()
         paths = [Path(*files[name]) for name in names if name in files]
-        untried = [path for path in paths if not path.is_relative_to(PACKAGE_ROOT) and path.is_file() and not _is_imported(path)]
+        untried = [
+            path
+            for path in paths
+            if not path.is_relative_to(PACKAGE_ROOT) and path.is_file() and not _is_imported(path)
+        ]
         if self.kind.suffix == ".py" and untried:
             for what, why, todo in refusals(self.kind.name, untried).values():
                 raise BrokenPlugin(what, why=why, todo=todo)
 
     def load_all(self) -> list[Any]:
-        """All plug-ins. One from outside the package that cannot be loaded is named on stderr and left out: the others work."""
+        """All plug-ins. An external plug-in that cannot be loaded is reported on stderr and skipped."""
         with suppress(BrokenPlugin):  # of each below
             self.check(self.names())
         found = []
@@ -141,22 +155,23 @@ class Registry:
 
 
 def is_of_package(kind: str, name: str) -> bool:
-    """True for a plug-in of the package; False for one of a folder of `LONGCA_PLUGINS`, and for one that is not there."""
+    """True for a plug-in of the package; False for an external or unknown one."""
     path = Registry(kind).paths().get(name)
     return path is not None and path.is_relative_to(PACKAGE_ROOT)
 
 
 @functools.cache
 def say_left_out(reason: str) -> None:
-    """Name on stderr what is left out and why, once."""
+    """Report a skipped plug-in and the reason on stderr, once."""
     print(f"longca: left out: {reason}", file=sys.stderr)
 
 
 def plugin_folders(*, may_be_new: bool = False) -> list[Path]:
-    """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`. Raises UserError for one that is not there or holds none.
+    """Folders of external plug-ins, from `LONGCA_PLUGINS`. Raises UserError for a missing folder or one
+    without plug-ins.
 
     Args:
-        may_be_new: leave out a folder that is not there yet, instead: a first plug-in is about to be written into it.
+        may_be_new: skip a missing folder instead, since a first plug-in is about to be written into it.
     """
     folders = [folder for folder in _named_folders() if folder.is_dir() or not may_be_new]
     for folder in folders:
@@ -165,9 +180,10 @@ def plugin_folders(*, may_be_new: bool = False) -> list[Path]:
 
 
 def folder_for_new(kind: str) -> Path | None:
-    """The folder for a new plug-in of the user's own, in the first folder of `LONGCA_PLUGINS`; None where that is not set.
+    """The folder for a new plug-in of the user, in the first folder of `LONGCA_PLUGINS`; None if that is not
+    set.
 
-    It need not be there yet.
+    It may not exist yet.
     """
     folders = _named_folders()
     return folders[0] / KINDS[kind].plural if folders else None
@@ -182,14 +198,23 @@ def _named_folders() -> list[Path]:
 def _check_folder(folder: Path) -> None:
     plurals = [kind.plural for kind in KINDS.values()]
     if not folder.is_dir():
-        raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="there is no such folder", todo="Give a folder of plug-ins, or unset it")
+        raise UserError(
+            f"LONGCA_PLUGINS names '{folder}'",
+            why="there is no such folder",
+            todo="Give a folder of plug-ins, or unset it",
+        )
     if not any((folder / plural).is_dir() for plural in plurals) and any(folder.iterdir()):
-        todo = f"Give '{folder.parent}'" if folder.name in plurals else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
+        todo = (
+            f"Give '{folder.parent}'"
+            if folder.name in plurals
+            else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
+        )
         raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="it holds no plug-ins", todo=todo)
 
 
 def as_broken(path: Path, error: Exception) -> BrokenPlugin:
-    """The error of a user's plug-in that has raised what its contract does not know. Raises the same error of a file of the package."""
+    """The error of an external plug-in that raised an unexpected exception. For a file of the package, raises
+    the original exception."""
     if path.is_relative_to(PACKAGE_ROOT):
         raise error
     return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo=MEND)
@@ -209,12 +234,20 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
     if path.exists() and not path.is_file():
         raise BrokenPlugin(f"'{path}' is not a plug-in", why="it is no file", todo="Remove it or make it one")
     module = _import_file(path)
-    classes = [value for value in vars(module).values()
-               if inspect.isclass(value) and issubclass(value, contract) and value.__module__ == module.__name__
-               and not value.__name__.startswith("_")]
+    classes = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, contract)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+    ]
     if len(classes) != 1:
-        raise BrokenPlugin(f"'{path}' is not a plug-in", todo="Remove it or make it one",
-                        why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
+        raise BrokenPlugin(
+            f"'{path}' is not a plug-in",
+            todo="Remove it or make it one",
+            why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}",
+        )
     if not path.is_relative_to(PACKAGE_ROOT):
         _check_methods(path, classes[0], contract)
         _try_methods_first(path, classes[0], contract)
@@ -227,7 +260,8 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
 
 
 def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
-    """Raise BrokenPlugin if a method cannot be called as the contract's is: its first call would fail far from its line."""
+    """Raise BrokenPlugin if the signature of a method is incompatible with the contract, since its first call
+    would fail elsewhere."""
     for name, asked in inspect.getmembers(contract, inspect.isfunction):
         own = inspect.getattr_static(plugin, name)
         if name.startswith("_") or not inspect.isfunction(own) or own is asked:
@@ -237,12 +271,15 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
         given = refused_signature(own, len(parameters) - len(keywords), keywords)
         if given is not None:
             expected = ", ".join(one.name for one in parameters)
-            raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"{name}{given} is called as {name}({expected})",
-                               todo=MEND)
+            raise BrokenPlugin(
+                f"Plug-in '{path}' cannot be used",
+                why=f"{name}{given} is called as {name}({expected})",
+                todo=MEND,
+            )
 
 
 def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
-    """Have the first call of each method that commands call themselves made in a copy of the process."""
+    """Make the first call of each method that commands call directly in a fork of the process."""
     def refuse(name: str, reason: str) -> BrokenPlugin:
         return BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"its method {name} {reason}", todo=MEND)
 
@@ -252,10 +289,13 @@ def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin])
             setattr(plugin, name, with_first_call(own, functools.partial(refuse, name)))
 
 
-def refused_signature(function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()) -> str | None:
-    """The parameters of a function that cannot be called with so many arguments and these keywords, as "(q, k)"; None if it can.
+def refused_signature(
+    function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()
+) -> str | None:
+    """The parameters, as "(q, k)", of a function that cannot be called with this number of arguments and
+    these keywords; None if it can.
 
-    It is None, too, for what does not tell its parameters, such as functions in C.
+    Also None for functions without a signature, such as C functions.
     """
     try:
         signature = inspect.signature(function)
@@ -271,12 +311,16 @@ def refused_signature(function: Callable[..., Any], num_arguments: int, keywords
 def _import_file(path: Path) -> ModuleType:
     try:
         if path.is_relative_to(PACKAGE_ROOT):
-            return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
+            return importlib.import_module(
+                "longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts)
+            )
         return _import_from_outside(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo=MEND) from error
+        raise BrokenPlugin(
+            f"Plug-in '{path}' cannot be imported", why=_described(error), todo=MEND
+        ) from error
 
 
 def _described(error: BaseException) -> str:
@@ -287,8 +331,11 @@ def _place(error: BaseException) -> str:
     """The last frame of the traceback outside of Python's own import machinery, in brackets."""
     if isinstance(error, SyntaxError):
         return ""  # its message names file and line
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-              if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)
+    ]
     return f" (at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
 
@@ -314,5 +361,5 @@ def _is_imported(path: Path) -> bool:
 
 
 def _module_name(path: Path) -> str:
-    """The name of the module of a plug-in from outside the package."""
+    """The module name of an external plug-in."""
     return f"longca_plugins.{path.parent.name}.{path.stem}"

@@ -1,7 +1,7 @@
-"""Reading of files from outside: regular files alone, within limits, and JSON that means one thing only.
+"""Reading of external files: only regular files, within limits, and unambiguous JSON.
 
-Each limit is checked before memory is taken. Variables `LONGCA_LIMIT_*` change them: the environment alone, since the files of settings are
-read under them, too.
+Each limit is checked before memory is allocated. Environment variables `LONGCA_LIMIT_*` change the limits;
+settings files cannot, since they are read under these limits.
 """
 
 import errno
@@ -19,12 +19,17 @@ PREFIX = "LONGCA_LIMIT_"
 LARGEST = 1 << 40
 CHUNK_BYTES = 1 << 20
 
-_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: `default` holds unless its variable is set."""
+    """One limit, with a default and a variable that overrides it."""
 
     name: str
     default: int
@@ -36,44 +41,75 @@ class Limit:
         return PREFIX + self.name.upper()
 
     def value(self) -> int:
-        """The limit in force, in its unit. Raises UserError where its variable is no whole number of at least 1."""
+        """The limit in force, in its unit. Raises UserError if its variable is not an integer of at least
+        1."""
         text = os.environ.get(self.variable, "")
         if not text:
             return self.default
-        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and 1 <= int(text) <= LARGEST):
-            raise UserError(f"{self.variable} = '{text}' is no limit", todo=f"Give a whole number of {self.unit} from 1 to {LARGEST}")
+        if not (
+            text.isascii()
+            and text.isdecimal()
+            and len(text) <= len(str(LARGEST))
+            and 1 <= int(text) <= LARGEST
+        ):
+            raise UserError(
+                f"{self.variable} = '{text}' is no limit",
+                todo=f"Give a whole number of {self.unit} from 1 to {LARGEST}",
+            )
         return int(text)
 
     def num_bytes(self) -> int:
-        """The same in bytes, of a limit in MiB."""
+        """The same in bytes, for a limit in MiB."""
         assert self.unit == "MiB"
         return self.value() << 20
 
     @property
     def todo(self) -> str:
-        """The way to a larger limit, to end a message."""
+        """A hint how to raise the limit, for the end of a message."""
         return f"{self.variable} sets the limit"
 
 
 YAML = Limit("yaml_mib", 1, "MiB", "A file of YAML: a study, settings, or facts of hardware")
-YAML_VALUES = Limit("yaml_values", 50_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
+YAML_VALUES = Limit(
+    "yaml_values", 50_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it"
+)
 CELLS = Limit("cells", 200_000, "cells", "Cells of a study, counted before equal ones become one")
-CELL_FILE = Limit("cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records")
-RECORDS = Limit("records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`")
+CELL_FILE = Limit(
+    "cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records"
+)
+RECORDS = Limit(
+    "records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`"
+)
 ROWS = Limit("rows", 1_000_000, "rows", "Records of one file")
-ENVIRONMENTS = Limit("environments_mib", 64, "MiB", "The listings of environments beside records, unpacked, and the file of one of them")
+ENVIRONMENTS = Limit(
+    "environments_mib",
+    64,
+    "MiB",
+    "The listings of environments beside records, unpacked, and the file of one of them",
+)
 CORPUS = Limit("corpus_mib", 4, "MiB", "The JSON file of a corpus")
 DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are drawn for one sequence")
 DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
-UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 4 MiB on")
+UNPACKED = Limit(
+    "unpacked_ratio",
+    200,
+    "times",
+    "How often larger than its packed file a corpus archive may be, from 4 MiB on",
+)
 CODE = Limit("code_mib", 4, "MiB", "The Python file that `longca bench` is given")
 PLUGIN = Limit("plugin_seconds", 30, "seconds", "The import of a plug-in from outside the package")
-LOG = Limit("log_mib", 100, "MiB", "What measuring processes of one run print into its logs; of each the last MiB is always kept")
-LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE, PLUGIN, LOG)
+LOG = Limit(
+    "log_mib",
+    100,
+    "MiB",
+    "What measuring processes of one run print into its logs; of each the last MiB is always kept",
+)
+LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORPUS, DOCUMENTS, DOCUMENT,
+          UNPACKED, CODE, PLUGIN, LOG)
 
 
 def check_variables() -> None:
-    """Raises UserError for a variable `LONGCA_LIMIT_*` that is no limit, or whose value cannot be."""
+    """Raises UserError for an unknown variable `LONGCA_LIMIT_*`, or an invalid value."""
     known = {limit.variable: limit for limit in LIMITS}
     for name in os.environ:
         if name.startswith(PREFIX):
@@ -86,17 +122,18 @@ def read_file(path: Path, limit: Limit) -> bytes:
     """The content of a file.
 
     Raises:
-        OSError: there is none, it cannot be read, it is a pipe or the like (nothing waits for its other end), or it is larger than
-            `limit`. `strerror` says which.
+        OSError: it does not exist, cannot be read, is not a regular file (pipes are not waited for), or is
+            larger than `limit`. `strerror` gives the reason.
     """
     if "\0" in str(path):
         raise FileNotFoundError(errno.ENOENT, "A file's name has no NUL", str(path))
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else the opening of a pipe waits for a writer
+    # otherwise opening a pipe would wait for a writer
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         facts = os.fstat(file)
         check_file(path, facts, limit)
         content = os.read(file, facts.st_size + 1)
-        if len(content) != facts.st_size:  # it changed meanwhile, has no size that is known before, or comes in parts
+        if len(content) != facts.st_size:  # it changed meanwhile, has an unknown size, or was read partially
             while len(content) <= limit.num_bytes() and (more := os.read(file, CHUNK_BYTES)):
                 content += more
     finally:
@@ -107,11 +144,15 @@ def read_file(path: Path, limit: Limit) -> bytes:
 
 
 def check_file(path: Path, facts: os.stat_result, limit: Limit) -> None:
-    """Raises OSError where that is no regular file, or a larger one than `limit`."""
+    """Raises OSError if it is not a regular file, or larger than `limit`."""
     if stat.S_ISDIR(facts.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EINVAL, f"It is {_KINDS.get(stat.S_IFMT(facts.st_mode), 'of another kind')}, not a file", str(path))
+        raise OSError(
+            errno.EINVAL,
+            f"It is {_KINDS.get(stat.S_IFMT(facts.st_mode), 'of another kind')}, not a file",
+            str(path),
+        )
     if facts.st_size > limit.num_bytes():
         raise too_large(path, limit)
 
@@ -122,7 +163,8 @@ def too_large(path: Path, limit: Limit) -> OSError:
 
 
 class JsonError(ValueError):
-    """A text that is no JSON, or JSON that could be read in two ways: "is not …" or "has …". `line` is where, if that is known."""
+    """Invalid or ambiguous JSON; the message begins with "is not …" or "has …". `line` is its line, if
+    known."""
 
     def __init__(self, says: str, line: int | None = None) -> None:
         self.line = line
@@ -133,7 +175,8 @@ def read_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        JsonError: it is not JSON, nested too deeply, has a number of thousands of digits, or a key that stands twice in one object.
+        JsonError: invalid JSON, too deep nesting, a number with thousands of digits, or a repeated key in an
+            object.
     """
     try:
         return _decode(text if isinstance(text, str) else text.decode())
@@ -145,7 +188,7 @@ def read_json(text: str | bytes) -> Any:
         raise JsonError("is nested too deeply") from None
     except JsonError:
         raise
-    except ValueError:  # of Python's limit on the digits of a whole number
+    except ValueError:  # Python's limit on the digits of an integer
         raise JsonError("has a number of thousands of digits") from None
 
 

@@ -1,6 +1,7 @@
-"""The record of a measured cell. It holds raw facts only; medians, TFLOP/s and verdicts are derived later.
+"""The record of a measured cell. It contains only raw facts; medians, TFLOP/s and verdicts are derived later.
 
-Every field has bounds, far beyond what any machine does and within what all that is derived can bear. A file that breaks them is damaged.
+Every field has bounds: far beyond realistic values, and safe for all derived computations. A file that
+violates them is damaged.
 """
 
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
-GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
+GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others below which a measurement counts as undisturbed
 MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
-UNITS = ("_bytes", "_w", "_mhz")  # end the names of a GPU's facts that are numbers
+UNITS = ("_bytes", "_w", "_mhz")  # suffixes of numeric GPU facts
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 Milliseconds = Annotated[float, Field(ge=0, le=1e12)]
@@ -33,7 +34,7 @@ Reading = Annotated[float, Field(ge=-1e9, le=1e9)]
 """of a sensor"""
 Line = Annotated[str, Field(max_length=MOST_LINE)]
 Error = Annotated[float, Field(allow_inf_nan=True)]
-"""infinite or NaN where a result is"""
+"""infinite or NaN if a result is"""
 Errors = Annotated[dict[Name, Error], Field(max_length=MOST_NAMES)]
 """by tensor"""
 Lines = Annotated[dict[Name, Line], Field(max_length=MOST_NAMES)]
@@ -43,19 +44,20 @@ Notes = Annotated[tuple[Line, ...], Field(max_length=10_000)]
 PerRank = Annotated[tuple[Count, ...], Field(max_length=MOST_RANKS)]
 """a number of bytes for each rank"""
 Readings = Annotated[tuple[Reading, ...], Field(max_length=MOST_SAMPLES)]
-"""one beside each sample"""
+"""one for each sample"""
 
 
 def _is_empty(value: object) -> bool:
-    """Fields that records of older schemas do not have are left out of texts where they are empty, so that these stay byte for byte."""
+    """Empty fields that older schemas lack are omitted from JSON, so that older records keep their bytes."""
     return not value
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One kind of cost of a cell beside its timed call, under the name by which kernels, strategies and the harness count it.
+    """One kind of cost outside of the timed call, with the name that kernels, strategies and the harness use.
 
-    Of several ranks a record keeps the largest. A name that is not in `COSTS` is kept in the record all the same, without a column.
+    A record keeps the largest value of all ranks. Names that are not in `COSTS` are also kept in the record,
+    without a column.
     """
 
     name: str
@@ -85,38 +87,39 @@ class Ok(Frozen):
 
 
 class Unsupported(Frozen):
-    """The method does not do this, here or anywhere."""
+    """The method does not support this cell on any machine."""
 
     status: Literal["unsupported"] = "unsupported"
     reason: str
 
 
 class Unavailable(Frozen):
-    """The method is not on this machine."""
+    """The method is not available on this machine."""
 
     status: Literal["unavailable"] = "unavailable"
     reason: str
 
 
 class OutOfMemory(Frozen):
-    """It asked for more memory than there was."""
+    """Out of memory."""
 
     status: Literal["oom"] = "oom"
     requested_bytes: Count | None
-    """of the allocation that failed, where the allocator says so"""
+    """of the failed allocation, if known"""
     where: Line
     """stage: inputs, prepare, oracle, fwd, bwd"""
 
 
 class Incorrect(Frozen):
-    """It ran and its result is wrong: never a speed."""
+    """It ran and its result is wrong, so it has no speed."""
 
     status: Literal["incorrect"] = "incorrect"
     reason: str
 
 
 class Implausible(Frozen):
-    """Its results were right where they were checked, and its times are shorter than the device can be: never a speed."""
+    """Its checked results are correct, but its times are shorter than the device allows, so it has no
+    speed."""
 
     status: Literal["implausible"] = "implausible"
     reason: str
@@ -133,7 +136,7 @@ class Failed(Frozen):
 
 
 class TimedOut(Frozen):
-    """It was not done in time and was stopped."""
+    """It exceeded its time limit and was stopped."""
 
     status: Literal["timeout"] = "timeout"
     seconds: Seconds
@@ -142,12 +145,12 @@ class TimedOut(Frozen):
 Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut,
                     Field(discriminator="status")]
 WAS_AT = " was at "
-"""of the note that says where in the code a rank was when it died or was stopped: "rank 0 was at file.py:7 in forward" """
+"""of the note with the code position of a rank when it died or was stopped: "rank 0 was at file.py:7 in forward" """
 STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "implausible", "error", "timeout")
 
 
 class Samples(Frozen):
-    """Times as measured, in order."""
+    """Measured times, in order."""
 
     time_ms: Annotated[tuple[Annotated[tuple[SampleMs, ...], Field(min_length=1, max_length=MOST_SAMPLES)], ...],
                        Field(min_length=1, max_length=MOST_RANKS)]
@@ -155,71 +158,71 @@ class Samples(Frozen):
     warmup: Count
     timer: Literal["cuda_event", "monotonic"]
     sm_clock_mhz: Readings = ()
-    """rank 0's SM clock during each sample, the mean of its readings; until schema 2 right after it. Empty where there is none"""
+    """rank 0's SM clock during each sample, the mean of its readings; until schema 2, right after the sample. Empty if unknown"""
     clock_event_reasons: tuple[Line, ...] = Field((), max_length=MOST_NAMES)
-    """reasons for which the GPU held its clock back during the samples, as NVML names them"""
+    """NVML's clock throttle reasons during the samples"""
     power_w: Readings = ()
     temperature_c: Readings = ()
     stopped: Literal["repeats", "precision", "time"] = "repeats"
-    """what ended them: their number, the precision of their median, or time"""
+    """the stopping criterion: number of samples, precision of the median, or time"""
     steady: bool | None = None
-    """clock and times had become steady before them; False if the time for it was over; None where it was not tested"""
+    """True if clock and times were steady before the samples; False if the time for this ran out; None if not tested"""
     warm_seconds: Seconds | None = None
-    """time of all untimed calls, pauses between them included"""
+    """time of all untimed calls, including pauses"""
     duty: float | None = Field(None, gt=0, le=1)
-    """most of the time that calls kept the GPU busy; None where it did not rest: of CPUs, sustained calls, and records from before it"""
+    """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls, and older records"""
     again: int = Field(0, ge=0, le=1_000_000)
-    """the record takes the place of so many in a row that drifted or were disturbed"""
+    """number of consecutive drifting or disturbed records that this one replaces"""
     enqueue_ms: Milliseconds | None = None
-    """what a call costs the host of a GPU, hidden from the times up to some 10 ms; of several ranks the most"""
+    """host time of a GPU call, not part of the times up to some 10 ms; the largest of all ranks"""
 
 
 class Work(Frozen):
-    """The work of one call of a control, by construction; each field where it applies. Attention's work follows from its mask instead."""
+    """The work of one call of a control, by construction; each field if it applies. The work of attention follows from its mask."""
 
     duration_ms: Milliseconds | None = None
-    """it lasts so long"""
+    """duration"""
     flops: Annotated[int, Field(ge=0, le=MOST_FLOPS)] | None = None
     """floating-point operations"""
     traffic_bytes: Count | None = None
-    """read from the device's memory and written to it"""
+    """read from and written to device memory"""
 
 
 class Accuracy(Frozen):
     """Distance from the reference, for each tensor: ‖x − ref‖ / ‖ref‖ (Frobenius) and the largest absolute error."""
 
     reference: Line
-    """what it was compared with: "float64"; for a control also "nominal duration" or "the source" """
+    """the reference: "float64"; for a control also "nominal duration" or "the source" """
     scope: Line
-    """what part was compared: "all", or which share of rows, heads and tiles"""
+    """the compared part: "all", or a share of rows, heads and tiles"""
     seed: Annotated[int, Field(ge=0, le=LARGEST_INT)] | None = None
-    """of what was drawn for the check: rows, changes of inputs; None where nothing was, and in records from before it was"""
+    """seed of the check's random choices: rows, changes of inputs; None without any, and in older records"""
     timed_calls: Count = 0
-    """timed calls whose results were compared, too; 0 in records from before they were"""
+    """number of timed calls whose results were compared, too; 0 in older records"""
     relative: Errors
     max_abs: Errors = {}
     budget: Errors
     """the relative error allowed, derived from the data: see `longca.bench.check.oracle`"""
     worst_row: Errors = {}
-    """largest error of one row over what is allowed there, above 1 is wrong; empty where rows were not looked at"""
+    """largest ratio of the error of one row to its budget, wrong above 1; empty if rows were not checked"""
     empty_rows_ok: bool | None = None
-    """rows without keys gave out 0, LSE −∞ and gradients 0; None where the mask has none"""
+    """True if rows without keys gave out 0, LSE −∞ and gradients 0; None if the mask has no such rows"""
 
 
 class Memory(Frozen):
     """Memory per rank."""
 
     peak_bytes: PerRank
-    """largest during one call, above what was resident before it"""
+    """largest during one call, above the memory resident before it"""
     absolute_peak_bytes: PerRank
     above_shards_bytes: PerRank = ()
-    """of context parallelism: the absolute peak above what was there before the strategy was prepared, less the rank's shards of q, k, v,
-    dout, out and, backward, of the gradients: what a strategy takes for itself, kept or not; empty on one device"""
+    """for context parallelism: the absolute peak, minus the memory before the strategy was prepared, minus the rank's shards of q, k, v,
+    dout, out and, backward, of the gradients: the strategy's own memory; empty on one device"""
     source: Literal["cuda_allocator", "resident_set"]
 
 
 class MaskFacts(Frozen):
-    """The mask that was really used."""
+    """The mask that was actually used."""
 
     digest: Line
     area: Count
@@ -227,33 +230,34 @@ class MaskFacts(Frozen):
     num_groups: int = Field(ge=1, le=1 << 20)
     num_bands: Count
     drawn: Named = {}
-    """scalars that were drawn or follow from the draw: num_documents, longest_document, prefix …"""
+    """random scalars, and scalars derived from them: num_documents, longest_document, prefix …"""
     lengths: dict[Name, DrawnLengths] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
-    """lengths that were drawn: documents, and the prefix of each; empty in records of schema 2 and older"""
+    """sampled lengths: documents, and the prefix of each; empty in records of schema 2 and older"""
 
 
 class Others(Frozen):
-    """The use of the device and its machine by others while the cell was measured; of several ranks and machines the most.
+    """The use of the device and its machine by other processes (not of this run) during the measurement; the largest over ranks and
+    machines.
 
-    Others are all processes but those of the run. Of a time that is too short to tell, or where the system does not say, nothing is known.
+    Unknown if the time was too short, or the system does not report it.
     """
 
     gpu_processes: int | None = Field(None, ge=0, le=1_000_000)
-    """other processes that had the GPU open; None without a GPU, or without NVML"""
+    """other processes with the GPU open; None without a GPU, or without NVML"""
     gpu_percent: float | None = Field(None, ge=0, le=1000)
-    """the largest share of a sampling period of NVML in which one of them kept the GPU busy"""
+    """the largest share of an NVML sampling period in which one of them kept the GPU busy"""
     cpu_cores: float | None = Field(None, ge=0, le=1_000_000)
     """CPU cores that others kept busy, on average"""
     duty: float | None = Field(None, gt=0, le=1)
-    """most of the time that calls kept the GPU busy; None where it did not rest: of CPUs, sustained calls, and records from before it"""
+    """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls, and older records"""
     again: int = Field(0, ge=0, le=1_000_000)
-    """the record takes the place of so many in a row that were disturbed, too"""
+    """number of consecutive disturbed records that this one replaces"""
 
     def disturbance(self, on_gpu: bool, num_cores: int) -> str:
-        """The use that disturbs a measurement, in words; empty if none does.
+        """A description of the use that disturbed the measurement; empty if there was none.
 
-        The limits are generous. A process that has a GPU open and does nothing, as a notebook, is none; only where the driver does not say
-        what it does, it counts. Of CPUs, half a core is what a desktop does beside, and of many cores a tenth.
+        An idle process with the GPU open, such as a notebook, does not count if the driver reports activity. On
+        CPUs, half a core (typical of a desktop) or, with many cores, a tenth of them is allowed.
         """
         if on_gpu and self.gpu_processes and (self.gpu_percent is None or self.gpu_percent >= GPU_PERCENT):
             busy = "" if self.gpu_percent is None else f", one of them {self.gpu_percent:.0f} % of the time"
@@ -264,7 +268,7 @@ class Others(Frozen):
 
 
 class Node(Frozen):
-    """The machine that measured, as its own process saw it."""
+    """The measuring machine, as seen by its process."""
 
     hostname: Line
     os: Line
@@ -286,16 +290,16 @@ class Node(Frozen):
 class Software(Frozen):
     python: Line
     packages: Lines
-    """version of each package that matters"""
+    """versions of relevant packages"""
     cuda: Line | None = None
     cudnn: Line | None = None
     nccl: Line | None = None
     container: Line | None = None
     """digest of the image, from LONGCA_CONTAINER"""
     lock: Line | None = None
-    """digest of the lock that the packages were installed from; None where they were not"""
+    """digest of the lock of the installed packages; None without one"""
     env: Lines = {}
-    """environment variables that change results, from a fixed list"""
+    """environment variables that affect results, from a fixed list"""
 
 
 class Source(Frozen):
@@ -310,14 +314,14 @@ class Environment(Frozen):
     software: Software
     source: Source
     slurm_job: Line | None = None
-    """number of the Slurm job, "123_4" in an array; None outside Slurm"""
+    """id of the Slurm job, "123_4" in an array; None outside Slurm"""
     ranks: tuple[RankEnvironment, ...] = Field((), max_length=MOST_RANKS, exclude_if=_is_empty)
-    """the software of each rank by digests, or of all ranks where it is the same; empty where it is not known, and in records of schema
-    2 and older"""
+    """the software of each rank by digests, or one entry if all ranks agree; empty if unknown, and in records
+    of schema 2 and older"""
 
     @property
     def digest(self) -> str | None:
-        """The digest of what was installed where rank 0 ran; None where it is not known."""
+        """The digest of the installed software of rank 0; None if unknown."""
         return self.ranks[0].installed if self.ranks else None
 
 
@@ -330,31 +334,31 @@ class Record(Frozen):
     study: str = Field(max_length=255)
     run_id: Line
     method_version: Line
-    """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
+    """hash of the definition of this measurement: see `longca.bench.run.method_version`"""
     playoff: str | None = Field(None, pattern=r"^[0-9a-f]{16}$", exclude_if=_is_empty)
-    """of a play-off: an id that all its records share. None, left out of texts, for the cell's own record"""
+    """id of the play-off, shared by all its records. None, omitted from JSON, for the cell's own record"""
     turns: Turns | None = Field(None, exclude_if=_is_empty)
-    """of a play-off: the order of the samples among those of the other players"""
+    """in a play-off: the order of the samples among those of the other players"""
     repeat: bool = Field(False, exclude_if=_is_empty)
     """the cell was measured a second time, beside its own record, to learn how much such numbers differ; in a play-off, a twin: the same
     player under a second name. Left out of texts where false"""
     measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
-    """repeats, limits and all else that was asked (`longca.core.study.Measure`), by name; empty in records of schema 2 and older"""
+    """the requested measurement (`longca.core.study.Measure`), by name; empty in records of schema 2 and older"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     mask: MaskFacts | None = None
     work: Work | None = None
-    """of a control, whatever came of it; None for attention"""
+    """of a control, for every outcome; None for attention"""
     costs: Costs = {}
-    """outside the timed call: see `Cost`"""
+    """costs outside of the timed call: see `Cost`"""
     notes: Notes = ()
-    """what a reader must know: repaired rows, expanded KV heads, layout"""
+    """important notes: repaired rows, expanded KV heads, layout"""
     others: Others | None = None
-    """None where no process got as far as telling, and in records from before this was looked at"""
+    """None if no process reported it, and in older records"""
     environment: Environment | None = None
-    """None where no process got as far as taking it"""
+    """None if no process reported it"""
     started_at: str = Field(max_length=40)
     """UTC, ISO 8601"""
     seconds: Seconds
@@ -377,7 +381,7 @@ class Record(Frozen):
         return self
 
     def _check_turns(self) -> None:
-        """Raises ValueError where the order of the samples does not fit the rest."""
+        """Raises ValueError if the order of the samples is inconsistent with the record."""
         in_turn = self.playoff is not None and self.samples is not None
         if (self.turns is not None) != in_turn:
             raise ValueError("the samples of a play-off, and no others, have turns")
@@ -386,7 +390,7 @@ class Record(Frozen):
 
 
 def _check_start(text: str) -> None:
-    """Raises ValueError for what is no moment of UTC since 1970 to which some years can be added."""
+    """Raises ValueError for an invalid UTC time, or one before 1970 or close to the latest representable year."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

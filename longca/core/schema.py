@@ -1,4 +1,5 @@
-"""Parsing of data from outside into frozen pydantic types, with one-line errors that name the nearest valid key."""
+"""Parsing of external data into frozen pydantic types, with one-line errors that suggest the nearest valid
+key."""
 
 import re
 import reprlib
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from longca.core.errors import MOST_PROBLEMS, UserError, nearest, shortened
 from longca.core.reading import YAML, YAML_VALUES, read_file
 
-MOST_TEXT = 100_000  # characters of a text where its field says nothing else
+MOST_TEXT = 100_000  # default limit of characters of a text
 MOST_NAMES = 1_000  # entries of a mapping by name
 LARGEST_INT = (1 << 63) - 1  # that tables of records hold
 MOST_OF_INPUT = 80  # characters of a wrong value in a message
@@ -24,17 +25,17 @@ Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^\P{C}+$")]
 Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 """a number of things or bytes"""
 
-# in the place of a problem: one of several types that may stand there
+# in the location of a problem: one of several alternative types
 TYPE_NAMES = {"str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float"}
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class Frozen(BaseModel):
-    """A value: no unknown keys, no change after construction.
+    """An immutable value without unknown keys.
 
-    Texts are whole Unicode of bounded length and floats are finite, where a field does not say otherwise (`Field(allow_inf_nan=True)`: they
-    survive JSON, as strings).
+    By default, texts are valid Unicode of bounded length and floats are finite (`Field(allow_inf_nan=True)`
+    allows others, which JSON stores as strings).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=False,
@@ -42,14 +43,15 @@ class Frozen(BaseModel):
 
 
 def _resolvers() -> dict[str, Any]:
-    """PyYAML's rules for plain scalars, but with whole numbers of base 10 only."""
+    """PyYAML's rules for plain scalars, but with decimal integers only."""
     integer = re.compile(r"[-+]?(0|[1-9][\d_]*)$")
     return {first: [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in rules]
             for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without some of its traps: 64:8 is no number of base 60, a key that stands twice is an error, and so is half a character."""
+    """YAML without some of its traps: 64:8 is not a sexagesimal number, and repeated keys and unpaired
+    surrogates are errors."""
 
     yaml_implicit_resolvers = _resolvers()
 
@@ -62,18 +64,22 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' stands twice", key.start_mark
+                )
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
 
     def construct_scalar(self, node: Any) -> Any:
         text = super().construct_scalar(node)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise yaml.constructor.ConstructorError(None, None, "a text holds half of a character (a surrogate)", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "a text holds half of a character (a surrogate)", node.start_mark
+            )
         return text
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
-        """A node of bounded size: an alias counts as all that it repeats, and nothing holds itself."""
+        """A node of bounded size: an alias counts with its full content, and cycles are errors."""
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         assert node is not None, "an event of a node or of an alias is next"
@@ -87,23 +93,34 @@ class _Loader(yaml.SafeLoader):
             if isinstance(node, yaml.ScalarNode):
                 children = []
             else:
-                children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
+                children = (
+                    node.value
+                    if isinstance(node, yaml.SequenceNode)
+                    else [child for pair in node.value for child in pair]
+                )
             self.sizes[id(node)] = 1 + sum(self.sizes[id(child)] for child in children)
             self.num_nodes += 1
         if max(self.sizes[id(node)], self.num_nodes) > YAML_VALUES.value():
             raise yaml.constructor.ConstructorError(
-                None, None, f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}", node.start_mark)
+                None,
+                None,
+                f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}",
+                node.start_mark,
+            )
 
 
-def parse(model: type[Model], data: Any, where: str, further: Callable[[Any], Sequence[str]] = lambda data: ()) -> Model:
+def parse(
+    model: type[Model], data: Any, where: str, further: Callable[[Any], Sequence[str]] = lambda data: ()
+) -> Model:
     """`data` as a `model`.
 
     Args:
-        where: what the data is, to begin the error with ("config/studies/quick.yaml").
-        further: the problems of wrong data that the model does not find. They are told with the others.
+        where: the source of the data, for the beginning of the error ("config/studies/quick.yaml").
+        further: a function that returns additional problems of invalid data. They are reported with the
+            others.
 
     Raises:
-        UserError: all that is wrong, a line for each.
+        UserError: all problems, one line for each.
     """
     try:
         return model.model_validate(data)
@@ -115,14 +132,17 @@ def parse(model: type[Model], data: Any, where: str, further: Callable[[Any], Se
         raise UserError(where, problems=problems, num_more=num_more) from None
 
 
-def problems_of(model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS) -> tuple[list[str], int]:
-    """The first problems of an invalid value in words, and the number of others."""
+def problems_of(
+    model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS
+) -> tuple[list[str], int]:
+    """Texts of the first problems of an invalid value, and the number of others."""
     found = _apart(error)
     return [_described(model, problem) for problem in found[:most]], max(0, len(found) - most)
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; an empty file is an empty mapping. Raises UserError, also where it is larger than its limits."""
+    """The content of a YAML file; an empty file is an empty mapping. Raises UserError, also where it is
+    larger than its limits."""
     try:
         text = read_file(path, YAML).decode("utf-8")
     except OSError as error:
@@ -134,31 +154,47 @@ def read_yaml(path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or "") from error
+        raise UserError(
+            f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or ""
+        ) from error
     except RecursionError:
         raise UserError(f"'{path}' is not valid YAML", why="it is nested too deeply") from None
-    except (ValueError, LookupError, AttributeError, TypeError) as error:  # PyYAML's own: a date or number that cannot be, a strange tag
-        raise UserError(f"'{path}' is not valid YAML", why=f"a value cannot be what it is written as ({error})") from error
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        # raised by PyYAML: an invalid date or number, an unknown tag
+        raise UserError(
+            f"'{path}' is not valid YAML", why=f"a value cannot be what it is written as ({error})"
+        ) from error
 
 
 def _apart(error: ValidationError) -> list[Any]:
-    """The problems of an invalid value, one for each place: where several types may stand, the first type's alone.
+    """The problems of an invalid value, one for each location; for alternative types, only those of the first
+    type.
 
-    That a list is too short is none if it is so because its entries are wrong.
+    A list that is too short only because of invalid entries is not reported.
     """
     found: dict[tuple[int | str, ...], Any] = {}
     for problem in error.errors():
         found.setdefault(_place(problem), problem)
-    return [problem for path, problem in found.items()
-            if problem["type"] != "too_short" or not any(other[:len(path)] == path and other != path for other in found)]
+    return [
+        problem
+        for path, problem in found.items()
+        if problem["type"] != "too_short"
+        or not any(other[: len(path)] == path and other != path for other in found)
+    ]
 
 
 def _place(problem: Any) -> tuple[int | str, ...]:
-    """The place of a problem, without the name of the type that it was tried as. An unknown key may look like such a name."""
+    """The location of a problem, without the name of the tried type. An unknown key may look like such a
+    name."""
     path = problem["loc"]
     if problem["type"] == "extra_forbidden":
         return (*_place({"type": "", "loc": path[:-1]}), path[-1])
-    return path[:next((place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)), len(path))]
+    return path[
+        : next(
+            (place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)),
+            len(path),
+        )
+    ]
 
 
 def _described(model: type[BaseModel], problem: Any) -> str:
@@ -167,7 +203,9 @@ def _described(model: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         close = nearest(str(path[-1]), known, 1)
-        hint = f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
+        hint = (
+            f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
+        )
         return f"unknown key '{place}', {hint}".rstrip(".")
     if problem["type"] == "missing":
         return f"key '{place}' is missing"
@@ -176,12 +214,12 @@ def _described(model: type[BaseModel], problem: Any) -> str:
 
 
 def _given(value: Any) -> str:
-    """The value as in code, cut where it is long or deep: to write it whole might take more memory than there is."""
+    """The repr of the value, shortened if it is long or deep, since the full text might exceed the memory."""
     return shortened(_Brief().repr(value), MOST_OF_INPUT)
 
 
 class _Brief(reprlib.Repr):
-    """Texts of few entries and levels."""
+    """Reprs with few entries and levels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +253,7 @@ def _model_in(annotation: Any) -> Any:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win, key by key; nested mappings are merged."""
+    """Merged layers: later layers win, key by key; nested mappings are merged."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():

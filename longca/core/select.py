@@ -1,4 +1,4 @@
-"""Selection of a study's cells: the same filters in every command, and those whose plug-ins can be loaded."""
+"""Selection of a study's cells: by the filters of all commands, and by plug-ins that can be loaded."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,9 +14,9 @@ LOADED = ("kernel", "strategy", "corpus")  # masks are loaded when a study is ex
 
 
 class Selection(Frozen):
-    """Filters over cells; an empty filter lets everything pass.
+    """Filters over cells; an empty filter passes everything.
 
-    Names take globs ("causal*"), several of them separated by commas, and "!" before one that is left out.
+    Name filters accept globs ("causal*"), separated by commas, with "!" for exclusion.
     """
 
     kernel: str = ""
@@ -31,9 +31,14 @@ class Selection(Frozen):
     """query and KV heads, "64:8"; several separated by commas"""
 
     def apply(self, cells: Iterable[Cell]) -> list[Cell]:
-        """The cells that pass, in their order. Raises UserError if none does, or a name matches nothing."""
+        """The passing cells, in their order. Raises UserError if none passes, or a name matches nothing."""
         cells = list(cells)
-        axes = {"kernel": self.kernel, "strategy": self.strategy, "mask": self.mask, "direction": self.direction}
+        axes = {
+            "kernel": self.kernel,
+            "strategy": self.strategy,
+            "mask": self.mask,
+            "direction": self.direction,
+        }
         chosen = cells
         for axis, text in axes.items():
             if text:
@@ -42,18 +47,23 @@ class Selection(Frozen):
         for axis, text in {"seqlen": self.seqlen, "world": self.world, "seed": self.seed}.items():
             if text:
                 ranges = [_range(axis, part) for part in text.split(",")]
-                chosen = [cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)]
+                chosen = [
+                    cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)
+                ]
         if self.heads:
             wanted = {_heads(part) for part in self.heads.split(",")}
             chosen = [cell for cell in chosen if (cell.num_q_heads, cell.num_kv_heads) in wanted]
         if not chosen:
             given = ", ".join(f"{name} '{value}'" for name, value in self.model_dump().items() if value)
-            raise UserError("No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters")
+            raise UserError(
+                "No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters"
+            )
         return chosen
 
 
 def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
-    """The present values that pass. None, for cells without this axis, passes where names are only left out."""
+    """The existing values that pass. None, for cells without this axis, passes if the filter only excludes
+    names."""
     known = {name for name in present if name is not None}
     wanted, refused = set(), set()
     parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -82,7 +92,7 @@ def _heads(text: str) -> tuple[int, int]:
 
 
 def _number(axis: str, text: str) -> int:
-    if text.strip().isdecimal():  # 0 is a seed; it is no length, but a range may begin there
+    if text.strip().isdecimal():  # 0 is a seed and not a length, but a range may begin with it
         return int(text)
     if axis != "seqlen":
         raise ValueError(text)
@@ -90,7 +100,8 @@ def _number(axis: str, text: str) -> int:
 
 
 def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose kernel, strategy and corpus can be loaded, and why others cannot, which is also named on stderr.
+    """The cells whose kernel, strategy and corpus can be loaded, and the reasons for the others, which are
+    also reported on stderr.
 
     Raises:
         UserError: no cell is left.
@@ -103,7 +114,7 @@ def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
         for name in names:
             try:
                 plugin = Registry(kind).load(name)
-                if kind == "kernel":  # a run asks for it between its measurements
+                if kind == "kernel":  # a run calls it between measurements
                     plugin.work(next(cell for cell in cells if cell.kernel == name))
             except UserError as error:
                 broken[kind, name] = error

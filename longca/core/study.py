@@ -1,4 +1,4 @@
-"""The study: a YAML grid of cells, and the way to measure them."""
+"""The study: YAML grids of cells, and measurement settings."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from longca.core.units import parse_heads, parse_length
 STUDIES = Path("config/studies")
 MOST_GRIDS = 1_000
 MOST_NAMED = 10  # unknown names of a grid in a message
-MOST_VALUES, LONGEST_NAME = 10_000, 200  # of a list of a grid; bytes, of which a file system takes 255 with a suffix
+MOST_VALUES, LONGEST_NAME = 10_000, 200  # of a list of a grid; bytes, since file systems allow 255 including a suffix
 
 Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
@@ -32,32 +32,32 @@ Check = Literal["sample", "all"]
 
 
 class Measure(Frozen):
-    """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
+    """Measurement settings. They are part of the method version: after a change, cells are measured again."""
 
     warmup: int = Field(default=3, ge=0, le=1_000_000)
-    """untimed calls at least"""
+    """minimum number of untimed calls"""
     warm_seconds: float = Field(default=3.0, ge=0, le=1e6)
-    """untimed calls go on until clock and times are steady, at most so long; 0: only `warmup` of them"""
+    """time limit of untimed calls, which continue until clock and times are steady; 0: only `warmup` calls"""
     repeats: int = Field(default=10, ge=1, le=1_000_000)
-    """timed calls at least"""
+    """minimum number of timed calls"""
     precision: float = Field(default=0.005, ge=0, le=1)
-    """timed calls go on until their median's 95 % interval lies within this share of it; 0: `repeats` calls, or three in `max_seconds`"""
+    """timed calls until the 95 % interval of their median is this narrow; 0: `repeats`, or three in `max_seconds`"""
     max_repeats: int = Field(default=100, ge=1, le=1_000_000)
-    """timed calls at most, unless `repeats` asks for more"""
+    """maximum number of timed calls, unless `repeats` is larger"""
     max_seconds: float = Field(default=4.0, gt=0, le=1e6)
-    """timed calls beyond `repeats` stop after this long"""
+    """time limit of timed calls beyond `repeats`"""
     duty: float = Field(default=0.5, gt=0, le=1)
-    """most of the time that calls keep a GPU busy: it rests after each, and keeps its clock. 1, sustained calls and CPUs: no rest"""
+    """busy share of a GPU, which rests after each call to keep its clock; 1, sustained calls, CPUs: no rests"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
-    """a cell that is not done by then ends as `timeout`"""
+    """time limit of a cell, which then ends as `timeout`"""
     check: Check = "sample"
-    """how much of a result is compared with float64: what takes a second, or all"""
+    """part of a result that is compared with float64: as much as takes a second, or all"""
     messages: Messages = "nccl"
-    """of context parallelism: by NCCL (gloo on CPUs), or by copy engines into another GPU's memory; where they cannot, by NCCL"""
+    """context parallelism: NCCL (gloo on CPUs), or copy engines writing to peer GPUs, else NCCL"""
 
     @classmethod
     def fixed(cls, **settings: Any) -> "Measure":
-        """A fixed number of calls after a fixed number of others, without rests: for what is no cell of a study."""
+        """Fixed numbers of untimed and timed calls without rests, for measurements outside of studies."""
         return cls(warm_seconds=0, precision=0, duty=1, **settings)
 
     @property
@@ -67,20 +67,20 @@ class Measure(Frozen):
 
 
 class Grid(Frozen):
-    """The product of its lists."""
+    """A grid: the product of its lists."""
 
     kind: Literal["kernel", "cp"] = "kernel"
     """one device, or context parallelism"""
     kernel: tuple[str, ...]
     """names of `longca list kernels`"""
     strategy: tuple[Choice, ...] = ()
-    """of context parallelism: a name of `longca list strategies`, or `name: {parameter: value or list of values}`"""
+    """for context parallelism: a strategy name, or `name: {parameter: value or list of values}`"""
     world: tuple[Annotated[int, Field(ge=1, le=MOST_RANKS)], ...] = (1,)
     """numbers of ranks"""
     mask: tuple[Choice, ...]
     """a name, or `name: {parameter: value or list of values}`"""
     corpus: tuple[str, ...] = ("pile",)
-    """where document lengths come from; masks without documents ignore it"""
+    """sources of document lengths; ignored by masks without documents"""
     corpus_from: dict[Length, str] = {}
     """first length → corpus; overrides `corpus` from that length on"""
     seqlen: tuple[Length, ...] = ()
@@ -96,14 +96,13 @@ class Grid(Frozen):
     direction: tuple[Direction, ...] = ("fwd", "bwd")
     """forward, or backward alone"""
     seed: tuple[Annotated[int, Field(ge=0, le=LARGEST_INT)], ...] = (0,)
-    """of all that is drawn in the mask"""
+    """seeds of random values in the mask"""
     input_values: tuple[InputValues, ...] = ("normal",)
-    """what q, k, v and the gradient of the output hold: standard normal values, their signs alone (±1), 1 % of them, or 1 everywhere
-    (forward only)"""
+    """q, k, v, output gradient: standard normal, signs (±1), 1 % non-zero, or all 1 (forward only)"""
     sustained: tuple[bool, ...] = (False,)
-    """true: calls follow each other without a pause, after two seconds of such calls; else each call is timed alone, on a cold L2"""
+    """true: calls without pauses, after two seconds of such calls; false: separate calls with a cold L2"""
     measure: Measure | None = None
-    """how its cells are measured, where not as the rest; keys that are left out are the study's"""
+    """measurement settings of this grid; missing keys are taken from the study"""
 
     @field_validator("kernel", "strategy", "world", "mask", "corpus", "seqlen", "seqlen_per_rank", "heads", "head_dim",
                      "dtype", "direction", "seed", "input_values", "sustained", mode="before")
@@ -126,24 +125,24 @@ class Study(Frozen):
     """A named list of grids."""
 
     name: str = ""
-    """names the folder of results; the file's name if empty"""
+    """name of the results folder; the file name if empty"""
     title: str = ""
-    """stands above the page"""
+    """title of the page"""
     seed: int = Field(default=0, ge=0, le=LARGEST_INT)
-    """order in which the cells are measured"""
+    """order of measurement"""
     measure: Measure = Measure()
-    """how each cell is measured"""
+    """measurement settings"""
     playoff: PlayoffRules | None = PlayoffRules()
-    """the rules of the play-offs that follow the cells: `true` for the usual ones, `false` for no play-off"""
+    """rules of the play-offs after the cells: `true` for the default rules, `false` for no play-offs"""
     repeats: RepeatRules | None = RepeatRules()
-    """the rules by which some cells are measured a second time: `true` for the usual ones, `false` for no repeats"""
+    """rules of repeats (second measurements): `true` for the default rules, `false` for none"""
     grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
     """cells are the union of all grids"""
 
     @model_validator(mode="before")
     @classmethod
     def _complete_measure_of_grids(cls, data: Any) -> Any:
-        """A grid takes from the study all that its own `measure` leaves out."""
+        """Each grid inherits missing `measure` settings from the study."""
         if not isinstance(data, dict) or not isinstance(data.get("grids"), (list, tuple)):
             return data
         common = data.get("measure")
@@ -177,10 +176,10 @@ class Study(Frozen):
         return value
 
     def cells(self) -> list[Cell]:
-        """All cells, each once, in the order of the file, but for those of `left_out`, which are named on stderr.
+        """All distinct cells, in the order of the file, without those of `left_out`, which are reported on stderr.
 
         Raises:
-            UserError: a name or value cannot be, or no cell is left.
+            UserError: an invalid name or value, or no cell is left.
         """
         for reason in self.left_out:
             say_left_out(reason)
@@ -188,16 +187,16 @@ class Study(Frozen):
 
     @property
     def all_cells(self) -> list[Cell]:
-        """The same cells, without a word on those left out. Raises UserError as `cells` does."""
+        """The same cells, without a report on skipped ones. Raises UserError like `cells`."""
         return [cell for cell, _ in self._by_id.values()]
 
     @property
     def known_cells(self) -> tuple[Cell, ...]:
-        """The same cells. Nothing is said of those that are left out."""
+        """The same cells, without a report on skipped ones."""
         return tuple(cell for cell, _ in self._by_id.values())
 
     def measure_of(self, cell: Cell) -> Measure:
-        """The measuring of this cell, by the first grid that has it and says so, or else by the study."""
+        """The settings of this cell: of the first grid that contains it and has settings, or else of the study."""
         if all(grid.measure is None for grid in self.grids):
             return self.measure
         found = self._by_id.get(cell.cell_id)
@@ -205,7 +204,7 @@ class Study(Frozen):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The reasons why the cells of some masks are left out: one for each plug-in that is broken."""
+        """The reasons why cells of some masks are skipped: one for each broken plug-in."""
         return self._expanded[1]
 
     @property
@@ -272,7 +271,7 @@ def load_study(name_or_path: str, folder: Path | None = None) -> Study:
 
 
 def _num_cells(grid: Grid) -> int:
-    """The number of cells of a grid without making them; equal ones count each."""
+    """The number of cells of a grid, with duplicates, computed without creating them."""
     others = (grid.kernel, grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
               grid.direction, grid.seed, grid.input_values, grid.sustained)
     masks, strategies = (sum(map(_num_variants, entries)) for entries in (grid.mask, grid.strategy))
@@ -285,7 +284,7 @@ def _num_variants(entry: Choice) -> int:
 
 
 def _wrong_in_grids(data: Any) -> list[str]:
-    """What is wrong in names and parameters of a study that is no valid one otherwise."""
+    """Name and parameter errors of a study whose schema validation already failed."""
     grids = data.get("grids") if isinstance(data, dict) else None
     found: list[UserError] = []
     for number, grid in enumerate(grids[:MOST_GRIDS] if isinstance(grids, list) else ()):
@@ -296,7 +295,7 @@ def _wrong_in_grids(data: Any) -> list[str]:
 
 
 def _names_in(grid: Mapping[str, Any]) -> dict[str, list[Choice]]:
-    """The plug-ins that a grid names, by kind. What cannot be a name or a choice is left out: the schema refuses it."""
+    """The plug-ins that a grid names, by kind, without invalid names and choices, which the schema reports."""
     found: dict[str, list[Choice]] = {}
     later = grid.get("corpus_from")
     for kind in ("kernel", "strategy", "corpus", "mask"):
@@ -313,7 +312,7 @@ def _is_choice(entry: Any) -> bool:
 
 
 def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
-    """The parameters that masks and strategies of these names cannot have."""
+    """The invalid parameters of these masks and strategies."""
     found: list[UserError] = []
     for kind in ("strategy", "mask"):
         registry = Registry(kind)  # as below, no registry of strategies by that name
@@ -324,14 +323,14 @@ def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
                 _variants(entry, registry)
             except UserError as error:
                 found.append(error)
-            except Exception:  # of the plug-in's own code: it is told once all else is right
+            except Exception:  # of the plug-in's own code; it is reported once the rest is valid
                 continue
     return found
 
 
 def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
-    """The names that no plug-in bears."""
-    # no registry of strategies by that name: `longca.core.code.source` would let every job of the workflow depend on all their code
+    """Names for which no plug-in exists."""
+    # no literal kind name here: `longca.core.code.source` would make each job depend on all strategies
     known = {kind: Registry(kind).names() for kind in given}
     names = {kind: dict.fromkeys(name for entry in entries for name in ([entry] if isinstance(entry, str) else entry))
              for kind, entries in given.items()}
@@ -343,7 +342,7 @@ def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
 
 
 def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
-    """The same choices, mappings of several names divided."""
+    """The same choices, with mappings of several names split."""
     return [choice for entry in entries
             for choice in ([entry] if isinstance(entry, str) else [{name: given} for name, given in entry.items()])]
 
@@ -353,7 +352,7 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
     masks = _variants(mask, Registry("mask"))
     plans: list[tuple[str | None, dict[str, Scalar]]] = []
     kind = "strategy"  # as above, no registry of strategies by that name
-    for entry in grid.strategy:  # a plain name needs no look into the strategy
+    for entry in grid.strategy:  # a plain name does not require loading the strategy
         plans += [(entry, {})] if isinstance(entry, str) else [
             (plugin.name, params) for plugin, params in _variants(entry, Registry(kind))]
     heads = [parse_heads(text) for text in grid.heads]
@@ -380,7 +379,7 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
             except ValueError as error:
                 raise UserError(f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)) from None
             cells.append(cell)
-            cells += [cell.with_seed(seed) for seed in seeds[1:]]  # valid as the first one is: a grid's seeds are in bounds
+            cells += [cell.with_seed(seed) for seed in seeds[1:]]  # valid, since the first one is and the seeds of a grid are in bounds
     return cells
 
 

@@ -1,4 +1,4 @@
-"""Lengths and head counts as people write them ("8K", "64:8") and as tables show them."""
+"""Parsing and formatting of lengths ("8K") and head counts ("64:8")."""
 
 import re
 
@@ -12,11 +12,14 @@ _FACTOR = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 
 def parse_length(text: int | str) -> int:
-    """Tokens: 8192, "8192" or "8K" (K = 1024, M = 1024²). Raises ValueError for anything else, and below 1."""
+    """Tokens: 8192, "8192" or "8K" (K = 1024, M = 1024²). Raises ValueError for anything else, and below
+    1."""
     match = _LENGTH.fullmatch(str(text).strip())
     value = int(match[1]) * _FACTOR[match[2].lower()] if match and not isinstance(text, bool) else 0
     if value < 1:
-        raise ValueError(f"{_given(text)} is not a length: use a whole number of at least 1, such as 4096 or 8K")
+        raise ValueError(
+            f"{_given(text)} is not a length: use a whole number of at least 1, such as 4096 or 8K"
+        )
     return value
 
 
@@ -35,7 +38,9 @@ def parse_heads(text: str | int) -> tuple[int, int]:
     if not num_q_heads or not num_kv_heads:
         raise ValueError(f"{_given(text)} is not a head count: use QUERY:KV, such as '64:8'")
     if num_q_heads % num_kv_heads:
-        raise ValueError(f"'{text}': {num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads")
+        raise ValueError(
+            f"'{text}': {num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads"
+        )
     return num_q_heads, num_kv_heads
 
 

@@ -1,1 +1,1 @@
-"""Context parallelism: the strategy contract, communication, and one file for each strategy."""
+"""Context parallelism: the contract of strategies, communication, and one file for each strategy."""

@@ -1,13 +1,14 @@
-"""The forecast of one call of a work partition: time, bytes and memory of every rank, from fitted kernels and a time line.
+"""The forecast of one call of a work partition: time, bytes and memory of every rank, from fitted kernels and
+a time line.
 
     kernels     of each step, at full clock: `longca.predict`, from the step's area and the ends of its rows
     passes      elementwise work beside kernels, by its bytes: sums in float32, packing of heads
-    clock       all of it, slowed down as a call that long is
+    clock slowdown of long calls, applied to all of it
     messages    the time line of `longca.cp.schedule.timeline`
 
-A step's tiles are not counted: there are as many steps as ranks times ranks. A row of a band ends in a partial tile wherever it is, so the
-whole mask's tiles, counted once, tell what the end of a row costs, and steps share them by their rows (`Plan.step_band_rows`). A step's
-items of work are taken to be as long as each other.
+The tiles of steps are not counted individually, since there are up to P² steps. Each row of a band ends in a
+partial tile at any position, so the tiles of the whole mask, counted once, give the cost of a row end, and
+steps share it by their rows (`Plan.step_band_rows`). The work items of a step are assumed to be equally long.
 
 Shapes: P ranks of a ring, N ranks of a head group, T steps.
 """
@@ -46,21 +47,21 @@ if TYPE_CHECKING:
     from longca.store.hardware import Network
 
 PROFILES: dict[Messages, str] = {"nccl": "h200-nccl", "symmetric": "h200-copy-engines"}  # of messages, in config/hardware.yaml
-USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, where there is no config/hardware.yaml
+USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
 FITTED_ELEM_BYTES = 2
 SUM_BYTES = 4  # of an element of a float32 sum
-PASS_EFFICIENCY = 0.85  # share of the GPU's memory bandwidth that elementwise passes reach: `python -m benchmarks.predict.links`
+PASS_EFFICIENCY = 0.85  # share of the memory bandwidth in elementwise passes: `python -m benchmarks.predict.links`
 
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A kernel on a GPU, in one direction."""
+    """A kernel on a GPU in one direction."""
 
     kernel: CallModel
     memory_bytes_per_s: float
-    """that elementwise passes reach"""
+    """bandwidth of elementwise passes"""
     merges: bool
-    """the kernel merges the results of steps as it stores them"""
+    """True if the kernel merges results of steps in its epilogue"""
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,19 @@ class CallForecast:
     """One direction of one call."""
 
     times: RankTimes
-    """without a message, and with them"""
+    """without and with messages"""
     slowdown: float
-    """the factor by which the clock of a call that long makes it longer"""
+    """slowdown by the clock for a call of this length"""
     num_calls: int
-    """kernel calls of the rank that has most"""
+    """largest number of kernel calls of a rank"""
     waste: float
-    """the share of computed pairs that are hidden, of the whole mask's tiles"""
+    """the hidden share of computed pairs in the tiles of the whole mask"""
     sent_bytes: float
     """of the rank that sends most"""
     inter_node_bytes: float
-    """of these and of every other rank, the most that leaves a node"""
+    """largest number of bytes that a rank sends to other nodes"""
     memory_bytes: float
-    """of the rank that needs most: its shards, gradients, buffers and sums"""
+    """largest memory of a rank: its shards, gradients, buffers and sums"""
 
     @property
     def seconds(self) -> float:
@@ -88,19 +89,19 @@ class CallForecast:
 
     @property
     def imbalance(self) -> float:
-        """The share of time that ranks wait for the one with most to compute, in the mean."""
+        """The mean share of time that ranks wait for the rank with the most work."""
         most = float(self.times.compute_s.max())
         return round(max(1 - float(self.times.compute_s.mean()) / most, 0.0), 6) if most else 0.0
 
     @property
     def straggler(self) -> float:
-        """By how much the slowest rank takes longer than the median rank, as a share."""
+        """The delay of the slowest rank relative to the median rank."""
         middle = float(np.median(self.times.total_s))
         return round(self.seconds / middle - 1, 6) if middle else 0.0
 
     @property
     def exposed(self) -> float:
-        """The share of the slowest rank's time that messages cost."""
+        """The share of the slowest rank's time due to messages."""
         return float(self.times.exposed.flat[int(self.times.total_s.argmax())])
 
 
@@ -112,23 +113,23 @@ def links_of(network: Network) -> LinkSpeeds:
 
 @dataclass(frozen=True, eq=False)
 class _ShareTimes:
-    """The work of the ranks that have the same heads of a chunk."""
+    """The work of the ranks with the same heads of a chunk."""
 
     seconds: np.ndarray
     """of each step at full clock, (P, T)"""
     throttle: np.ndarray | float
-    """of each step, likewise, or of all"""
+    """the same for each step, or for all"""
     num_calls: np.ndarray
     """kernel calls of each rank, (P,)"""
 
 
 class WorkForecast:
-    """The forecast of a call in the direction that its specification names, for any speed of messages."""
+    """The forecast of a call in the direction of its specification, for any message speed."""
 
     def __init__(self, work: WorkPartition, call: CallSpec, device: DeviceModel, *, packs: bool) -> None:
         """
         Args:
-            packs: of `LinkSpeeds`.
+            packs: as in `LinkSpeeds`.
         """
         self._work, self._call, self._device, self._packs = work, call, device, packs
         self._bytes: dict[int, tuple[float, float]] = {}
@@ -142,7 +143,7 @@ class WorkForecast:
         self.slowdown = float(clock_slowdown(busy[most], throttled[most] / busy[most] if busy[most] else 0.0))
         """by the clock"""
         self.num_calls = int(counts.max())
-        """of kernels, of the rank that has most"""
+        """of kernels, for the rank with the most"""
         slower = {id(share): share.seconds * self.slowdown for share in shares.values()}
         self._line = WorkTimeline(work, call, {key: slower[id(share)] for key, share in shares.items()}, backward=call.direction == "bwd")
 
@@ -155,7 +156,7 @@ class WorkForecast:
         return self.at_each([links])[0]
 
     def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[CallForecast]:
-        """The whole forecast under each of these speeds, in one pass over the steps."""
+        """The forecasts under each of these speeds, in one pass over the steps."""
         return [CallForecast(times, self.slowdown, self.num_calls, self._waste, *self._bytes_sent(links.ranks_per_node), self._memory)
                 for links, times in zip(speeds, self._line.at_each(speeds), strict=True)]
 
@@ -174,7 +175,7 @@ class WorkForecast:
         return memory_bytes(self._work, self._call)
 
     def _shares(self) -> dict[tuple[int, int], _ShareTimes]:
-        """The work of each chunk of each rank of a head group; equal work is one and the same."""
+        """The work of each chunk of each rank of a head group; equal work is shared."""
         work, found, known = self._work, dict[tuple[int, int], _ShareTimes](), dict[Hashable, _ShareTimes]()
         plans: dict[range, Plan] = {}
         for place, chunk in enumerate(work.chunks):
@@ -200,12 +201,13 @@ class WorkForecast:
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
-    """Forecasts a call in the direction that its specification names."""
+    """Forecasts a call in the direction of its specification."""
     return WorkForecast(work, call, device, packs=links.packs).at(links)
 
 
 class Forecaster:
-    """Seconds of work partitions on this machine's GPUs, to tell strategies apart: by the kernels that are fitted on an H200."""
+    """Seconds of work partitions on this machine's GPUs, for the choice of a strategy, from kernels fitted on
+    an H200."""
 
     def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int) -> None:
         """
@@ -219,9 +221,9 @@ class Forecaster:
         self._memory_bytes_per_s = (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
 
     def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
-        """Seconds of a forward call and, where the call must allow one, its backward, on the rank that takes longest.
+        """Seconds of a forward call and, if required, its backward, on the slowest rank.
 
-        None where no record tells of such calls.
+        None without records of such calls.
         """
         traits, total = work.plan.partition.mask.traits, 0.0
         for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
@@ -243,7 +245,7 @@ def _row_ends(mask: Mask) -> float:
 
 
 def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> tuple[np.ndarray, np.ndarray | float]:
-    """(seconds of each rank's kernels at full clock (P, T), their throttles likewise)."""
+    """(seconds of each rank's kernels at full clock (P, T), their throttles (P, T))."""
     steps = _step_ways(plan, num_kv, device.kernel)
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
@@ -257,7 +259,8 @@ def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: Devi
 
 
 def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
-    """The way of each step, (P, T); None where a single rank has the whole mask, or for kernels that have one way."""
+    """The algorithm of each step, (P, T); None if a single rank has the whole mask, or for kernels with one
+    algorithm."""
     mask = plan.partition.mask
     if plan.world == 1 or mask.grid is not None or not any(model.way for model in kernel.ways):
         return None
@@ -272,13 +275,13 @@ def _step_keys(plan: Plan) -> np.ndarray:
 
 
 def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
-    """`_kernels_s` by one model."""
+    """`_kernels_s` for one model."""
     mask, ratio = plan.partition.mask, num_q // num_kv
     whole, groups, ends = whole_statistics(mask, model.shape, ratio), mask.num_groups, _row_ends(mask)
     if plan.world == 1:
         own = call_amounts(model, mask, num_q, num_kv)
         return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
-    if not isinstance(plan.sharding, StripedSharding):  # cuts between chunks lie between tiles: no row ends there
+    if not isinstance(plan.sharding, StripedSharding):  # cuts between chunks are between tiles, so no row ends there
         ends = max(ends, float(plan.step_band_rows.sum()))
     hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
     area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
@@ -298,13 +301,14 @@ def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceMod
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
     rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
-    # a sum is read and written: by the kernel instead of its result, or beside the part that it has written, which is read, too
+    # a sum is read and written: by the kernel instead of its result, or separately, which also reads the
+    # kernel's result
     per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
     found = later * rows * len(q) * row * per_row
     if packs and not plan.forwards_kv and plan.world > 1:
         found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
-        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):  # what has come home after a step is added up after the next
+        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):  # gradients received after a step are added after the next one
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
             found[:, min(number + 1, plan.num_steps - 1)] += arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
         found[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
@@ -312,14 +316,14 @@ def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceMod
 
 
 def _packing_s(work: WorkPartition, chunk: HeadChunk, head_rank: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
-    """Seconds in which the heads of a chunk are packed for other ranks and for the way home, (P,)."""
+    """Seconds of packing the heads of a chunk for other ranks and for the return, (P,)."""
     share = chunk.heads.ranks[head_rank]
     heads = 3 * len(share.q) + (4 if call.direction == "bwd" else 2) * len(share.kv)
     return work.plan.sharding.num_tokens * heads * call.head_dim * call.elem_bytes * 2 / device.memory_bytes_per_s
 
 
 def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tuple[float, float]:
-    """(bytes of the rank that sends most, the most that leaves a node from one rank)."""
+    """(largest number of bytes sent by a rank, largest number of bytes that a rank sends to other nodes)."""
     mesh, row = work.mesh, call.head_dim * call.elem_bytes
     node = np.arange(mesh.world) // ranks_per_node
     sent, between = np.zeros(mesh.world), np.zeros(mesh.world)
@@ -350,7 +354,8 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
 
 
 def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
-    """Heads of tokens that each rank of a head group sends to each other, (N, N): inputs of that rank's heads, results of its own."""
+    """Token-heads that each rank of a head group sends to each other rank, (N, N): inputs for the other's
+    heads, results of its own."""
     q, arriving, leaving = (np.array([sum(len(side(chunk)[rank]) for chunk in work.chunks) for rank in range(work.mesh.heads)])
                             for side in (lambda chunk: chunk.q, lambda chunk: chunk.arriving, lambda chunk: chunk.leaving))
     if backward:
@@ -359,7 +364,7 @@ def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
 
 
 def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
-    """Bytes of the rank that needs most in a call: what attention itself needs of its tokens, and what the strategy adds."""
+    """Largest memory of a rank in a call: the memory of attention itself, and that of the strategy."""
     mesh, plan, row, backward = work.mesh, work.plan, call.head_dim, call.direction == "bwd"
     tokens = float(plan.sharding.num_tokens.max()) / mesh.heads
     inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * row * call.elem_bytes * (2 if backward else 1)

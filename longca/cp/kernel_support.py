@@ -1,8 +1,8 @@
-"""Questions to a kernel before anything runs: does it do the calls that ranks will make?
+"""Checks in advance whether a kernel supports the calls of all ranks.
 
-A planned strategy makes one kernel call in each step of each rank, and each call has a mask of its own. Making all of these masks would
-take long with many ranks. So a kernel that does every mask of bands is not asked about single steps, and other kernels are asked about
-MAX_PROBED steps of MAX_PROBED ranks.
+A planned strategy makes one kernel call in each step of each rank, each with its own mask. Building all of
+these masks would take long with many ranks. So kernels that support every band mask are not checked for
+single steps, and other kernels are checked for MAX_PROBED steps of MAX_PROBED ranks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from longca.kernels.contract import Kernel
     from longca.masks.traits import Traits
 
-MAX_PROBED = 8  # ranks, and steps of each, that a kernel is asked about; of more, so many evenly spread
-ANY_NUMBER = 1 << 20  # of intervals in a row or column: more than any mask has
+MAX_PROBED = 8  # checked ranks, and checked steps of each rank, evenly spaced
+ANY_NUMBER = 1 << 20  # number of intervals in a row or column beyond any mask
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class KernelSupport:
-    """One kernel, asked about the calls of ranks that divide the heads of `call` by `heads`."""
+    """One kernel, checked for the calls of ranks that split the heads of `call` by `heads`."""
 
     kernel: Kernel
     device_type: str
@@ -39,22 +39,32 @@ class KernelSupport:
     heads: HeadPlan
 
     def does_all_bands(self, traits: Traits) -> bool:
-        """The kernel does any mask of bands, so that steps need not be looked at. False for block masks."""
+        """True if the kernel supports any band mask, so that steps need no check. False for block masks."""
         if traits.is_block_grid:
             return False
-        return self._refusal([replace(unknown_part(traits), max_row_intervals=ANY_NUMBER, max_col_intervals=ANY_NUMBER)]) is None
+        return (
+            self._refusal(
+                [replace(unknown_part(traits), max_row_intervals=ANY_NUMBER, max_col_intervals=ANY_NUMBER)]
+            )
+            is None
+        )
 
     def misfit(self, plan: Plan) -> str | None:
-        """The reason why the kernel does not do some step of a plan; None if it does all."""
+        """The reason why the kernel does not support some step of a plan; None if it supports all."""
         return self._refusal(step_traits(plan))
 
     def _refusal(self, traits: Iterable[Traits]) -> str | None:
-        reasons = (self.kernel.supports(call, known, self.device_type) for call, known in rank_calls(self.call, self.heads, traits))
+        reasons = (
+            self.kernel.supports(call, known, self.device_type)
+            for call, known in rank_calls(self.call, self.heads, traits)
+        )
         return next(filter(None, reasons), None)
 
 
-def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Iterator[tuple[CallSpec, Traits]]:
-    """The calls of ranks under masks with these traits, with the heads that each rank has; each call once."""
+def rank_calls(
+    call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]
+) -> Iterator[tuple[CallSpec, Traits]]:
+    """The distinct calls of ranks under masks with these traits, with the heads of each rank."""
     shares = sorted({(len(share.q), len(share.kv)) for share in heads.ranks})
     found: set[Traits] = set()
     for known in traits:
@@ -66,7 +76,8 @@ def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Ite
 
 
 def step_traits(plan: Plan) -> Iterator[Traits]:
-    """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most. Full ones of one shape have the same, given once."""
+    """Traits of the masks of a plan's steps, for at most MAX_PROBED ranks and steps. Full masks of one shape
+    have one entry."""
     full: set[tuple[int, int]] = set()
     for rank in _probed(range(plan.world)):
         for number in _probed(plan.step_numbers(rank)):
@@ -77,7 +88,8 @@ def step_traits(plan: Plan) -> Iterator[Traits]:
 
 
 def _traits_of(step: Step) -> Traits:
-    """Traits of the mask of a step. The partition keeps them, for both directions and for other schedules with the same step."""
+    """Traits of the mask of a step, cached in the partition for both directions and for other schedules with
+    the same step."""
     kept, key = step.partition.kept, ("traits", step.rank, step.keys)
     if key not in kept:
         kept[key] = active_rows(step)[2].traits
@@ -85,11 +97,13 @@ def _traits_of(step: Step) -> Traits:
 
 
 def unknown_part(traits: Traits) -> Traits:
-    """Traits of some part of a mask, when nothing is known about the part."""
-    return replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
+    """Bounds on the traits of an unknown part of a mask."""
+    return replace(
+        traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True
+    )
 
 
 def _probed(items: Sequence[T]) -> list[T]:
-    """All items, or MAX_PROBED of them, evenly spread, with the first and the last one."""
+    """All items, or MAX_PROBED evenly spaced ones, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(len(items), MAX_PROBED)).astype(int)
     return [items[place] for place in places.tolist()]

@@ -1,12 +1,13 @@
-"""The forecast of the two strategies in the style of the study, which have no plan: their steps are equal on all ranks by construction.
+"""The forecast of the two strategies in the style of the study, which have no plan: their steps are equal on
+all ranks by construction.
 
     ring         step 0 │ … │ step P − 1     a step takes as long as its kernel or as the keys of the next one, whichever is longer
     all-gather   gather │ first half │ second half │ backward: reduce-scatter          nothing is overlapped
 
-A collective over several nodes brings each shard into a node once, by one of its adapters, and spreads it there: each adapter carries a
-share. A ring's hop between nodes has one adapter to itself and no more.
+A collective over several nodes brings each shard into a node once, by one of its adapters, and spreads it
+there: each adapter carries a share. A ring's hop between nodes has one adapter to itself and no more.
 
-One rank in the middle is forecast: padded documents give all ranks the same area, but for the padding.
+The forecast is for a middle rank: with padded documents all ranks have the same area, except for the padding.
 """
 
 from __future__ import annotations
@@ -31,20 +32,32 @@ MERGE_PASSES = 6  # over float32 rows of a partial output, while it is merged at
 FIRST, SECOND = (0,), (1,)
 
 
-def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
-    """Forecasts a call in the direction that its specification names.
+def forecast_paper_style(
+    strategy: str, mask: Mask, call: CallSpec, world: int, device: DeviceModel, links: LinkSpeeds
+) -> CallForecast:
+    """Forecasts a call in the direction of its specification.
 
     Raises:
         UserError: the study's schedules do not do this mask.
     """
     segments = diagonal_segments(mask)
     if segments is None or mask.num_groups > 1 or segments.window not in ((-1, -1), CAUSAL):
-        raise UserError(f"'{strategy}' cannot do this mask", why="it is for full and causal attention, over the sequence or in documents")
-    documents, causal, backward = PaddedDocuments(segments.bounds, world), segments.window == CAUSAL, call.direction == "bwd"
-    shard = 2.0 * documents.num_rows * call.num_kv_heads * call.head_dim * call.elem_bytes  # keys and values of a rank, padded
+        raise UserError(
+            f"'{strategy}' cannot do this mask",
+            why="it is for full and causal attention, over the sequence or in documents",
+        )
+    documents, causal, backward = (
+        PaddedDocuments(segments.bounds, world),
+        segments.window == CAUSAL,
+        call.direction == "bwd",
+    )
+    # keys and values of a rank, padded
+    shard = 2.0 * documents.num_rows * call.num_kv_heads * call.head_dim * call.elem_bytes
     ranks = range(world)
     byte_s, message_s = float(links.byte_s(ranks).max()), float(links.batch_s(ranks))
-    calls = _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
+    calls = (
+        _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
+    )
     at_boost = [(count, _call_s(part, call, device, merged=strategy == RING)) for count, part in calls]
     model = device.kernel.for_call(calls[0][1], call.num_kv_heads)
     slowdown = float(model.slowdown(sum(count * seconds for count, seconds in at_boost)))
@@ -54,36 +67,64 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
         hop = (2 if backward else 1) * (shard * byte_s + message_s) if world > 1 else 0.0
         hidden = sum(count * min(seconds, hop) for count, seconds in kernels) - min(kernels[-1][1], hop)
         moved = (world - 1) * (2 if backward else 1) + (1 if backward and world > 1 else 0)
-        total = compute + hop * (world - 1) - hidden + (hop / 2 if backward else 0) + links.overlap_slowdown * hidden
+        total = (
+            compute
+            + hop * (world - 1)
+            - hidden
+            + (hop / 2 if backward else 0)
+            + links.overlap_slowdown * hidden
+        )
         between = moved * shard * (world > links.ranks_per_node)
     else:
         moved = (world - 1) * (2 if backward else 1)
         shared = max(world - links.ranks_per_node, 0) / links.ranks_per_node * (2 if backward else 1)
         between = shared * shard
-        collective_s = max(moved * shard / links.intra_node_bytes_per_s, between / links.inter_node_bytes_per_s)
+        collective_s = max(
+            moved * shard / links.intra_node_bytes_per_s, between / links.inter_node_bytes_per_s
+        )
         total = compute + collective_s + (moved > 0) * message_s * (2 if backward else 1)
     full = np.full((world, 1), 1.0)
     times = RankTimes(full * compute, full * compute, full * total)
     statistics = whole_statistics(mask, device.kernel.usual.shape, call.num_q_heads // call.num_kv_heads)
     tokens = documents.num_rows
-    inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * call.head_dim * call.elem_bytes * (2 if backward else 1)
+    inputs = (
+        (2 * call.num_q_heads + 2 * call.num_kv_heads)
+        * tokens
+        * call.head_dim
+        * call.elem_bytes
+        * (2 if backward else 1)
+    )
     held = world * shard * (2 if backward else 1)
-    parts = (world if strategy == RING and not backward else 1) * call.num_q_heads * tokens * call.head_dim * SUM_BYTES
-    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard, between,
+    parts = (
+        (world if strategy == RING and not backward else 1)
+        * call.num_q_heads
+        * tokens
+        * call.head_dim
+        * SUM_BYTES
+    )
+    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard,
+                        between,
                         inputs + held + parts)
 
 
 def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
-    """(how often, the mask) of a middle rank's calls; the last one is that of the last step."""
+    """(count, mask) of a middle rank's calls; the last entry is that of the last step."""
     rank = world // 2
     own = documents.held(rank)
     found = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]
     if not causal:
-        return [*found, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else found
+        return (
+            [*found, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else found
+        )
     if rank:
         found.append((rank, full_mask(own.lengths, documents.held(0, FIRST).lengths)))
     if world - 1 - rank:
-        found.append((world - 1 - rank, full_mask(documents.held(rank, SECOND).lengths, documents.held(world - 1, BOTH).lengths)))
+        found.append(
+            (
+                world - 1 - rank,
+                full_mask(documents.held(rank, SECOND).lengths, documents.held(world - 1, BOTH).lengths),
+            )
+        )
     return [(count, part) for count, part in found if part.area]
 
 

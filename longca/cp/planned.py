@@ -1,4 +1,5 @@
-"""Planned strategies: a sub-class names its mesh of ranks and its schedules, and all else follows from the plan."""
+"""Planned strategies: a sub-class defines its mesh of ranks and its schedules, and the rest follows from the
+plan."""
 
 from __future__ import annotations
 
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-GAIN_OF_SCHEDULE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
+GAIN_OF_SCHEDULE = 1.05  # least estimated speed-up over a simpler schedule
 
 
 class PlannedStrategy(HeadStrategy):
-    """A strategy that is a mesh and a choice of schedules. Sub-classes define `mesh` and `schedules`."""
+    """A strategy defined by a mesh and schedules. Sub-classes define `mesh` and `schedules`."""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """The mesh of ranks. Ranks of a head group must get whole KV heads. Raises ValueError where parameters do not fit these numbers."""
+        """The mesh of ranks. Ranks of a head group must get whole KV heads. Raises ValueError if parameters
+        do not fit these numbers."""
         return Mesh(world)
 
     def schedules(self, mesh: Mesh) -> Sequence[Schedule]:
-        """The schedules to choose among, the simplest first. Raises ValueError where parameters do not fit this mesh."""
+        """The candidate schedules, the simplest first. Raises ValueError if parameters do not fit this
+        mesh."""
         raise NotImplementedError
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
@@ -53,12 +56,15 @@ class PlannedStrategy(HeadStrategy):
     def refusal_with(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
         return self.refusal_of(mask, cell.call_spec, cell.world, kernel, device_type)
 
-    def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
+    def refusal_of(
+        self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> str | None:
         return self._refusal(lambda: mask, mask.traits, call, world, kernel, device_type)
 
-    def _refusal(self, mask: Callable[[], Mask], traits: Traits, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    def _refusal(self, mask: Callable[[], Mask], traits: Traits, call: CallSpec, world: int, kernel: Kernel,
+                 device_type: str
                  ) -> str | None:
-        """The reason why not, or None. The mask is made only where its traits do not settle it."""
+        """The reason why not, or None. The mask is built only if its traits do not decide."""
         reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
         if reason is not None:
             return reason
@@ -66,10 +72,14 @@ class PlannedStrategy(HeadStrategy):
         if support.does_all_bands(traits):
             return None
         if traits.is_block_grid:
-            reasons = (kernel.supports(local, known, device_type) for local, known in self._block_calls(call, world, traits))
+            reasons = (
+                kernel.supports(local, known, device_type)
+                for local, known in self._block_calls(call, world, traits)
+            )
             return next(filter(None, reasons), None)
         choices, misfits = [], []
-        for choice in self._choices(mask(), call, world):  # in no order: a plan that fits settles it, and the others are not made
+        # in any order: the first supported plan decides, and the others are not made
+        for choice in self._choices(mask(), call, world):
             choices.append(choice)
             misfits.append(support.misfit(choice.plan))
             if misfits[-1] is None:
@@ -84,17 +94,27 @@ class PlannedStrategy(HeadStrategy):
         heads = self._heads(call, world)
         if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
             return None
-        return (f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot divide {call.num_kv_heads} "
-                "KV heads so that each has whole groups or heads of one")
+        return (
+            f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot "
+            f"divide {call.num_kv_heads} "
+            "KV heads so that each has whole groups or heads of one"
+        )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        """The calls of all steps of all ranks. Block masks are dear to draw: of these, a bound of what may come, blocks of any size."""
+        """The calls of all steps of all ranks. Block masks are expensive to build: for them a bound with
+        blocks of any size is used."""
         call = cell.call_spec
         if traits.is_block_grid:
             return self._block_calls(call, cell.world, traits)
         from longca.masks.build import cell_mask
 
-        return list(rank_calls(call, self._heads(call, cell.world), step_traits(self._plans(cell_mask(cell), call, cell.world)[0])))
+        return list(
+            rank_calls(
+                call,
+                self._heads(call, cell.world),
+                step_traits(self._plans(cell_mask(cell), call, cell.world)[0]),
+            )
+        )
 
     def _block_calls(self, call: CallSpec, world: int, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         heads = self._heads(call, world)
@@ -102,7 +122,9 @@ class PlannedStrategy(HeadStrategy):
         parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)
         return list(rank_calls(call, heads, parts))
 
-    def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedStrategy:
+    def prepare_work(
+        self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
+    ) -> PreparedStrategy:
         from longca.cp.runtime.prepared import PreparedHeads, PreparedPlan
 
         if work.heads_only:
@@ -114,17 +136,22 @@ class PlannedStrategy(HeadStrategy):
         return prepared
 
     def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
+                       weights: ChunkWeights | None = None,
+                       sharding: Sharding | None = None) -> WorkPartition:
         mesh = self.mesh(world, call.num_kv_heads)
         if mesh.ring == 1 and mesh.heads > 1:
             return partition_heads(mask, call, world, weights)
         plan = self._plan_for(mask, call, world, kernel, device_type, sharding)
         return partition_on(mesh, plan, call, weights)
 
-    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str, sharding: Sharding | None = None
+    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
+                  sharding: Sharding | None = None
                   ) -> Plan:
-        """The plan that promises to be quickest, of those whose steps the kernel does. It is the same on all ranks."""
-        plans, support = self._plans(mask, call, world, sharding), self._support(call, world, kernel, device_type)
+        """The estimated fastest plan whose steps the kernel supports. It is the same on all ranks."""
+        plans, support = (
+            self._plans(mask, call, world, sharding),
+            self._support(call, world, kernel, device_type),
+        )
         if mask.grid is not None or support.does_all_bands(mask.traits):
             return plans[0]
         return next((plan for plan in plans if support.misfit(plan) is None), plans[0])
@@ -133,13 +160,16 @@ class PlannedStrategy(HeadStrategy):
         """One plan for each schedule, the most promising first.
 
         Args:
-            sharding: of all plans. None: of each schedule the one that promises to be quickest.
+            sharding: sharding of all plans. None: the estimated fastest one for each schedule.
         """
         choices = list(self._choices(mask, call, world, sharding))
         return [choices[number].plan for number in _by_promise(choices)]
 
-    def _choices(self, mask: Mask, call: CallSpec, world: int, sharding: Sharding | None = None) -> Iterator[ScoredPlan]:
-        """The plan of each schedule, the simplest first, on shardings as of `_plans`. Each is made when it is asked for."""
+    def _choices(
+        self, mask: Mask, call: CallSpec, world: int, sharding: Sharding | None = None
+    ) -> Iterator[ScoredPlan]:
+        """The plan of each schedule, the simplest first, with shardings as in `_plans`. Each is made on
+        demand."""
         mesh = self.mesh(world, call.num_kv_heads)
         costs = unit_costs(call, mesh, mask)
         schedules, planner = self.schedules(mesh), self._planners.setdefault(costs, Planner(costs))
@@ -163,5 +193,7 @@ class PlannedStrategy(HeadStrategy):
 
 
 def _by_promise(choices: Sequence[ScoredPlan]) -> list[int]:
-    """Places of the plans of schedules that are given the simplest first, the most promising plan's first."""
-    return sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)
+    """Indices of plans, the most promising first; plans are given with the simplest schedule first."""
+    return sorted(
+        range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE**number
+    )

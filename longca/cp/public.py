@@ -5,7 +5,8 @@
     out = cp.attention(q, k, v)            # differentiable
     y = cp.unshard(x)
 
-Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim, B sequences.
+Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim, B
+    sequences.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
 
-MAX_TEXT = 200  # characters of a value in the comparison of calls
+MAX_TEXT = 200  # of a value in the comparison of calls
 
 __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
@@ -40,13 +41,16 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
                      num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
                      device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
                      timeout: float = DEFAULT_TIMEOUT_S, check: Literal["first", "always"] = "first") -> ContextParallel:
-    """Divides a sequence among the ranks of a group, and plans attention under a mask. All ranks call it together, with equal arguments.
+    """Shards a sequence over the ranks of a group, and plans attention under a mask. A collective call with
+    equal arguments.
 
     Args:
-        mask: of the whole sequence, T × T; or several masks, for layers that differ: they share one sharding.
-        group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those of torchrun, or this
-            process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" takes the one that is predicted to be quickest.
+        mask: mask of the whole sequence, T × T; or several masks for different layers, which share one
+            sharding.
+        group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those
+            of torchrun, or this process alone.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy with the lowest
+            predicted time.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
         kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which
@@ -61,7 +65,7 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
             error comes at most 32 calls late. "always" also compares elements of tensors on GPUs that `shard` is given.
 
     Raises:
-        UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
+        UserError: the same line on every rank, if an argument is invalid or differs between ranks.
     """
     comm = join(group, device, timeout)
     try:
@@ -77,10 +81,12 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
 
 
 class ContextParallel:
-    """Attention of one sequence over the ranks of a group, and this rank's part of the sequence. Made by `context_parallel`.
+    """Attention of one sequence over the ranks of a group, and this rank's part of the sequence. Created by
+    `context_parallel`.
 
-    A rank holds L of the T tokens, an even share but for a few, in the order of the sequence though not next to each other. Where every
-    rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
+    A rank holds L of the T tokens, nearly an even share, in the order of the sequence but not necessarily
+    contiguous. If every rank computes the loss of its own tokens, the gradient of a parameter is the sum over
+    ranks.
     """
 
     def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...],
@@ -91,10 +97,11 @@ class ContextParallel:
         self._plan_text = _plan_text(self._plan, masks)
         self._call_texts: dict[tuple[int, int | None], str] = {}
         self.positions = self._plan.positions
-        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
+        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by
+        hand"""
         self.costs = _costs(self._plan, waited_ms)
-        """`plan_ms`: time to plan on this rank; `waited_ms`: the part of it that was waited for. Then, by mask, what `longca` records of
-        a cell: bytes that the strategy's formula says are moved, imbalance, kernel calls"""
+        """`plan_ms`: planning time on this rank; `waited_ms`: the part spent waiting for it. Then, by mask,
+        costs as in records of cells: bytes by the strategy's formula, imbalance, kernel calls"""
 
     @property
     def rank(self) -> int:
@@ -116,36 +123,37 @@ class ContextParallel:
 
     @property
     def strategy(self) -> str:
-        """The strategy that runs, with its parameters: the choice, where it was "auto"."""
+        """The strategy in use, with its parameters: the chosen one for "auto"."""
         return self._plan.strategy
 
     @property
     def sharding(self) -> str:
-        """The name of the sharding: how tokens are divided."""
+        """The name of the sharding."""
         return self._plan.sharding
 
     @property
     def estimated_ms(self) -> dict[str, float]:
-        """By strategy, the estimate by which "auto" chose: attention of each mask once, with its backward, at the rates of an H200."""
+        """By strategy, the estimates for "auto": attention of each mask once, with its backward, at the rates
+        of an H200."""
         return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s.items()}
 
     @property
     def refused(self) -> dict[str, str]:
-        """By strategy that "auto" left out, the reason."""
+        """By strategy, the reason why "auto" excluded it."""
         return dict(self._plan.refused)
 
     @property
     def notes(self) -> tuple[tuple[str, ...], ...]:
-        """By mask, facts about the plan for a reader."""
+        """By mask, notes on the plan."""
         return tuple(tuple(one.notes) for one in self._plan.prepared)
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that this rank has sent to others so far."""
+        """Bytes sent by this rank so far."""
         return self._comm.moved_bytes
 
     def shard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        """This rank's tokens of a tensor that every rank has as a whole.
+        """This rank's tokens of a tensor that every rank holds in full.
 
         Args:
             dim: the dimension of tokens, of size T.
@@ -163,15 +171,16 @@ class ContextParallel:
 
     @breaks_graph
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        """The whole tensor, in the order of the sequence, on every rank; all ranks call it together.
+        """The whole tensor, in the order of the sequence, on every rank; a collective call.
 
-        Its backward takes this rank's own rows of the gradient, as is right where all ranks compute the same from the whole.
+        Its backward takes this rank's rows of the gradient, which is correct if all ranks compute the same
+        from the whole tensor.
 
         Args:
             dim: the dimension of tokens, of size L.
 
         Raises:
-            UserError: on all ranks, where an argument cannot be used on one of them, or differs between them in
+            UserError: on all ranks, if an argument is invalid on one of them, or differs between them in
                 dtype or shape.
         """
         arguments = f"{_row_text(x, dim)}\n{self._plan_text}"
@@ -185,35 +194,37 @@ class ContextParallel:
     @breaks_graph
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0, *,
                   tag: str | int | None = None) -> torch.Tensor:
-        """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
+        """Attention of this rank's queries to all visible keys; differentiable. A collective call.
 
-        `torch.compile` breaks its graph here, as at every call that needs other ranks.
+        `torch.compile` breaks its graph here, as at every call that involves other ranks.
 
         Args:
-            q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
-            mask: of several, which one: its number in `masks`, or the mask itself.
-            tag: of the call, as the number of the step and layer. Ranks compare it. Without it, ranks cannot notice
-                that one of them swaps or leaves out calls of the same mask and batch.
+            q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L
+                × H × D.
+            mask: one of several masks: its index in `masks`, or the mask itself.
+            tag: an identifier of the call, such as step and layer, which ranks compare. Without it, ranks
+                cannot detect swapped or skipped calls of the same mask and batch.
 
         Returns:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
 
         Raises:
-            UserError: on all ranks, where an argument cannot be used on one of them, or ranks call different things.
-            PeerLost: another rank has not come within the timeout.
+            UserError: on all ranks, if an argument is invalid on one of them, or the calls of ranks differ.
+            PeerLost: another rank did not arrive within the timeout.
         """
         return self._attend(q, k, v, mask, tag)
 
     @breaks_graph
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
-        """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
+        """Starts planning other masks in a background thread, for a later `with_mask`. This is a local
+        call."""
         self._planner.start(self._checked_masks(mask))
 
     @breaks_graph
     def with_mask(self, mask: Mask | Sequence[Mask]) -> ContextParallel:
-        """The same ranks and heads under other masks, on a sharding of their own. All ranks call it together.
+        """The same ranks and heads with other masks and their own sharding. A collective call.
 
-        The plans of the last few masks are kept, by what the masks show: to come back to one is free.
+        The plans of the last few masks are cached by their contents, so reusing one has no cost.
         """
         self._agreement.begin("with_mask", "", lambda: self._checked_masks(mask))
         masks = self._checked_masks(mask)
@@ -239,7 +250,7 @@ class ContextParallel:
 
     @breaks_graph
     def close(self) -> None:
-        """Gives back the process groups that were made for messages. All contexts made by `with_mask` end with it.
+        """Releases the process groups for messages, and closes all contexts from `with_mask`.
 
         Raises:
             UserError: ranks have called different things, or another rank goes on with a call that this one does not
@@ -270,13 +281,14 @@ class ContextParallel:
         else:
             outs = [attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
                     for entry in range(batch)]
-            with torch.autocast(q.device.type, enabled=False):  # under it `stack` takes float32 and one other dtype alone
+            # under autocast `stack` accepts only float32 and one other dtype
+            with torch.autocast(q.device.type, enabled=False):
                 out = torch.stack(outs)
         self._agreement.end()
         return out
 
     def _call_text(self, number: int, batch: int | None) -> str:
-        """What ranks have in common in calls of that mask and batch, in words."""
+        """A text of the properties that ranks must share in calls of that mask and batch."""
         key = number, batch
         if key not in self._call_texts:
             sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
@@ -294,27 +306,35 @@ class ContextParallel:
         import torch
 
         if not self._is_known(mask):
-            raise UserError(f"Argument 'mask' of attention is {mask!r}", why=f"this context has {described(self.masks)}",
-                            todo="Give a number from 0, or plan the mask with context_parallel([…]) or cp.with_mask")
+            raise UserError(f"Argument 'mask' of attention is {mask!r}", why=f"this context has "
+                                                                             f"{described(self.masks)}",
+                            todo="Give a number from 0, or plan the mask with context_parallel([…]) or "
+                                 "cp.with_mask")
         request, lead = self._request, tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
         for name, x, num_heads in (("q", q, request.num_q_heads), ("k", k, request.num_kv_heads), ("v", v, request.num_kv_heads)):
             if not isinstance(x, torch.Tensor):
-                raise UserError(f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give a tensor")
+                raise UserError(f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give "
+                                                                                                      "a "
+                                                                                                      "tensor")
             wanted = *lead, self.num_tokens, num_heads, request.head_dim
             if x.dim() == len(wanted) and x.shape[-3] == self.seqlen != self.num_tokens:
                 raise UserError(f"Argument '{name}' of attention has all {self.seqlen} tokens",
-                                why=f"this rank holds {self.num_tokens} of them", todo="Give the tokens of cp.shard")
+                                why=f"this rank holds {self.num_tokens} of them", todo="Give the tokens of "
+                                                                                       "cp.shard")
             if tuple(x.shape) != wanted:
                 raise UserError(f"Argument '{name}' of attention is {_shape(x)}",
-                                why=f"tokens of this rank × heads × head dim are {' × '.join(map(str, wanted))}",
+                                why=f"tokens of this rank × heads × head dim are "
+                                    f"{' × '.join(map(str, wanted))}",
                                 todo="Give that shape, or the heads of the model to context_parallel")
             if x.dtype != request.dtype:
                 can_be_planned = str(x.dtype).removeprefix("torch.") in DTYPES
-                raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for {request.dtype}",
+                raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for "
+                                                                                    f"{request.dtype}",
                                 todo=f"Convert it with .to({request.dtype})" +
                                 (f", or give dtype={x.dtype} to context_parallel" if can_be_planned else ""))
             if x.device != self._comm.device:
-                raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on {self._comm.device}",
+                raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on "
+                                                                                        f"{self._comm.device}",
                                 todo="Move it there")
         if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise UserError("Attention is asked for gradients", why="it was planned with backward=False",
@@ -323,11 +343,13 @@ class ContextParallel:
     def _check_shard(self, x: torch.Tensor, dim: int) -> None:
         _check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
         if x.device != self._comm.device:
-            raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {self._comm.device}", todo="Move it there")
+            raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on "
+                                                                             f"{self._comm.device}", todo="Move it there")
 
     def __repr__(self) -> str:
         chosen = ", chosen by cost" if self._request.strategy == AUTO else ""
-        return (f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over {self._request.kernel}, {self.sharding} "
+        return (f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over "
+                f"{self._request.kernel}, {self.sharding} "
                 f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>")
 
 
@@ -340,14 +362,14 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
 
 
 def _plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
-    """A plan for the comparison of calls: equal texts mean equal plans."""
+    """A text of a plan for the comparison of calls: equal texts mean equal plans."""
     whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
     digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
     return f"plan {digest} ({plan.strategy}, {plan.sharding} sharding)"
 
 
 def _row_text(x: Any, dim: Any) -> str:
-    """What ranks have in common of a tensor that `unshard` is given: the dtype, and the shape of a token."""
+    """The properties of a tensor for `unshard` that ranks must share: dtype and shape of a token."""
     import torch
 
     if not isinstance(x, torch.Tensor) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
@@ -356,21 +378,23 @@ def _row_text(x: Any, dim: Any) -> str:
 
 
 def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo: str) -> None:
-    """Raise UserError where that dimension of `x` does not have so many tokens.
+    """Raise UserError if that dimension of `x` has another number of tokens.
 
     Args:
-        call: the method that `x` was given to.
-        whose: says of what the tokens are.
-        todo: what to give instead.
+        call: the method that received `x`.
+        whose: description of the tokens.
+        todo: the remedy.
     """
     import torch
 
     if not isinstance(x, torch.Tensor):
         raise UserError(f"Argument 'x' of {call} is of type {type(x).__name__}", todo="Give a tensor")
     if not isinstance(dim, int):
-        raise UserError(f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of tokens")
+        raise UserError(f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of "
+                                                                     "tokens")
     if not -x.dim() <= dim < x.dim() or x.shape[dim] != num_tokens:
-        raise UserError(f"Argument 'x' of {call} is {_shape(x)}", why=f"dimension {dim} must have the {num_tokens} tokens {whose}",
+        raise UserError(f"Argument 'x' of {call} is {_shape(x)}", why=f"dimension {dim} must have the "
+                                                                      f"{num_tokens} tokens {whose}",
                         todo=f"{todo}, and its dimension of tokens as dim=")
 
 

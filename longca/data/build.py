@@ -1,4 +1,5 @@
-"""A corpus from a user's own files: the lengths of their documents in bytes, or in the tokens of a tokenizer."""
+"""A corpus from a user's own files: the lengths of their documents in bytes, or in the tokens of a
+tokenizer."""
 
 import contextlib
 import os
@@ -27,16 +28,16 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
         name: of the corpus: a lower-case identifier.
         files: paths, folders or globs of JSON lines, plain text and Parquet (`longca.data.readers`).
         field: field of JSON lines, or column of Parquet, that holds the text.
-        separator: what stands between documents of a text file, "" for blank lines; None for a document a file.
-        tokenizer: a tokenizer.json to count tokens with; None to count bytes of UTF-8.
-        folder: where `<name>.json` goes; `corpora` in the first folder of `LONGCA_PLUGINS` if not given.
+        separator: text between documents of a text file, "" for blank lines; None for one document per file.
+            tokenizer: a tokenizer.json to count tokens; None to count UTF-8 bytes.
+        folder: the folder of `<name>.json`; by default `corpora` in the first folder of `LONGCA_PLUGINS`.
         force: replace a corpus of that name in that folder.
 
     Returns:
         The file written.
 
     Raises:
-        UserError: anything that cannot be read, used or written, and a separator that is in none of the text files.
+        UserError: an unreadable, invalid or unwritable file, or a separator that no text file contains.
     """
     target = _target(name, folder, force)
     lengths = in_tokens(tokenizer) if tokenizer else in_bytes
@@ -44,13 +45,18 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
     divided: dict[Path, bool] = {}
     bins, num_empty = bin_lengths(lengths(_documents(paths, field, separator, divided)))
     if not bins:
-        raise UserError(f"There are no documents in {_files(len(paths))}", why=f"{num_empty:,} texts, all of them empty")
+        raise UserError(
+            f"There are no documents in {_files(len(paths))}", why=f"{num_empty:,} texts, all of them empty"
+        )
     num_documents = sum(part.num_documents for part in bins)
     notes = [f"Lengths count tokens of '{tokenizer.name}'." if tokenizer else "Lengths count bytes of UTF-8."]
     if separator is not None:
         _check_separator(separator, divided)
         if num_whole := sum(not has for has in divided.values()):
-            notes.append(f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of text.")
+            notes.append(
+                f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of "
+                f"text."
+            )
     if num_empty:
         notes.append(f"Empty texts left out: {num_empty:,}.")
     content = CorpusFile(
@@ -61,8 +67,11 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
     return target
 
 
-def _documents(paths: Sequence[Path], field: str, separator: str | None, divided: dict[Path, bool]) -> Iterator[str]:
-    """The documents of all files. Of each text file that is not empty, `divided` gets to know if it has the separator."""
+def _documents(
+    paths: Sequence[Path], field: str, separator: str | None, divided: dict[Path, bool]
+) -> Iterator[str]:
+    """The documents of all files. `divided` records for each non-empty text file whether it contains the
+    separator."""
     for path in paths:
         num_texts, longest = 0, 0
         for document in read_documents(path, field=field, separator=separator):
@@ -73,19 +82,23 @@ def _documents(paths: Sequence[Path], field: str, separator: str | None, divided
 
 
 def _check_separator(separator: str, divided: Mapping[Path, bool]) -> None:
-    """Raises UserError for a separator that no text file has: each would be one document."""
+    """Raises UserError for a separator that no text file contains: each file would be one document."""
     if divided and not any(divided.values()):
         name = f"The separator '{separator}'" if separator else "A blank line, the separator,"
-        raise UserError(f"{name} never occurs in {_files(len(divided))} of text", why="each would be one document",
-                        todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is a document")
+        raise UserError(
+            f"{name} never occurs in {_files(len(divided))} of text",
+            why="each would be one document",
+            todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is "
+                 "a document",
+        )
 
 
 def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
-    """(bins of the lengths, number of lengths that are 0). Memory for the bins only.
+    """(bins of the lengths, number of lengths that are 0). Memory is needed only for the bins.
 
-    Each length below 32 has a bin of its own; above, each factor of two is divided into 16 bins, so that no bin is
-    wider than a sixteenth of its lengths. A bin reaches from the shortest to the longest length that fell into it:
-    none is open, and few documents are kept exactly.
+    Each length below 32 has its own bin; above, each factor of two is divided into 16 bins, so that no bin is
+    wider than a sixteenth of its lengths. A bin extends from the shortest to the longest of its lengths, so
+    no bin is open, and few documents are represented exactly.
     """
     found: dict[int, Bin] = {}
     num_empty = 0
@@ -120,33 +133,39 @@ def in_tokens(tokenizer: Path) -> Lengths:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UserError("Counting tokens needs the `tokenizers` library",
-                        todo="`pip install tokenizers`, or leave out the tokenizer and count bytes") from error
+        raise UserError(
+            "Counting tokens needs the `tokenizers` library",
+            todo="`pip install tokenizers`, or leave out the tokenizer and count bytes",
+        ) from error
     if not tokenizer.is_file():
-        raise UserError(f"Cannot read '{tokenizer}'", why="there is no such file", todo="Give a tokenizer.json")
+        raise UserError(
+            f"Cannot read '{tokenizer}'", why="there is no such file", todo="Give a tokenizer.json"
+        )
     try:
         loaded = Tokenizer.from_file(str(tokenizer))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"'{tokenizer}' is not a tokenizer", why=" ".join(str(error).split()),
                         todo="Give a tokenizer.json") from error
-    loaded.no_truncation()  # a tokenizer file may carry the limits of the model it was made for
+    loaded.no_truncation()  # a tokenizer file may contain the limits of its model
     loaded.no_padding()
 
     def lengths(documents: Iterable[str]) -> Iterator[int]:
         rest = iter(documents)
         while batch := [_without_surrogates(document) for document in islice(rest, BATCH)]:
-            yield from (len(encoding.ids) for encoding in loaded.encode_batch(batch, add_special_tokens=False))
+            yield from (
+                len(encoding.ids) for encoding in loaded.encode_batch(batch, add_special_tokens=False)
+            )
 
     return lengths
 
 
 def _without_surrogates(document: str) -> str:
-    """The text with surrogates replaced: JSON may hold halves of characters, which no tokenizer takes."""
+    """The text with surrogates replaced: JSON may contain unpaired surrogates, which tokenizers refuse."""
     return document.encode("utf-8", "replace").decode("utf-8")
 
 
 def _target(name: str, folder: Path | None, force: bool) -> Path:
-    """The file to write. All reasons to refuse it are checked before the files are read."""
+    """The file to write. All checks are made before the input files are read."""
     if not _NAME.fullmatch(name):
         raise UserError(f"'{name}' cannot name a corpus", todo="Use small letters, digits and underscores")
     if folder is None:
@@ -168,7 +187,7 @@ def _files(count: int) -> str:
 
 
 def _write(target: Path, text: str) -> None:
-    """Write the file completely or not at all: a reader sees the old file or the new one."""
+    """Write the file atomically: readers see the old file or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.")

@@ -14,7 +14,8 @@ from longca.core.plugin import Plugin
 from longca.core.reading import CORPUS, JsonError, read_file, read_json
 from longca.core.schema import Frozen, parse
 
-MOST = 1 << 40  # tokens of a document, and documents of a bin: far beyond any, so that sums stay inside int64
+# tokens of a document, and documents of a bin: beyond realistic values, and small enough for sums in int64
+MOST = 1 << 40
 
 
 class Bin(NamedTuple):
@@ -34,10 +35,10 @@ class Weight(NamedTuple):
 
 
 class LongDocuments(Frozen):
-    """Documents of `lo` to `hi` tokens, each length as likely, that take a share of every sequence."""
+    """Documents of `lo` to `hi` tokens, uniformly distributed, that fill a share of every sequence."""
 
     share: float = Field(gt=0, lt=1)
-    """of the tokens; the bins have the rest"""
+    """share of the tokens; documents of the bins fill the rest"""
     lo: int = Field(ge=1, le=MOST)
     hi: int = Field(ge=1, le=MOST)
 
@@ -52,15 +53,15 @@ class CorpusFile(Frozen):
     """where the numbers come from"""
     licence: str = ""
     unit: Literal["tokens", "bytes"] = "tokens"
-    """what a length counts; a byte is taken for a token"""
+    """unit of lengths; each byte counts as a token"""
     notes: tuple[str, ...] = ()
-    """what a reader must know about the numbers"""
+    """important notes on the numbers"""
     bins: tuple[Bin, ...]
     """documents per length, ascending and disjoint"""
     histogram: tuple[Weight, ...] = ()
-    """the form the paper's own sampler used; needed for `paper_compat` only"""
+    """the histogram of the paper's own sampler; needed only for `paper_compat`"""
     long_documents: LongDocuments | None = None
-    """documents beside those of the bins, which alone the statistics of a corpus are of"""
+    """additional documents, which are not part of the corpus statistics"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -69,33 +70,40 @@ class CorpusFile(Frozen):
         for kind, parts in (("bins", self.bins), ("histogram", self.histogram)):
             for number, part in enumerate(parts):
                 if part.lo > part.hi:
-                    raise ValueError(f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}")
+                    raise ValueError(
+                        f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}"
+                    )
         for number, (one, two) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
             if two.lo <= one.hi:
-                raise ValueError(f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
-                                 "they must ascend and not overlap")
+                raise ValueError(
+                    f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
+                    "they must ascend and not overlap"
+                )
         if self.histogram and not sum(part.weight for part in self.histogram):
             raise ValueError("all weights of `histogram` are 0")
         if self.long_documents and self.long_documents.lo > self.long_documents.hi:
-            raise ValueError(f"`long_documents` end at {self.long_documents.hi}, before they begin at {self.long_documents.lo}")
+            raise ValueError(
+                f"`long_documents` end at {self.long_documents.hi}, before they begin at "
+                f"{self.long_documents.lo}"
+            )
         return self
 
     def to_json(self) -> str:
-        """The file's text: one bin a line, so that a difference reads well."""
+        """The text of the file: one bin per line, for readable diffs."""
         fields = self.model_dump(mode="json", exclude_defaults=True)
         lines = [f" {json.dumps(key)}: {_rows(value)}" for key, value in fields.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 class Corpus(Plugin):
-    """A distribution of document lengths: counts per bin, lengths alike within a bin."""
+    """A distribution of document lengths: counts per bin, uniform within a bin."""
 
     def __init__(self, content: CorpusFile, name: str = "", path: Path = Path()) -> None:
         self.content, self.name, self.path, self.label = content, name, path, content.label
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """The corpus in a JSON file. Raises UserError, which names the file, if it does not hold one."""
+        """The corpus in a JSON file. Raises UserError with the file's name if the file is invalid."""
         try:
             data = read_json(read_file(path, CORPUS))
         except OSError as error:
@@ -131,21 +139,27 @@ class Corpus(Plugin):
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that name the numbers: equal bins, histogram and long documents, equal digest."""
+        """16 hexadecimal digits over the numbers: equal bins, histogram and long documents have equal
+        digests."""
         content = self.content
         more = [] if content.long_documents is None else [content.long_documents.model_dump()]
         numbers = json.dumps([content.bins, content.histogram, *more], separators=(",", ":"))
         return hashlib.sha256(numbers.encode()).hexdigest()[:16]
 
     def parts(self, seqlen: int) -> list[tuple[Self, int]]:
-        """(corpus, tokens) of each part of a sequence, none of 0 tokens; one part, where the corpus has no long documents."""
+        """(corpus, tokens) of each non-empty part of a sequence; one part if the corpus has no long
+        documents."""
         added = self.content.long_documents
         if added is None:
             return [(self, seqlen)]
         num_short = int(seqlen * (1 - added.share))
         alone = self.content.model_copy(update={"long_documents": None})
-        long = alone.model_copy(update={"bins": (Bin(added.lo, added.hi, 1),),
-                                        "histogram": (Weight(added.lo, added.hi, 1.0),) if alone.histogram else ()})
+        long = alone.model_copy(
+            update={
+                "bins": (Bin(added.lo, added.hi, 1),),
+                "histogram": (Weight(added.lo, added.hi, 1.0),) if alone.histogram else (),
+            }
+        )
         found = ((alone, num_short), (long, seqlen - num_short))
         return [(type(self)(content, self.name, self.path), tokens) for content, tokens in found if tokens]
 
@@ -171,7 +185,8 @@ class Corpus(Plugin):
             rows.append({"up_to": edge, "documents": share[0] - before[0], "tokens": share[1] - before[1]})
             before = share
         return {"name": self.name, "label": self.label, "path": str(self.path), "digest": self.digest,
-                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit", "notes", "long_documents"}),
+                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit",
+                                                                "notes", "long_documents"}),
                 "num_documents": self.num_documents, "mean_length": self.mean_length, "longest": self.longest,
                 "has_histogram": bool(self.content.histogram), "by_length": rows}
 

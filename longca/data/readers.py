@@ -17,15 +17,15 @@ JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".
 KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
 BLANK_LINE = "\n\n"
 CHUNK_CHARS = 1 << 20
-SURE_BYTES = 4 << 20  # up to so much, a packed file may hold anything
+SURE_BYTES = 4 << 20  # up to this size, no limit on the compression ratio
 MOST_FIELDS = 50  # named in a message
 Opened = gzip.GzipFile | io.BufferedReader
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """The files that paths, folders and globs name, each once, in sorted order for each pattern.
+    """The files of paths, folders and globs, each once, sorted within each pattern.
 
-    Of a folder all files of known kinds are taken, with those in folders below; hidden ones are left out.
+    A folder stands for all its files of known kinds, with sub-folders and without hidden files.
 
     Raises:
         UserError: a pattern matches nothing, or names a file of unknown kind.
@@ -34,31 +34,39 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     for pattern in map(str, patterns):
         path = Path(pattern)
         # not Path.glob, which takes no absolute patterns
-        matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+        matches = (
+            [path]
+            if path.exists()
+            else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+        )
         files = [file for match in matches for file in (_files_below(match) if match.is_dir() else [match])]
         if not files:
-            raise UserError(f"No file matches '{pattern}'", todo="Give files, folders or globs of " + ", ".join(KNOWN))
+            raise UserError(
+                f"No file matches '{pattern}'", todo="Give files, folders or globs of " + ", ".join(KNOWN)
+            )
         found.update(dict.fromkeys(files))
     for file in found:
         if _kind(file) not in KNOWN:
-            raise UserError(f"'{file}' is of no known kind", why="its name ends with none of " + ", ".join(KNOWN))
+            raise UserError(
+                f"'{file}' is of no known kind", why="its name ends with none of " + ", ".join(KNOWN)
+            )
     return list(found)
 
 
 def is_text(path: Path) -> bool:
-    """True for a file of plain text, which a separator divides into documents."""
+    """True for a plain text file, which a separator splits into documents."""
     return _kind(path) not in (*JSON_LINES, *PARQUET)
 
 
 def read_documents(path: Path, *, field: str = "text", separator: str | None = None) -> Iterator[str]:
-    """The texts in a file, empty ones too, without holding more than one of them (or 1 MiB) in memory.
+    """The texts in a file, including empty ones, with at most one of them (or 1 MiB) in memory.
 
     Args:
-        field: of JSON lines and column of Parquet that holds the text; null is an empty text.
-        separator: what stands between documents in a text file, "" for blank lines; None for a document a file.
+        field: field of JSON lines, or column of Parquet, with the text; null is an empty text.
+        separator: text between documents in a text file, "" for blank lines; None for one document per file.
 
     Raises:
-        UserError: the file cannot be read, decoded or parsed, has no such field, or is beyond a limit.
+        UserError: the file cannot be read, decoded or parsed, lacks the field, or exceeds a limit.
     """
     kind = _kind(path)
     try:
@@ -68,9 +76,15 @@ def read_documents(path: Path, *, field: str = "text", separator: str | None = N
             yield from _read_parquet(path, field)
         else:
             with _open(path) as file:
-                yield from _read_json_lines(path, file, field) if kind in JSON_LINES else _read_text(path, file, separator)
+                yield from (
+                    _read_json_lines(path, file, field)
+                    if kind in JSON_LINES
+                    else _read_text(path, file, separator)
+                )
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"Cannot read '{path}'", why=getattr(error, "strerror", None) or str(error)) from error
+        raise UserError(
+            f"Cannot read '{path}'", why=getattr(error, "strerror", None) or str(error)
+        ) from error
 
 
 def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
@@ -82,14 +96,23 @@ def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise UserError(f"{path}:{number} is not UTF-8 text", why=error.reason) from error
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}") from error
+            raise UserError(
+                f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}"
+            ) from error
         except (RecursionError, ValueError):
             raise UserError(f"{path}:{number} is no document",
                             why="it is nested too deeply, or has a number of thousands of digits") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field")
+            raise UserError(
+                f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field"
+            )
         if field not in row:
-            raise unknown("field", field, list(row)[:MOST_FIELDS], todo=f"{path}:{number} does not have it; choose another with `--field`")
+            raise unknown(
+                "field",
+                field,
+                list(row)[:MOST_FIELDS],
+                todo=f"{path}:{number} does not have it; choose another with `--field`",
+            )
         yield _text(row[field], f"{path}:{number}", field)
 
 
@@ -126,19 +149,22 @@ def _too_long(path: Path) -> UserError:
 
 
 class _Unpacked:
-    """A count of what was unpacked of a packed file: a small file may hold more than anybody can read."""
+    """A counter of decompressed bytes: a small compressed file may expand without bound."""
 
     def __init__(self, path: Path, file: Opened) -> None:
         self._path, self._num_bytes = path, 0
         self._packed: Any = file.fileobj if isinstance(file, gzip.GzipFile) else None
 
     def add(self, num_bytes: int) -> None:
-        """Count bytes, or characters. Raises UserError where they are far more than what was read of the packed file."""
+        """Count bytes or characters. Raises UserError if they far exceed the bytes read from the compressed
+        file."""
         self._num_bytes += num_bytes
         if self._packed is None or self._num_bytes < SURE_BYTES:
             return
         if self._num_bytes > UNPACKED.value() * self._packed.tell():
-            raise UserError(f"'{self._path}' holds more than {UNPACKED.value():,} times its size", todo=UNPACKED.todo)
+            raise UserError(
+                f"'{self._path}' holds more than {UNPACKED.value():,} times its size", todo=UNPACKED.todo
+            )
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
@@ -150,11 +176,16 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
     try:
         schema = pyarrow.parquet.read_schema(path)
         if column not in schema.names:
-            raise unknown("column", column, schema.names[:MOST_FIELDS], todo=f"'{path}' does not have it; choose another with `--field`")
+            raise unknown(
+                "column",
+                column,
+                schema.names[:MOST_FIELDS],
+                todo=f"'{path}' does not have it; choose another with `--field`",
+            )
         texts = [column] if pyarrow.types.is_string(schema.field(column).type) else []
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(batch_size=256, columns=[column]):
-                for value in batch.column(0):  # one after another: the same text may stand in all rows
+                for value in batch.column(0):  # one by one: all rows may share the same text
                     yield _text(value.as_py(), str(path), column)
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' is not a sound Parquet file", why=" ".join(str(error).split())) from error

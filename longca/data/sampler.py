@@ -13,7 +13,8 @@ from longca.core.plugin import Registry
 from longca.core.reading import DOCUMENTS
 from longca.data.corpus import Corpus
 
-LONGEST_SHARE = 0.25  # of the sequence; longer documents are split, or one of them makes a document mask a full one
+# of the sequence; longer documents are split, otherwise one document could make the mask full
+LONGEST_SHARE = 0.25
 PAPER_SEED = 42
 NUM_PAPER_MASKS = 30
 
@@ -21,19 +22,20 @@ NUM_PAPER_MASKS = 30
 def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool = False) -> np.ndarray:
     """Lengths of the documents of one sequence.
 
-    Documents are drawn with replacement, after all of the corpus were split into pieces of at most a quarter of the
-    sequence; the last piece is cut to fit. The same arguments give the same lengths on every machine.
+    All documents of the corpus are split into pieces of at most a quarter of the sequence. Pieces are drawn
+    with replacement; the last one is cut to fit. The same arguments give the same lengths on every machine.
 
     Args:
         corpus: name of the corpus.
         seqlen: tokens to fill.
-        paper_compat: draw as LongCA-bench's released code does: from its histogram, unsplit.
+        paper_compat: draw like LongCA-bench's released code: from its histogram, without splitting.
 
     Returns:
         int64 lengths, each at least 1, that sum to `seqlen`.
 
     Raises:
-        UserError: unknown or damaged corpus, no tokens to fill, more documents than the limit, or no histogram for `paper_compat`.
+        UserError: unknown or damaged corpus, no tokens to fill, more documents than the limit, or no
+            histogram for `paper_compat`.
     """
     if seqlen < 1:
         raise UserError(f"A sequence cannot have {seqlen} tokens", todo="Give a length of at least 1")
@@ -50,7 +52,11 @@ def _mean_length(corpus: Corpus, paper_compat: bool) -> float:
     histogram = corpus.content.histogram if paper_compat else ()
     if not histogram:
         return corpus.mean_length
-    return max(1.0, sum(part.weight * (part.lo + part.hi) / 2 for part in histogram) / sum(part.weight for part in histogram))
+    return max(
+        1.0,
+        sum(part.weight * (part.lo + part.hi) / 2 for part in histogram)
+        / sum(part.weight for part in histogram),
+    )
 
 
 def draw(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
@@ -75,16 +81,18 @@ def _fill(corpus: Corpus, num_tokens: int, cap: int, rng: np.random.Generator) -
 
 
 def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Lengths of pieces drawn from the whole corpus cut into pieces of `cap` tokens, (at most num_draws,) int64.
+    """Lengths of pieces drawn from the whole corpus cut into pieces of `cap` tokens, (at most num_draws,)
+    int64.
 
-    A document of L tokens makes L // cap pieces of `cap` tokens and one of L % cap. Drawing pieces, not documents that
-    are then cut, keeps the pieces of one very long document from filling the sequence.
+    A document of L tokens makes L // cap pieces of `cap` tokens and one of L % cap. Pieces are drawn
+    independently, so that the pieces of one very long document cannot fill the sequence.
     """
     low, high, count = corpus.bins.T
-    whole_pieces = np.array([(_sum_of_quotients(last + 1, cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
+    whole_pieces = np.array([(_sum_of_quotients(last + 1,
+                                                cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
                              for first, last, _ in corpus.bins.tolist()]) * count
     upto = np.cumsum(np.concatenate([count, whole_pieces]))
-    # uniform floats only: numpy may change the algorithms behind its other draws from version to version
+    # uniform floats only: numpy may change the algorithms of other distributions between versions
     uniform = rng.random((2, num_draws))
     chosen = np.searchsorted(upto, uniform[0] * upto[-1], side="right")
     which = chosen % len(low)
@@ -94,9 +102,10 @@ def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generat
 
 
 def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
-    """Lengths as LongCA-bench 22683e3 draws them (`dist_attn/benchmark`).
+    """Lengths as drawn by LongCA-bench 22683e3 (`dist_attn/benchmark`).
 
-    It drew up to 30 masks of a setting one after another from one generator: seeds 0 to 29 here. Other seeds have a generator of their own.
+    It drew up to 30 masks of a setting in sequence from one generator: these are seeds 0 to 29 here. Other
+    seeds have separate generators.
     """
     if seed >= NUM_PAPER_MASKS:
         return np.array(_lengths_as_paper(corpus, seqlen, random.Random(PAPER_SEED + seed)), dtype=np.int64)
@@ -108,21 +117,27 @@ def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _paper_draws(digest: str, seqlen: int) -> tuple[random.Random, list[np.ndarray]]:
-    """The study's generator for this corpus and length, and what it has drawn so far: 30 masks take 30 draws, not 465."""
+    """The study's generator for this corpus and length, with a cache of its draws: 30 masks take 30 draws,
+    not 465."""
     return random.Random(PAPER_SEED), []
 
 
 def _lengths_as_paper(corpus: Corpus, seqlen: int, rng: random.Random) -> list[int]:
     """The next lengths of the study's generator.
 
-    A bin is chosen by weight, a length uniformly from its two ends on, what is too long is cut. Its last bin is open,
-    so that one document in hundreds is millions of tokens long and fills the rest of the sequence. Long documents come after the others,
-    and then all are shuffled.
+    A bin is chosen by weight, a length uniformly within the bin, and excess is cut. The last bin is open, so
+    one document in hundreds has millions of tokens and fills the rest of the sequence. Long documents follow
+    the others, and then all are shuffled.
     """
     if not corpus.content.histogram:
-        raise UserError(f"Corpus '{corpus.name}' has no histogram", why="`paper_compat` draws from the published one",
-                        todo="Use the default sampler, or one of the study's corpora")
-    lengths = [length for part, tokens in corpus.parts(seqlen) for length in _fill_as_paper(part, tokens, rng)]
+        raise UserError(
+            f"Corpus '{corpus.name}' has no histogram",
+            why="`paper_compat` draws from the published one",
+            todo="Use the default sampler, or one of the study's corpora",
+        )
+    lengths = [
+        length for part, tokens in corpus.parts(seqlen) for length in _fill_as_paper(part, tokens, rng)
+    ]
     if corpus.content.long_documents is not None:
         rng.shuffle(lengths)
     return lengths
@@ -139,6 +154,6 @@ def _fill_as_paper(corpus: Corpus, num_tokens: int, rng: random.Random) -> Itera
 
 
 def _sum_of_quotients(end: int, divisor: int) -> int:
-    """Sum of n // divisor over 0 <= n < end; of long documents more than 64 bits hold."""
+    """Sum of n // divisor over 0 <= n < end; for long documents this can exceed 64 bits."""
     quotient, rest = divmod(end, divisor)
     return divisor * (quotient * (quotient - 1) // 2) + rest * quotient

@@ -1,4 +1,4 @@
-"""The draws of a study as plain rows: the documents behind its masks."""
+"""The draws of a study as plain rows: the documents of its masks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from longca.data.sampler import sample_documents
 def sample_table(cells: Iterable[Cell]) -> list[dict[str, Any]]:
     """One row for each distinct draw of the cells, in their order: its arguments, and the lengths in tokens.
 
-    `digest` names the numbers of the corpus, so that a corpus that was changed under its name is noticed.
+    `digest` identifies the numbers of the corpus, so that a changed corpus with the same name is detected.
     """
     draws = {(cell.corpus, cell.seqlen, cell.seed, bool(cell.mask_params.get("paper_compat", False))): None
              for cell in cells if cell.corpus is not None}

@@ -1,12 +1,14 @@
-"""`longca.attention`: attention under any mask by the quickest right operator for these inputs on this device.
+"""`longca.attention`: attention under any mask, by the fastest correct operator for these inputs on this
+device.
 
     out = longca.attention(q, k, v, mask)
     out, lse = longca.attention(q, k, v, mask, return_lse=True)
 
-Tensors are (tokens, heads, D), as kernels for packed sequences take them: a mask of packed documents is over all tokens, and no batch axis
-says less. A batch may stand before: the mask is then that of each entry, or a list has one mask for each entry, as `Mask.from_document_ids`
-makes it of a table of ids. For a mask over all tokens of the batch give `x.flatten(0, 1)`.
-Tensors of SDPA's layout (batch, heads, tokens, D) are brought to it by `x.transpose(1, 2)`; kernels copy them once more if they must.
+Tensors are (tokens, heads, D), the layout of kernels for packed sequences. A leading batch dimension is
+optional: then one mask serves all entries, or a list has one mask for each entry, like the result of
+`Mask.from_document_ids` for a 2-D array of ids. For a mask over all tokens of the batch pass `x.flatten(0,
+1)`. Convert tensors in SDPA's layout (batch, heads, tokens, D) by `x.transpose(1, 2)`; kernels copy them
+again if necessary.
 """
 
 from __future__ import annotations
@@ -29,32 +31,38 @@ LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
 
 
 @breaks_graph
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None, return_lse: bool = False,
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None,
+              return_lse: bool = False,
               kernel: str | None = None, deterministic: bool = True) -> Any:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
 
-    On an NVIDIA GPU this is `band`, or a kernel that the committed records show to be quicker for such a call and that is installed;
-    elsewhere a reference in plain torch. Plans are made at a mask's first call for such inputs and kept as long as the mask is.
+    On an NVIDIA GPU this runs `band`, or an installed kernel that is faster for such a call in the committed
+    records; otherwise a reference in plain torch. Plans are made at a mask's first call for such inputs and
+    live as long as the mask.
 
     Args:
         q: (Tq, H, D), bf16, fp16, float32 or float64; or a batch of them, (B, Tq, H, D).
         k, v: (Tk, G, D) alike, H a multiple of G.
-        mask: over Tq queries × Tk keys; that of each entry of a batch, or a list of B masks, one an entry.
+        mask: over Tq queries × Tk keys; with a batch, one mask for all entries, or a list of B masks.
         scale: factor on q·k; 1 / √D by default.
         return_lse: return the log of the row sums of exp(scale·q·k) as well.
         kernel: name of the kernel to use, as `longca list kernels` shows them, or "reference".
-        deterministic: the same inputs give the same gradients bit for bit; False lets quicker kernels compete that do not promise it.
+        deterministic: the same inputs give bit-identical gradients; False also considers faster kernels
+            without this guarantee.
 
     Returns:
-        out, of the shape and dtype of q; or (out, lse), lse (Tq, H) or (B, Tq, H) in float32 (float64 for float64). Differentiable in q, k
-        and v; by the LSE too with `band` and the reference, to which it is a constant for other kernels.
+        out, of the shape and dtype of q; or (out, lse), lse (Tq, H) or (B, Tq, H) in float32 (float64 for
+        float64). Differentiable in q, k and v; `band` and the reference also differentiate the LSE, which is
+        a constant for other kernels.
 
     Raises:
-        UserError: in one line, what does not fit and what to do.
+        UserError: one line with the problem and the remedy.
     """
     _check(q, k, v, mask, scale)
     if kernel is not None and not isinstance(kernel, str):
-        raise UserError(f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all")
+        raise UserError(
+            f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all"
+        )
     return_lse = bool(return_lse)
     with autocast_disabled(q.device):
         if q.ndim == 4:
@@ -70,7 +78,7 @@ def _masks(mask: Mask | Sequence[Mask], count: int) -> list[Mask]:
 
 
 def _attend_entries(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Mask], *options: Any) -> list[Tensor]:
-    """The results of `attend` for each entry of a batch, stacked."""
+    """The stacked results of `attend` for each entry of a batch."""
     size = len(q)
     parts = _Entries.apply(q, k, v)
     entries = [attend(*parts[entry::size], mask, *options) for entry, mask in enumerate(masks)]
@@ -78,7 +86,8 @@ def _attend_entries(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Mask], *opt
 
 
 class _Entries(torch.autograd.Function):
-    """The entries of q, then those of k and of v. Unlike `unbind`'s, its backward takes any dtype under autocast."""
+    """The entries of q, then those of k and of v. Unlike the backward of `unbind`, this one supports any
+    dtype under autocast."""
 
     @staticmethod
     def forward(ctx: Any, *batches: Tensor) -> tuple[Tensor, ...]:
@@ -95,10 +104,14 @@ class _Entries(torch.autograd.Function):
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: float | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
-            raise UserError(f"{name} must be a tensor, and it is {type(x).__name__}", todo="torch.as_tensor(x) makes one")
+            raise UserError(
+                f"{name} must be a tensor, and it is {type(x).__name__}", todo="torch.as_tensor(x) makes one"
+            )
         if x.ndim not in (3, 4) or x.ndim != q.ndim:
-            raise UserError(f"{name} must be {LAYOUT}{'' if x is q else ' like q'}, and it is {tuple(x.shape)}",
-                            todo="x.unsqueeze(1) adds an axis of one head")
+            raise UserError(
+                f"{name} must be {LAYOUT}{'' if x is q else ' like q'}, and it is {tuple(x.shape)}",
+                todo="x.unsqueeze(1) adds an axis of one head",
+            )
     several = isinstance(mask, (list, tuple))
     masks: list[Any] = list(mask) if several else [mask]
     for of_entry in masks:
@@ -110,11 +123,16 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
         raise UserError(f"{len(masks)} masks are for a batch of as many entries, and q is {tuple(q.shape)}",
                         todo="Give (batch, tokens, heads, D) and a mask for each entry")
     if not q.dtype == k.dtype == v.dtype or q.dtype not in DTYPES:
-        raise UserError(f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, {k.dtype} and {v.dtype}",
-                        todo="Convert them with .to(dtype)")
+        raise UserError(
+            f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, "
+            f"{k.dtype} and {v.dtype}",
+            todo="Convert them with .to(dtype)",
+        )
     if not q.device == k.device == v.device:
-        raise UserError(f"q, k and v must be on one device; they are on {q.device}, {k.device} and {v.device}",
-                        todo="Move them with .to(device)")
+        raise UserError(
+            f"q, k and v must be on one device; they are on {q.device}, {k.device} and {v.device}",
+            todo="Move them with .to(device)",
+        )
     shapes = f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
         raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}",
@@ -123,19 +141,25 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
         raise UserError(f"the {'batch' if q.shape[-1] else 'head dim'} is empty; {shapes}")
     num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]
     if num_kv_heads == 0 or num_q_heads == 0 or num_q_heads % num_kv_heads:
-        raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
-                        todo=f"Give {LAYOUT}; x.transpose(1, 2) makes it from (batch, heads, tokens, D)")
+        raise UserError(
+            f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
+            todo=f"Give {LAYOUT}; x.transpose(1, 2) makes it from (batch, heads, tokens, D)",
+        )
     for of_entry in masks:
         _check_lengths(q, k, of_entry)
         if num_kv_heads % of_entry.num_groups:
-            raise UserError(f"{num_kv_heads} KV heads cannot share a mask of {of_entry.num_groups} head groups evenly",
-                            todo=f"Build the mask for {num_kv_heads} KV heads")
+            raise UserError(
+                f"{num_kv_heads} KV heads cannot share a mask of {of_entry.num_groups} head groups evenly",
+                todo=f"Build the mask for {num_kv_heads} KV heads",
+            )
     if scale is not None and not _is_scale(scale):
-        raise UserError(f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q")
+        raise UserError(
+            f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q"
+        )
 
 
 def _is_scale(scale: Any) -> bool:
-    """True for a positive finite number, also for one in a tensor."""
+    """True for a positive finite number, also in a tensor."""
     try:
         return bool(0 < scale < math.inf)
     except (TypeError, ValueError, RuntimeError):  # not comparable; several numbers

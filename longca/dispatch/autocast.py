@@ -1,4 +1,5 @@
-"""Attention computes in the dtype of its inputs: `torch.autocast` ends at its calls and at their gradients."""
+"""Attention computes in the dtype of its inputs: `torch.autocast` is disabled inside of its calls and their
+gradients."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,11 +9,12 @@ import torch
 def autocast_disabled(device: torch.device) -> AbstractContextManager[None]:
     """A context without autocast for operators on such a device.
 
-    Autograd runs a backward under the autocast of whoever called `backward`, so that a backward needs it as well.
+    Autograd runs a backward under the autocast state of the caller of `backward`, so a backward needs this
+    context, too.
     """
     device_type = device.type
     try:
         enabled = torch.is_autocast_enabled(device_type)
-    except RuntimeError:  # a type without autocast, as meta; to ask for that first would take longer
+    except RuntimeError:  # a device type without autocast, such as meta; a check in advance would be slower
         enabled = False
     return torch.autocast(device_type, enabled=False) if enabled else nullcontext()

@@ -1,4 +1,5 @@
-"""Attention in plain torch, a block of query rows at a time: the reference where no other operator runs, with bounded memory."""
+"""Attention in plain torch with bounded memory, one block of query rows at a time: the fallback if no other
+operator runs."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ from longca.masks.band import K0, K1
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
-MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}  # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
-FEWEST_ROWS = 16  # of a block, even where that is more scores
+# of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
+MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}
+FEWEST_ROWS = 16  # of a block, even if that exceeds the limit of scores
 
 
 def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
-    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k and v by both. Rows that see no key: out 0, LSE −inf, gradients 0.
+    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k and v by both. Rows that see no key: out 0, LSE
+    −inf, gradients 0.
 
-    It computes in float32, in float64 for float64 inputs, and looks at no key that no row of a block sees. Its gradients are
-    deterministic wherever torch's matrix products are.
+    It computes in float32, or in float64 for float64 inputs, and skips keys that no row of a block sees. Its
+    gradients are deterministic if torch's matrix products are.
 
     Args:
         q: (Tq, H, D); k, v: (Tk, G, D), H a multiple of G.
@@ -40,7 +43,9 @@ class _Blockwise(torch.autograd.Function):
         for block in _blocks(mask, q):
             scores = block.scores(q, k, scale)
             of_rows = scores.logsumexp(-1)
-            out[block.rows] = block.joined(_probabilities(scores, of_rows) @ block.heads(v[block.keys]), k.shape[1]).to(q.dtype)
+            out[block.rows] = block.joined(
+                _probabilities(scores, of_rows) @ block.heads(v[block.keys]), k.shape[1]
+            ).to(q.dtype)
             lse[block.rows] = block.joined(of_rows.unsqueeze(-1), k.shape[1]).squeeze(-1)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.mask, ctx.scale = mask, scale
@@ -74,7 +79,7 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: 
             by_score += of_out @ block.heads(v[keys]).mT - delta
         if dlse is not None:
             by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
-        # a row without keys may have any gradient of its LSE
+        # the gradient of the LSE of a row without keys is arbitrary
         by_score = torch.where(weights > 0, by_score * weights, 0.0) * scale
         dq[rows] = block.joined(by_score @ block.heads(k[keys]), num_kv_heads)
         dk[keys] += (by_score.mT @ block.of_rows(q[rows], num_kv_heads)).transpose(0, 1)
@@ -82,7 +87,8 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: 
 
 
 class _Block(NamedTuple):
-    """Some rows of queries, and the keys that they may see. Inside, tensors are (G, query heads of one KV head · rows, …)."""
+    """A block of query rows and its range of keys. Internal tensors are (G, query heads of one KV head ·
+    rows, …)."""
 
     rows: slice
     keys: slice
@@ -97,7 +103,7 @@ class _Block(NamedTuple):
         return x.to(_exact(x)).unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
 
     def joined(self, x: Tensor, num_kv_heads: int) -> Tensor:
-        """The way back from `of_rows`."""
+        """The inverse of `of_rows`."""
         return x.unflatten(1, (-1, self.hidden.shape[1])).permute(2, 0, 1, 3).flatten(1, 2)
 
     def scores(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -110,14 +116,19 @@ class _Block(NamedTuple):
 
 
 def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
-    """The blocks of rows in which some row sees a key."""
+    """The blocks of rows with at least one visible key."""
     num_rows, num_heads, _ = q.shape
-    step = max(MOST_SCORES.get(q.device.type, MOST_SCORES["cuda"]) // max(num_heads * mask.seqlen_k, 1), FEWEST_ROWS)
+    step = max(
+        MOST_SCORES.get(q.device.type, MOST_SCORES["cuda"]) // max(num_heads * mask.seqlen_k, 1), FEWEST_ROWS
+    )
     for start in range(0, num_rows, step):
         rows = start, min(start + step, num_rows)
         bands = [group for group in mask.crop(rows, (0, mask.seqlen_k)).groups if len(group)]
         if bands:
-            keys = min(int(group[:, K0].min()) for group in bands), max(int(group[:, K1].max()) for group in bands)
+            keys = (
+                min(int(group[:, K0].min()) for group in bands),
+                max(int(group[:, K1].max()) for group in bands),
+            )
             hidden = ~dense_mask(mask.crop(rows, keys), q.device)
             yield _Block(slice(*rows), slice(*keys), hidden.reshape(mask.num_groups, *hidden.shape[-2:]))
 

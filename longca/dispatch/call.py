@@ -1,4 +1,5 @@
-"""One call on (tokens, heads, D) tensors: by the reference, by `band`, or by another kernel of the contract behind autograd."""
+"""One call on (tokens, heads, D) tensors: by the reference, by `band`, or by another kernel wrapped for
+autograd."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool, name: str | None,
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool,
+           name: str | None,
            deterministic: bool) -> tuple[Tensor, ...]:
     """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D)."""
     needs_backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    problem = Problem(mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward, records_costs=False)
+    problem = Problem(
+        mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward, records_costs=False
+    )
     factor = 1.0 if scale is None else scale * math.sqrt(problem.head_dim)
     if q.dtype == torch.float64:
         if name not in (None, REFERENCE):
@@ -46,13 +50,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, ret
 
 
 def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> Problem:
-    """The problem that a kernel is prepared for when it is asked for.
+    """The problem for which a requested kernel is prepared.
 
-    A kernel that differs from another one in its gradients alone has no forward measurements. It still serves calls without gradients, as
-    in an evaluation between steps of training: it is then prepared for both directions.
+    A kernel that differs from another one only in its gradients has no forward measurements. It still serves
+    calls without gradients, such as an evaluation between training steps, and is then prepared for both
+    directions.
 
     Raises:
-        UserError: the kernel cannot do the call.
+        UserError: the kernel does not support the call.
     """
     reason = cannot(kernel, problem, return_lse, deterministic)
     if reason is None:
@@ -60,32 +65,45 @@ def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministi
     both = replace(problem, needs_backward=True)
     if not problem.needs_backward and cannot(kernel, both, return_lse, deterministic=False) is None:
         return both
-    raise UserError(f"Kernel '{kernel.name}' cannot do this call", why=reason, todo="" if "give " in reason else "Leave `kernel` out")
+    raise UserError(
+        f"Kernel '{kernel.name}' cannot do this call",
+        why=reason,
+        todo="" if "give " in reason else "Leave `kernel` out",
+    )
 
 
-def _by_band(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool) -> tuple[Tensor, ...]:
+def _by_band(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool
+) -> tuple[Tensor, ...]:
     from longca.ops.band.api import band_attention
     from longca.ops.band.checks import unusable
 
-    q, k, v = (x if unusable(x, heads_side_by_side=x is not q) is None else x.clone(memory_format=torch.contiguous_format)
-               for x in (q, k, v))
+    q, k, v = (
+        x
+        if unusable(x, heads_side_by_side=x is not q) is None
+        else x.clone(memory_format=torch.contiguous_format)
+        for x in (q, k, v)
+    )
     result = band_attention(q, k, v, mask, scale=scale, return_lse=return_lse)
     return result if isinstance(result, tuple) else (result,)
 
 
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem) -> tuple[Tensor, ...]:
-    """(out, LSE), or (out,) of a kernel that returns no LSE; the LSE is a constant to autograd.
+    """(out, LSE), or (out,) for a kernel that returns no LSE; the LSE is a constant for autograd.
 
-    The kernel is prepared at the mask's first call for such inputs, and kept as long as the mask is.
+    The kernel is prepared at the mask's first call for such inputs, and lives as long as the mask.
     """
-    key = ("attention", kernel.name, problem.num_q_heads, problem.num_kv_heads, problem.head_dim, problem.dtype, problem.device,
+    key = ("attention", kernel.name, problem.num_q_heads, problem.num_kv_heads, problem.head_dim,
+           problem.dtype, problem.device,
            problem.needs_backward)
     kept = problem.mask.kept
     if key not in kept:
-        with torch.inference_mode(False), torch.enable_grad():  # training may use it later; a kernel may try its backward once
+        # training may use it later; a kernel may try its backward once
+        with torch.inference_mode(False), torch.enable_grad():
             kept[key] = kernel.prepare(problem)
         if q.is_cuda:
-            torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
+            # so that calls on other streams find it written
+            torch.cuda.current_stream(q.device).synchronize()
     return _PreparedCall.apply(q, k, v, kept[key])  # type: ignore[no-any-return]
 
 
@@ -97,7 +115,8 @@ class _PreparedCall(torch.autograd.Function):
         out = prepared.from_layout(result.out).detach()
         if prepared.problem.needs_backward:
             ctx.prepared, ctx.result = prepared, result
-            ctx.save_for_backward(q, k, v, out)  # `result` may hold their memory: so autograd tells where it was written to
+            # `result` may refer to their memory: so autograd detects in-place changes
+            ctx.save_for_backward(q, k, v, out)
         if result.lse is None:
             return (out,)
         lse = prepared.lse_from_layout(result.lse).detach()

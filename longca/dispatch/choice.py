@@ -1,4 +1,5 @@
-"""The quickest kernel for a call, from `fastest.json`, which `python -m tools.fastest` makes of the committed records."""
+"""The fastest kernel for a call, from `fastest.json`, which `python -m tools.fastest` computes from the
+committed records."""
 
 from __future__ import annotations
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 FILE = Path(__file__).parent / "fastest.json"
-OWN = "band"  # runs every mask: the kernel that others are compared with
+OWN = "band"  # runs every mask; other kernels are compared with it
 REFERENCE = "reference"  # `blockwise_attention`; no plug-in
-TRAINING = "both"  # directions of the table: fwd, and forward and backward together
+TRAINING = "both"  # direction of the table for forward and backward together; the other one is fwd
 
 
 def mask_kind(traits: Traits) -> str:
-    """The kind of mask under which the table has its rows."""
+    """The class of a mask in the table."""
     if traits.is_block_grid:
-        return f"blocks of {traits.block_size[0]}" if traits.block_size in ((64, 64), (128, 128)) else "blocks"
+        return (
+            f"blocks of {traits.block_size[0]}" if traits.block_size in ((64, 64), (128, 128)) else "blocks"
+        )
     if traits.full:
         return "full"
     if traits.causal:
@@ -41,21 +44,25 @@ def head_kind(num_q_heads: int, num_kv_heads: int) -> str:
 
 @functools.cache
 def fastest() -> dict[str, Any]:
-    """The table: the device and inputs that it was measured with, and direction → mask → heads → length → kernels.
+    """The table: its device and inputs, and direction → mask → heads → length → kernels.
 
-    The kernels are those that were quicker than `band`, the quickest first, with how many times as quick they were.
+    The kernels are those that were faster than `band`, fastest first, with their speed ratios.
     """
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def candidates(problem: Problem, capability: str) -> list[str]:
-    """Kernels that were quicker than `band` for such a call, the quickest first; none on devices and for inputs that were not measured.
+    """Kernels that were faster than `band` for such a call, fastest first; none for devices and inputs
+    without measurements.
 
     Args:
         capability: compute capability of the device, such as "9.0".
     """
     table, traits = fastest(), problem.mask.traits
-    if (capability, problem.head_dim) != (table["compute_capability"], table["head_dim"]) or problem.dtype.itemsize != 2:
+    if (capability, problem.head_dim) != (
+        table["compute_capability"],
+        table["head_dim"],
+    ) or problem.dtype.itemsize != 2:
         return []
     lengths = table[TRAINING if problem.needs_backward else "fwd"].get(mask_kind(traits), {})
     lengths = lengths.get(head_kind(problem.num_q_heads, problem.num_kv_heads), {})
@@ -65,40 +72,55 @@ def candidates(problem: Problem, capability: str) -> list[str]:
 
 
 def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scale: bool) -> str:
-    """The name of the quickest right kernel for this call on this machine; `REFERENCE` where none of them runs.
+    """The name of the fastest correct kernel for this call on this machine; `REFERENCE` if none runs.
 
     Args:
-        return_lse: with gradients, only `band` has those by the LSE.
-        deterministic: gradients must be equal bit for bit from call to call.
-        default_scale: scores are scaled by 1 / √D: only then do kernels other than `band` run.
+        return_lse: with gradients, only `band` differentiates the LSE.
+        deterministic: gradients must be bit-identical between calls.
+        default_scale: scores are scaled by 1 / √D; kernels other than `band` require this.
     """
     if problem.device.type != "cuda":
         return REFERENCE
     import torch
 
     only_own = not default_scale or (return_lse and problem.needs_backward)
-    names = [] if only_own else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
+    names = (
+        []
+        if only_own
+        else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
+    )
     kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
-    name = next((kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None), REFERENCE)
+    name = next(
+        (kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None),
+        REFERENCE,
+    )
     if name == REFERENCE:
         _warn_of_missing(kernels[-1], problem)
     return name
 
 
 def _warn_of_missing(kernel: Kernel, problem: Problem) -> None:
-    """Says once that the reference computes what this kernel would do, were it available."""
+    """Warns once that the reference replaces this unavailable kernel."""
     reason = kernel.available(problem.device.type)
-    if reason is not None and kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type) is None:
-        warnings.warn(f"kernel '{kernel.name}' is unavailable, and the reference computes instead, slowly: {reason}", stacklevel=3)
+    if (
+        reason is not None
+        and kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type) is None
+    ):
+        warnings.warn(
+            f"kernel '{kernel.name}' is unavailable, and the reference computes instead, slowly: {reason}",
+            stacklevel=3,
+        )
 
 
 def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> str | None:
-    """The reason why a kernel cannot do this call here; None if it can."""
+    """The reason why a kernel cannot run this call on this machine; None if it can."""
     if kernel.family == "control" or kernel.name.startswith(AS_RELEASED):
         return "it serves measurements alone"
     if return_lse and not kernel.returns_lse:
         return "it returns no LSE"
-    reason = kernel.available(problem.device.type) or kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type)
+    reason = kernel.available(problem.device.type) or kernel.supports(
+        problem.call_spec, problem.mask.traits, problem.device.type
+    )
     if reason is None and problem.needs_backward and deterministic and not kernel.deterministic:
         return "the order in which it sums gradients may change from call to call: give deterministic=False to allow that"
     return reason

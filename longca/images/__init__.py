@@ -1,1 +1,1 @@
-"""Container images: their recipes, obtaining each image once, and the check that it is still the same image."""
+"""Container images: recipes, building or pulling of each image, and checks that an image is unchanged."""

@@ -1,4 +1,5 @@
-"""Downloads the packages of an image by hash into one folder, with this machine's pip settings (mirrors, proxies, certificates)."""
+"""Downloads the packages of an image by hash into one folder, with this machine's pip settings (mirrors,
+proxies, certificates)."""
 
 import hashlib
 import subprocess
@@ -12,32 +13,42 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.images.recipe import Recipe
 from longca.images.render import WHEELS
 
-OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}  # of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
+# of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
+OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}
 SECONDS = 120
 PATIENCE_S = 5
 
 
 def fetch(recipe: Recipe) -> Path:
-    """Wheels and sources of the recipe's locks, in `images/wheels`. A file that is there with the right hash is not fetched again.
+    """Wheels and sources of the recipe's locks, in `images/wheels`. Existing files with the right hash are
+    kept.
 
     Raises:
-        UserError: something cannot be fetched, or is not what the lock says.
+        UserError: a file cannot be downloaded, or differs from the lock.
     """
     folder = PACKAGE_ROOT.parent / WHEELS
     folder.mkdir(parents=True, exist_ok=True)
     version = recipe.python.replace(".", "")
-    platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in range(GLIBC[recipe.python], OLDEST_GLIBC - 1, -1)]
-    command = [sys.executable, "-P", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--require-hashes", "--no-deps",
-               "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}", f"--abi=cp{version}", "--abi=abi3",
-               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d", str(folder), "-r", str(recipe.lock),
+    platforms = [
+        f"--platform=manylinux_2_{glibc}_x86_64"
+        for glibc in range(GLIBC[recipe.python], OLDEST_GLIBC - 1, -1)
+    ]
+    command = [sys.executable, "-P", "-m", "pip", "download", "-q", "--disable-pip-version-check",
+               "--require-hashes", "--no-deps",
+               "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}",
+               f"--abi=cp{version}", "--abi=abi3",
+               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d",
+               str(folder), "-r", str(recipe.lock),
                *(("-r", str(recipe.build_lock)) if recipe.kernels else ())]
-    if recipe.index and reachable(recipe.index):  # else pip has to find its packages by its own settings
+    if recipe.index and reachable(recipe.index):  # otherwise pip must find its packages by its own settings
         command.append(f"--extra-index-url={recipe.index}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.splitlines() or ["pip says nothing"]
         first = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
-        raise UserError(f"The packages of image '{recipe.name}' cannot be fetched", why=first.removeprefix("ERROR: "))
+        raise UserError(
+            f"The packages of image '{recipe.name}' cannot be fetched", why=first.removeprefix("ERROR: ")
+        )
     for digest, url in locked_sources(recipe):
         _fetch_source(url, digest, folder / url.rpartition("/")[2])
     return folder
@@ -53,22 +64,24 @@ def reachable(url: str) -> bool:
     """True if a server answers at that address."""
     try:
         urllib.request.urlopen(url, timeout=PATIENCE_S).close()
-    except urllib.error.HTTPError:  # an answer, too
+    except urllib.error.HTTPError:  # also an answer
         return True
     except (OSError, ValueError):
         return False
     return True
 
 
-def _fetch_source(url: str, digest: str, place: Path) -> None:
-    if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == digest:
+def _fetch_source(url: str, digest: str, target: Path) -> None:
+    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == digest:
         return
     try:
         with urllib.request.urlopen(url, timeout=SECONDS) as answer:
             content = answer.read()
     except (OSError, urllib.error.URLError) as error:
         raise UserError(f"Cannot fetch '{url}'", why=str(error)) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise UserError(f"'{url}' is not what the lock says", why=f"its SHA-256 is {found}, the lock has {digest}")
-    place.write_bytes(content)
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != digest:
+        raise UserError(
+            f"'{url}' is not what the lock says", why=f"its SHA-256 is {actual}, the lock has {digest}"
+        )
+    target.write_bytes(content)

@@ -1,4 +1,4 @@
-"""An image as a file, and its stamp: the SHA-256 at the time when it was obtained, in the format of `sha256sum --check`."""
+"""An image file, and its stamp: the SHA-256 of the obtained image, in the format of `sha256sum --check`."""
 
 import hashlib
 import platform
@@ -19,7 +19,7 @@ PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Image:
-    """The place of an image, which may not be there yet."""
+    """The path of an image, which may not exist yet."""
 
     wanted: str
     """name in containers/, file or URL, as given"""
@@ -28,12 +28,12 @@ class Image:
 
     @property
     def log(self) -> Path:
-        """The output of its build or pull: each step of a build begins with a line "+ command"."""
+        """The log of its build or pull; each step of a build begins with a line "+ command"."""
         return self.stamp.with_suffix(".log")
 
     @property
     def recipe(self) -> Path:
-        """The digest of the recipe that it was built from."""
+        """The digest of its recipe."""
         return self.stamp.with_suffix(".recipe")
 
     @property
@@ -43,12 +43,15 @@ class Image:
 
 
 def locate(wanted: str) -> Image:
-    """The paths for a wanted image. Raises UserError for a URL without a digest: it could give another image later."""
+    """The paths of a requested image. Raises UserError for a URL without a digest, which could give another
+    image later."""
     if wanted in names():
         file = IMAGES / f"{wanted}.sif"
     elif "://" in wanted:
         if not PINNED.fullmatch(wanted):
-            raise UserError(f"Image '{wanted}' is not pinned", todo="Give docker://NAME@sha256:… or oras://NAME@sha256:…")
+            raise UserError(
+                f"Image '{wanted}' is not pinned", todo="Give docker://NAME@sha256:… or oras://NAME@sha256:…"
+            )
         file = IMAGES / (re.sub(r"[^A-Za-z0-9]+", "-", wanted.partition("://")[2])[-120:].strip("-") + ".sif")
     else:
         file = Path(wanted).expanduser().resolve()
@@ -56,11 +59,11 @@ def locate(wanted: str) -> Image:
 
 
 def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
-    """The image's digest, "sha256:…", if it is the image that was obtained and the one that is asked for.
+    """The image's digest, "sha256:…", after a check that the image is unchanged and the requested one.
 
     Args:
-        digest: the digest that is asked for; any if empty.
-        thorough: read the whole file even if it was not changed since it was stamped.
+        digest: the required digest; any if empty.
+        thorough: read the whole file even if it seems unchanged since its stamp.
 
     Raises:
         UserError: it is another image, or there is none.
@@ -73,35 +76,48 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
         raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
     stamped = _read(image.stamp)
     if stamped is not None and not thorough and _untouched(image):
-        found = stamped
+        actual = stamped
     else:
-        found = f"sha256:{_sha256(image.file)}"
-        if stamped not in (None, found):
-            raise UserError(f"Image '{image.file}' is not the one that was obtained", why=f"its digest is {found}, it was {stamped}",
-                            todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew")
-    if digest not in ("", found):
-        raise UserError(f"Image '{image.file}' is not the one that is asked for", why=f"its digest is {found}, not {digest}",
-                        todo="Get the right one, or correct image_digest")
-    return found
+        actual = f"sha256:{_sha256(image.file)}"
+        if stamped not in (None, actual):
+            raise UserError(
+                f"Image '{image.file}' is not the obtained one",
+                why=f"its digest is {actual}, it was {stamped}",
+                todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew",
+            )
+    if digest not in ("", actual):
+        raise UserError(
+            f"Image '{image.file}' is not the requested one",
+            why=f"its digest is {actual}, not {digest}",
+            todo="Get the right one, or correct image_digest",
+        )
+    return actual
 
 
 def check_architecture(image: Image) -> None:
-    """Raises UserError if the image is a SIF for another kind of processor than this machine's."""
+    """Raises UserError if the image is a SIF for another processor architecture."""
     with image.file.open("rb") as file:
         head = file.read(SIF_ARCH.stop)
-    if head[SIF_MAGIC] == b"SIF_MAGIC" and (here := SIF_ARCHS.get(platform.machine())) is not None and head[SIF_ARCH] != here:
-        found = next((name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another kind of processor")
-        raise UserError(f"Image '{image.file}' is for {found}", why=f"this machine is {platform.machine()}",
+    if (
+        head[SIF_MAGIC] == b"SIF_MAGIC"
+        and (here := SIF_ARCHS.get(platform.machine())) is not None
+        and head[SIF_ARCH] != here
+    ):
+        architecture = next(
+            (name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another architecture"
+        )
+        raise UserError(f"Image '{image.file}' is for {architecture}", why=f"this machine is {platform.machine()}",
                         todo="Remove it, and get one for this machine")
 
 
 def stamped(image: Image) -> str:
-    """The digest in the image's stamp, as records of jobs in the image have it; empty while there is no stamp."""
+    """The digest in the image's stamp, as in records of its jobs; empty without a stamp."""
     return _read(image.stamp) or ""
 
 
 def check_or_exit(image: Image, digest: str = "") -> None:
-    """Check for the workflow: a wrong image ends the process with a message of one line instead of a traceback."""
+    """Check for the workflow: a wrong image ends the process with a one-line message instead of a
+    traceback."""
     if image.stamp.exists():
         try:
             check(image, digest)
@@ -112,9 +128,9 @@ def check_or_exit(image: Image, digest: str = "") -> None:
 
 def stamp(image: Image, digest: str = "") -> str:
     """Write the image's digest to its stamp, once. Raises UserError as `check` does."""
-    found = check(image, digest)
-    replace_file(image.stamp, f"{found.removeprefix('sha256:')}  {image.file}\n".encode())
-    return found
+    digest_now = check(image, digest)
+    replace_file(image.stamp, f"{digest_now.removeprefix('sha256:')}  {image.file}\n".encode())
+    return digest_now
 
 
 def _read(path: Path) -> str | None:
@@ -127,7 +143,7 @@ def _read(path: Path) -> str | None:
 
 
 def _untouched(image: Image) -> bool:
-    """True if neither the image's content nor its place in the folder has changed since it was stamped."""
+    """True if neither the image's content nor its inode has changed since its stamp."""
     touched = image.file.stat()
     return max(touched.st_mtime_ns, touched.st_ctime_ns) <= image.stamp.stat().st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""The recipe of an image: `containers/<name>/image.yaml`, the one source of its definition files."""
+"""The recipe of an image: `containers/<name>/image.yaml`, the only source of its definition files."""
 
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,24 @@ class Base(Frozen):
     """The base image."""
 
     image: str = Field(pattern=r"^[a-z0-9.-]+/.+:[^@]+$")
-    """registry/name:tag; the tag is for people, the digest decides"""
+    """registry/name:tag; the tag is informative, the digest counts"""
     digest: str = Field(pattern=DIGEST)
 
     @property
     def pinned(self) -> str:
-        """The image's address by digest alone: Apptainer takes no tag beside it."""
+        """The image's address by digest, since Apptainer accepts no tag with a digest."""
         return f"{self.image.rpartition(':')[0]}@{self.digest}"
 
 
 class Debian(Frozen):
-    """The same system from Debian's packages, for machines that reach no registry."""
+    """The same system from Debian's packages, for machines without access to a registry."""
 
     suite: str
     mirror: str
 
 
 class SourcePackage(Frozen):
-    """A source package of PyPI that is compiled inside the image."""
+    """A source package of PyPI, compiled inside of the image."""
 
     package: str
     version: str
@@ -53,27 +53,27 @@ class Recipe(Frozen):
     apt: tuple[str, ...]
     """packages of the system"""
     build_apt: tuple[str, ...] = ()
-    """packages of the system that are taken out again when all is compiled"""
+    """system packages that are removed after compilation"""
     index: str = ""
-    """a package index beside PyPI"""
+    """a package index in addition to PyPI"""
     requirements: tuple[str, ...] = ()
-    """pinned Python packages beside longca's own dependencies"""
+    """pinned Python packages in addition to longca's dependencies"""
     overrides: tuple[str, ...] = ()
-    """pinned Python packages that replace the version which another package asks for"""
+    """pinned Python packages that override versions required by other packages"""
     build_requirements: tuple[str, ...] = ()
-    """pinned Python packages that compile the kernels and are taken out again: CUDA's compiler"""
+    """pinned Python packages for compiling the kernels, removed afterwards: CUDA's compiler"""
     sources: tuple[SourcePackage, ...] = ()
     kernels: tuple[str, ...] = ()
-    """what tools/kernel_build makes, in this order"""
+    """builds of tools/kernel_build, in this order"""
     archs: tuple[str, ...] = ()
-    """compute capabilities for which it does, without the dot"""
+    """their compute capabilities, without the dot"""
     gpus: tuple[str, ...] = ()
-    """the models of GPUs that take this image, as Slurm calls them"""
+    """GPU models of this image, by Slurm's names"""
     disk_gb: float = Field(gt=0)
-    """what a build takes beside the wheels, at most: the unpacked system and the image"""
+    """disk space for a build without the wheels: the unpacked system and the image"""
     env: dict[str, str] = {}
     modules: tuple[str, ...] = Field(min_length=1)
-    """Python modules that the finished image must have"""
+    """required Python modules of the finished image"""
 
     @property
     def folder(self) -> Path:
@@ -86,7 +86,7 @@ class Recipe(Frozen):
 
     @property
     def build_lock(self) -> Path:
-        """Python packages that only compile, with hashes."""
+        """Python packages for compilation only, with hashes."""
         return self.folder / "build.lock"
 
     @property
@@ -109,26 +109,29 @@ def no_recipe(name: str) -> UserError:
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe of this name. Raises UserError if there is none, or it is not valid."""
+    """The recipe of this name. Raises UserError if it is missing or invalid."""
     if name not in names():
         raise no_recipe(name)
     return parse(Recipe, {"name": name, **_merged(name)}, f"containers/{name}/image.yaml")
 
 
 def _merged(name: str) -> dict[str, Any]:
-    """The settings of a recipe over those of the one that it is like."""
+    """The settings of a recipe, merged over those of its `like` recipe."""
     own = read_yaml(CONTAINERS / name / "image.yaml")
     like = own.pop("like", None)
     if like is not None and (like == name or like not in names()):
-        raise UserError(f"Image '{name}' is like '{like}', and there is no such recipe", todo="Name a folder in containers/")
+        raise UserError(
+            f"Image '{name}' is like '{like}', and there is no such recipe",
+            todo="Name a folder in containers/",
+        )
     return {**(_merged(like) if like else {}), **own}
 
 
 def fitting(gpu_model: str, *, on_cpu: bool) -> str:
-    """The name of the image for a node: by the model of its GPU, as Slurm calls it. Hopper's if the model is not said.
+    """The name of the image for a node, by Slurm's name of its GPU model; Hopper's image without a model.
 
     Raises:
-        UserError: no image is for that model.
+        UserError: there is no image for that model.
     """
     if not names():
         raise UserError("There is no image for the jobs", why=ELSEWHERE, todo="Set `containers: off` in config/site.yaml, or image in "
@@ -138,9 +141,11 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
     if not gpu_model:
         return DEFAULT
     recipes = [load_recipe(name) for name in names()]
-    found = next((recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None)
-    if found is None:
+    image = next(
+        (recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None
+    )
+    if image is None:
         known = ", ".join(model for recipe in recipes for model in recipe.gpus)
         raise UserError(f"No image in containers/ is for the GPU '{gpu_model}'", why=f"they are for {known}",
                         todo="Set image in config/config.yaml, or `containers: off` in config/site.yaml")
-    return found
+    return image

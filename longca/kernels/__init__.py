@@ -1,1 +1,1 @@
-"""The contract of kernels, code that several kernels share, and one file for each kernel."""
+"""The contract of kernels, shared code, and one file for each kernel."""

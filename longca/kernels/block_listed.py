@@ -1,4 +1,4 @@
-"""The base of the kernels of the video sparse attention package: their index lists and layout."""
+"""The base class for kernels of the video sparse attention package: their index lists and layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD_DIMS = (64, 128)
 
 
 class BlockListed(Prepared):
-    """Layout (1, heads, T, D). Every query head has lists of its own, even if heads share a mask."""
+    """Layout (1, heads, T, D). Every query head has separate lists, even if heads share a mask."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockTables:
-    """Visible blocks in ascending order, unused slots 0. There are L lists: one for each head, or one for each head group of the mask."""
+    """Visible blocks in ascending order, unused slots 0. There are L lists: one for each head, or one for
+    each head group of the mask."""
 
     q_to_k: torch.Tensor  # int32 (L, q-blocks, most of any q-block)
     q_to_k_counts: torch.Tensor  # int32 (L, q-blocks)
@@ -34,12 +35,14 @@ class BlockTables:
         return sum(table.numel() * table.element_size() for table in tables)
 
 
-def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None, *, of_keys: bool = True) -> BlockTables:
-    """The lists of a mask whose blocks have one size.
+def block_tables(
+    mask: Mask, device: torch.device, num_lists: int | None = None, *, of_keys: bool = True
+) -> BlockTables:
+    """The lists of a mask with blocks of one size.
 
     Args:
-        num_lists: of heads, where a kernel wants a list for each; else the mask's head groups.
-        of_keys: without, there are no lists of k-blocks.
+        num_lists: number of heads, for kernels with a list for each head; by default the mask's head groups.
+        of_keys: if False, there are no lists of k-blocks.
 
     Raises ValueError for any other mask.
     """
@@ -49,7 +52,9 @@ def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None,
     lists = block_lists(mask, device, of_keys=of_keys)
     share = 1 if num_lists is None else num_lists // mask.num_groups
     tables = lists.q_to_k, lists.q_to_k_counts, lists.k_to_q, lists.k_to_q_counts
-    return BlockTables(*(table.repeat_interleave(share, 0) if share > 1 else table for table in tables), *size)
+    return BlockTables(
+        *(table.repeat_interleave(share, 0) if share > 1 else table for table in tables), *size
+    )
 
 
 def split_blocks(mask: Mask, size: int) -> Mask:
@@ -59,7 +64,9 @@ def split_blocks(mask: Mask, size: int) -> Mask:
     if (block_q, block_k) == (size, size):
         return mask
     if block_q % size or block_k % size or mask.seqlen_q % size or mask.seqlen_k % size:
-        raise ValueError(f"blocks of {block_q} × {block_k} over {mask.seqlen_q} × {mask.seqlen_k} are not made of {size}s")
+        raise ValueError(
+            f"blocks of {block_q} × {block_k} over {mask.seqlen_q} × {mask.seqlen_k} are not made of {size}s"
+        )
     visible = np.repeat(np.repeat(mask.grid.visible, block_q // size, axis=1), block_k // size, axis=2)
     visible = visible[:, :mask.seqlen_q // size, :mask.seqlen_k // size]  # the last block may be shorter
     q_bounds, k_bounds = (np.tile(np.arange(0, seqlen + 1, size), (mask.num_groups, 1))

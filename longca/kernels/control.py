@@ -1,6 +1,7 @@
-"""Controls: calls without attention whose duration or work is known in advance.
+"""Controls: calls other than attention with known duration or work.
 
-They show how far times can be trusted and what the device can do. Attention is compared with them, not with a data sheet.
+They validate the timer and measure the device's practical peak, with which attention is compared instead of a
+data sheet.
 """
 
 from __future__ import annotations
@@ -42,5 +43,5 @@ class PreparedControl(Prepared):
         raise NotImplementedError
 
     def judge(self, samples: Samples) -> Accuracy:
-        """The error of the call: of its times, or of the result of the last call."""
+        """The error of the call's times, or of the result of the last call."""
         raise NotImplementedError

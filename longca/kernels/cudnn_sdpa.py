@@ -1,4 +1,5 @@
-"""cuDNN's attention as a graph of its frontend. A graph is planned once, forward or backward, and runs on any tensors of its shapes."""
+"""cuDNN's attention as a graph of its frontend. A graph is planned once, forward or backward, and runs on any
+tensors of its shapes."""
 
 from __future__ import annotations
 
@@ -13,20 +14,22 @@ if TYPE_CHECKING:
 UIDS = {name: uid for uid, name in enumerate(
     ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv", "lengths", "q_starts", "k_starts", "lse_starts"), 1)}
 OF_KEYS = ("k", "v", "dk", "dv")
-FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]  # prefixes of the frontend's own CuTe kernels, which are not cuDNN's
+# prefixes of the frontend's own CuTe kernels, which are not cuDNN's
+FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]
 
 
 class CudnnHandle:
-    """A handle of cuDNN on the current device; destroyed when nobody refers to it."""
+    """A handle of cuDNN on the current device; destroyed with its last reference."""
 
     def __init__(self) -> None:
         import cudnn
 
         self._handle: Any = cudnn.create_handle()
-        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False  # CUDA may be gone by then
+        # CUDA may have been shut down by then
+        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False
 
     def on_stream(self, device: torch.device) -> Any:
-        """The handle, set to torch's stream; this costs nothing if the stream is the same as last time."""
+        """The handle, set to torch's stream; free of cost if the stream is unchanged."""
         import cudnn
         import torch
 
@@ -35,13 +38,16 @@ class CudnnHandle:
 
 
 def diagonal_bounds(window: tuple[int, int]) -> dict[str, int]:
-    """Converts a window from FlashAttention's convention to cuDNN's: query i sees key j iff i - left < j <= i + right."""
+    """Converts a window from FlashAttention's convention to cuDNN's: query i sees key j iff i - left < j <= i
+    + right."""
     left, right = window
-    return ({"diagonal_band_left_bound": left + 1} if left >= 0 else {}) | ({"diagonal_band_right_bound": right} if right >= 0 else {})
+    return ({"diagonal_band_left_bound": left + 1} if left >= 0 else {}) | (
+        {"diagonal_band_right_bound": right} if right >= 0 else {}
+    )
 
 
 def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Tables of packed segments for cuDNN: their lengths, and their starts, in elements, in each kind of tensor."""
+    """Tables of packed segments for cuDNN: lengths, and start offsets in elements for each kind of tensor."""
     bounds = cu_seqlens.view(-1, 1, 1, 1)
     starts = bounds.long()  # 64 bits: there may be more than 2³¹ elements
     num_heads, row = problem.num_q_heads, problem.head_dim
@@ -50,14 +56,15 @@ def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch
 
 
 class SdpaGraph:
-    """A planned graph. In memory all tensors are T × heads × D; cuDNN sees B segments × heads × S tokens × D, ragged if B > 1.
+    """A planned graph. In memory all tensors are T × heads × D; for cuDNN they are B segments × heads × S
+    tokens × D, ragged if B > 1.
 
     Args:
         direction: "fwd" reads q, k, v and writes out, lse. "bwd" reads those and dout, and writes dq, dk, dv.
         max_seqlen: S, the length of the longest segment.
         tables: the result of `ragged_tables`; empty for one segment.
 
-    Raises `cudnn.cudnnGraphNotSupportedError` where cuDNN has no kernel for the problem.
+    Raises `cudnn.cudnnGraphNotSupportedError` if cuDNN has no kernel for the problem.
     """
 
     def __init__(self, direction: str, problem: Problem, window: tuple[int, int], max_seqlen: int,
@@ -70,8 +77,11 @@ class SdpaGraph:
         self._num_segments = len(tables["lengths"]) if tables else 1
         self._constants = {UIDS[name]: table for name, table in tables.items()}
         self._graph: Any = cudnn.pygraph(
-            io_data_type=dtype, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
-            handle=handle.on_stream(problem.device))
+            io_data_type=dtype,
+            intermediate_data_type=cudnn.data_type.FLOAT,
+            compute_data_type=cudnn.data_type.FLOAT,
+            handle=handle.on_stream(problem.device),
+        )
         self._tables = {name: self._table(name, table) for name, table in tables.items()}
         rules = {"attn_scale": problem.scale, **diagonal_bounds(window)}
         if tables:
@@ -85,7 +95,7 @@ class SdpaGraph:
         """Run the graph on torch's stream, with a workspace from torch's allocator.
 
         Args:
-            tensors: every operand by its name, results included, contiguous.
+            tensors: all operands and results by name, contiguous.
         """
         import torch
 
@@ -101,7 +111,7 @@ class SdpaGraph:
 
     def _backward(self, rules: dict[str, Any]) -> None:
         mask = self._problem.mask
-        if self._tables:  # else its workspace is for B × S tokens
+        if self._tables:  # otherwise its workspace would be sized for B × S tokens
             rules |= {"max_total_seq_len_q": mask.seqlen_q, "max_total_seq_len_kv": mask.seqlen_k}
         q, k, v, out, dout, lse = (self._input(name) for name in ("q", "k", "v", "out", "dout", "lse"))
         grads = self._graph.sdpa_backward(q=q, k=k, v=v, o=out, dO=dout, stats=lse, **rules)
@@ -112,14 +122,18 @@ class SdpaGraph:
         import cudnn
 
         dtype = cudnn.data_type.INT32 if name == "lengths" else cudnn.data_type.INT64
-        return self._graph.tensor(dim=list(table.shape), stride=[1, 1, 1, 1], data_type=dtype, name=name, uid=UIDS[name])
+        return self._graph.tensor(
+            dim=list(table.shape), stride=[1, 1, 1, 1], data_type=dtype, name=name, uid=UIDS[name]
+        )
 
     def _input(self, name: str) -> Any:
         import cudnn
 
         dim, stride, starts = self._shape(name)
         dtype = {"data_type": cudnn.data_type.FLOAT} if name == "lse" else {}
-        return self._graph.tensor(dim=dim, stride=stride, ragged_offset=starts, name=name, uid=UIDS[name], **dtype)
+        return self._graph.tensor(
+            dim=dim, stride=stride, ragged_offset=starts, name=name, uid=UIDS[name], **dtype
+        )
 
     def _output(self, name: str, tensor: Any) -> None:
         import cudnn
@@ -136,17 +150,23 @@ class SdpaGraph:
         num_segments, num_tokens = self._num_segments, self._max_seqlen
         if name in OF_KEYS and not self._tables:
             num_tokens = self._problem.mask.seqlen_k
-        if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward reads no other
+        if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward supports no other layout
             num_heads = self._problem.num_q_heads
             by_head_and_token = [1, num_heads] if self._tables else [num_tokens, 1]
             return ([num_segments, num_heads, num_tokens, 1], [num_heads * num_tokens, *by_head_and_token, 1],
                     self._tables.get("lse_starts"))
-        num_heads, row = self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads, self._problem.head_dim
-        return ([num_segments, num_heads, num_tokens, row], [num_tokens * num_heads * row, row, num_heads * row, 1],
-                self._tables.get("k_starts" if name in OF_KEYS else "q_starts"))
+        num_heads, row = (
+            self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads,
+            self._problem.head_dim,
+        )
+        return (
+            [num_segments, num_heads, num_tokens, row],
+            [num_tokens * num_heads * row, row, num_heads * row, 1],
+            self._tables.get("k_starts" if name in OF_KEYS else "q_starts"),
+        )
 
     def _plan(self) -> None:
-        """Have cuDNN choose its kernel and build it."""
+        """Let cuDNN choose its kernel and build it."""
         import cudnn
 
         graph = self._graph

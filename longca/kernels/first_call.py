@@ -1,4 +1,5 @@
-"""The first call of a prepared kernel. Many kernels are compiled, tuned or loaded in it; this must not be timed."""
+"""The first call of a prepared kernel, in which many kernels are compiled, tuned or loaded. It must not be
+timed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def first_call_ms(prepared: Prepared) -> float:
     problem = prepared.problem
 
     def zeros(num_tokens: int, num_heads: int) -> torch.Tensor:
-        return prepared.to_layout(torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device))
+        return prepared.to_layout(
+            torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+        )
 
     q, k, v = (zeros(num_tokens, num_heads) for num_tokens, num_heads in (
         (problem.mask.seqlen_q, problem.num_q_heads), *[(problem.mask.seqlen_k, problem.num_kv_heads)] * 2))
@@ -32,7 +35,7 @@ def first_call_ms(prepared: Prepared) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a GPU has finished its work; on a CPU there is nothing to wait for."""
+    """Wait until a GPU has finished its work; does nothing on a CPU."""
     import torch
 
     if device.type == "cuda":

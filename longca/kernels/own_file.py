@@ -1,6 +1,7 @@
-"""A kernel from a file that defines `forward(q, k, v, mask)`, measured without being registered: `longca bench` makes one.
+"""A kernel from a file that defines `forward(q, k, v, mask)`, measured by `longca bench` without
+registration.
 
-The file may define more, all of it optional:
+The file may define optional parts:
 
 | name                                                  | timed? | what it is                                                      |
 |-------------------------------------------------------|--------|-----------------------------------------------------------------|
@@ -9,7 +10,8 @@ The file may define more, all of it optional:
 | `prepare(mask, device)`                               | no     | called once; `forward` gets what it returns, instead of the mask |
 | `LAYOUT`                                              | –      | order of the axes: "BHTD" (the default), "BTHD", "HTD" or "THD" |
 
-`docs/guide/own-kernel.md` tells shapes, dtypes and devices. User code runs in the measuring process alone, never where the command runs.
+`docs/guide/own-kernel.md` describes shapes, dtypes and devices. User code runs only in the measuring process,
+never in the process of the command.
 """
 
 from __future__ import annotations
@@ -35,14 +37,18 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "THD")
-CALLS = {"forward": ("q", "k", "v", "mask"), "backward": ("dout", "q", "k", "v", "out", "lse", "mask"), "prepare": ("mask", "device")}
-"""with what each function of the file is called, in this order"""
+CALLS = {
+    "forward": ("q", "k", "v", "mask"),
+    "backward": ("dout", "q", "k", "v", "out", "lse", "mask"),
+    "prepare": ("mask", "device"),
+}
+"""arguments of each function of the file, in this order"""
 PLACE = "at {file}, line {line}, in {function}: {code}"
-"""the note that an exception gets: where in the user's file it was raised"""
+"""note of an exception: where in the user's file it was raised"""
 
 
 class OwnFileKernel(Kernel):
-    """The kernel in `file`. A sub-class sets the path."""
+    """The kernel in `file`; a sub-class sets the path."""
 
     label = "Own file"
     family = "both"
@@ -57,15 +63,16 @@ class OwnFileKernel(Kernel):
 
 
 class ResultError(TypeError):
-    """A function of the file returned something that is no result."""
+    """A function of the file returned an invalid result."""
 
 
 class DefinitionError(TypeError):
-    """The file defines something that cannot be called, or no known layout. Nothing of it is measured."""
+    """The file defines an invalid function or an unknown layout, so it is not measured."""
 
 
 class OwnFilePrepared(Prepared):
-    """The file's functions, with tensors in its own layout. Exceptions of the file get a note of the line that raised them."""
+    """The file's functions, with tensors in its own layout. Exceptions get a note with the line of the file
+    that raised them."""
 
     def __init__(self, problem: Problem, file: Path) -> None:
         super().__init__(problem)
@@ -88,7 +95,9 @@ class OwnFilePrepared(Prepared):
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
         axes = self._layout.removeprefix("B")
-        return (x.squeeze(0) if self._layout.startswith("B") else x).permute([axes.index(axis) for axis in "THD"])
+        return (x.squeeze(0) if self._layout.startswith("B") else x).permute(
+            [axes.index(axis) for axis in "THD"]
+        )
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.reshape(self.problem.num_q_heads, self.problem.mask.seqlen_q).T.float()
@@ -97,21 +106,35 @@ class OwnFilePrepared(Prepared):
         import torch
 
         inputs = tuple(x.detach().requires_grad_() for x in (q, k, v)) if self._uses_autograd else (q, k, v)
-        with self._noting_place(), torch.set_grad_enabled(self._uses_autograd), _kept_for_backward(self._uses_autograd):
+        with (
+            self._noting_place(),
+            torch.set_grad_enabled(self._uses_autograd),
+            _kept_for_backward(self._uses_autograd),
+        ):
             result: Any = self._forward(*inputs, self._mask)
         out: Any
         lse: Any
         out, lse = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         self._check("forward", "out", out, q)
-        if lse is not None and (not isinstance(lse, torch.Tensor) or lse.numel() != out.numel() // out.shape[-1]):
+        if lse is not None and (
+            not isinstance(lse, torch.Tensor) or lse.numel() != out.numel() // out.shape[-1]
+        ):
             heads, tokens = self.problem.num_q_heads, self.problem.mask.seqlen_q
-            raise ResultError(f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, {tokens}) or "
-                              f"(1, {heads}, {tokens})")
+            raise ResultError(
+                f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, "
+                f"{tokens}) or "
+                f"(1, {heads}, {tokens})"
+            )
         if self._uses_autograd and not out.requires_grad:
-            raise ResultError("forward's out has no gradient: define backward(dout, q, k, v, out, lse, mask), or measure with -d fwd")
+            raise ResultError(
+                "forward's out has no gradient: define backward(dout, q, k, v, out, lse, mask), or measure "
+                "with -d fwd"
+            )
         return Forward(out.detach(), None if lse is None else lse.detach(), saved=(*inputs, out, lse))
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         q, k, v, out, lse = forward.saved
@@ -130,9 +153,15 @@ class OwnFilePrepared(Prepared):
     def _check(self, function: str, name: str, found: Any, like: torch.Tensor) -> None:
         import torch
 
-        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype, found.device) != (like.shape, like.dtype, like.device):
-            raise ResultError(f"{function} returned {name} that is {_described(found)}; it must be {_described(like)} "
-                              f"(LAYOUT {self._layout})")
+        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype, found.device) != (
+            like.shape,
+            like.dtype,
+            like.device,
+        ):
+            raise ResultError(
+                f"{function} returned {name} that is {_described(found)}; it must be {_described(like)} "
+                f"(LAYOUT {self._layout})"
+            )
 
     @contextmanager
     def _noting_place(self) -> Iterator[None]:
@@ -156,13 +185,16 @@ class OwnFilePrepared(Prepared):
 
 
 def _check_definitions(module: ModuleType) -> None:
-    """Raise DefinitionError for functions that cannot be called as they will be, and for an unknown layout."""
+    """Raise DefinitionError for functions with an incompatible signature, and for an unknown layout."""
     for name, arguments in CALLS.items():
         function = getattr(module, name, None)
         if function is None and name != "forward":
             continue
         if not callable(function) or inspect.iscoroutinefunction(function):
-            raise DefinitionError(f"{name} is of type {type(function).__name__}; it must be a function {name}({', '.join(arguments)})")
+            raise DefinitionError(
+                f"{name} is of type {type(function).__name__}; it must be a function "
+                f"{name}({', '.join(arguments)})"
+            )
         if (given := refused_signature(function, len(arguments))) is not None:
             raise DefinitionError(f"{name}{given} is called as {name}({', '.join(arguments)})")
     layout = getattr(module, "LAYOUT", LAYOUTS[0])
@@ -171,7 +203,7 @@ def _check_definitions(module: ModuleType) -> None:
 
 
 def _described(found: Any) -> str:
-    """A value in few words, for messages."""
+    """A short description of a value, for messages."""
     shape = getattr(found, "shape", None)
     if shape is None:
         return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, (tuple, list)) else "")
@@ -179,7 +211,8 @@ def _described(found: Any) -> str:
 
 
 def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
-    """A function that torch.compile compiles inside keeps all that backward needs, since backward is called many times on one forward."""
+    """A context in which functions compiled by torch.compile keep all inputs of backward, since backward is
+    called many times on one forward."""
     if not is_needed:
         return nullcontext()
     from torch._functorch import config
@@ -188,9 +221,10 @@ def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
 
 
 def _load(file: Path) -> ModuleType:
-    """The file as a module. It is imported once a process.
+    """The file as a module, imported once per process.
 
-    It finds the files beside it, after all that is installed: one of them may be called `random.py`.
+    It can import files from its folder, which come after installed modules on the path, since one of them may
+    be called `random.py`.
     """
     name = f"longca_own_{file.stem}"
     loaded = sys.modules.get(name)
@@ -198,7 +232,8 @@ def _load(file: Path) -> ModuleType:
         return loaded
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # whatever its suffix
+    # for any suffix
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

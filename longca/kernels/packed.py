@@ -1,4 +1,5 @@
-"""Attention inside packed segments under one window, the only masks of the FlashAttention family and cuDNN."""
+"""Attention within packed segments under one window, the only masks of the FlashAttention family and
+cuDNN."""
 
 from __future__ import annotations
 
@@ -15,16 +16,20 @@ if TYPE_CHECKING:
 
 
 def unfit_mask(traits: Traits) -> str | None:
-    """The reason why a mask is neither a row of segments under one window nor a full rectangle; None if it is."""
+    """The reason why a mask is neither a row of segments under one window nor a full rectangle; None if it
+    is."""
     if traits.num_segments or traits.full:
         return None
     if traits.per_head:
-        return "heads have masks of their own; it takes one mask for all, of segments of tokens under one window"
+        return (
+            "heads have masks of their own; it takes one mask for all, of segments of tokens under one window"
+        )
     return "the mask is more than segments of tokens under one window (causal, sliding or none), and it takes no other"
 
 
 def unfit_device(device_type: str, *architectures: str) -> str | None:
-    """The reason why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run here; None if it can."""
+    """The reason why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run
+    here; None if it can."""
     if device_type != "cuda":
         return "it runs on NVIDIA GPUs only"
     import importlib.util
@@ -42,7 +47,8 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
 
 
 def unfit_build(call: CallSpec, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
-    """The reason why a kernel that was built for these head dims and dtypes alone does not do the call; None if it does."""
+    """The reason why a kernel built only for these head dims and dtypes does not support the call; None if it
+    does."""
     if call.head_dim in head_dims and call.dtype in dtypes:
         return None
     return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
@@ -55,11 +61,12 @@ def _listed(values: tuple[object, ...]) -> str:
 class PackedPrepared(Prepared):
     """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
 
-    A mask of segments has no empty rows: its window never hides a token from itself. A single full segment may have different numbers of
-    keys and queries.
+    A mask of segments has no empty rows: its window never hides a token from itself. A single full segment
+    may have different numbers of keys and queries.
 
     Args:
-        always_packed: use T × heads × D and segment bounds for one segment, too, for kernels that know nothing else.
+        always_packed: use T × heads × D and segment bounds also for one segment, for kernels that support
+            only this layout.
     """
 
     def __init__(self, problem: Problem, always_packed: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""Masks in the form that each backend needs, derived from bands or block grids."""
+"""Lowerings: masks in the input format of each backend, derived from bands or block grids."""

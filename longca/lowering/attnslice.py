@@ -1,4 +1,4 @@
-"""Attention slices: rectangles of four types, the form of flexible attention kernels (MagiAttention's FFA)."""
+"""Attention slices: rectangles of four types, the format of MagiAttention's FFA."""
 
 import numpy as np
 
@@ -8,20 +8,32 @@ from longca.masks.mask import Mask
 
 
 def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:
-    """Every band as at most three slices: rows where the end moves, rows where both bounds or none move, rows where the start moves.
+    """The slices of all bands, at most three for each: rows where the end moves, rows where both bounds or
+    none move, rows where the start moves.
 
     Raises:
-        ValueError: head groups differ, and no `group` is given; or there is no such group.
+        ValueError: head groups differ and `group` is missing, or there is no such group.
     """
-    if group is not None and (not isinstance(group, (int, np.integer)) or group not in range(mask.num_groups)):
-        raise ValueError(f"there is no head group {group!r}: " + ("all heads are one group, 0" if mask.num_groups == 1 else
-                                                                   f"they are 0 to {mask.num_groups - 1}"))
+    if group is not None and (
+        not isinstance(group, (int, np.integer)) or group not in range(mask.num_groups)
+    ):
+        raise ValueError(
+            f"there is no head group {group!r}: "
+            + (
+                "all heads are one group, 0"
+                if mask.num_groups == 1
+                else f"they are 0 to {mask.num_groups - 1}"
+            )
+        )
     if group is None and mask.num_groups > 1:
-        raise ValueError(f"slices are those of one head group, and {mask.num_groups} differ: name one with `group`")
+        raise ValueError(
+            f"slices are those of one head group, and {mask.num_groups} differ: name one with `group`"
+        )
     b = mask.groups[group or 0]
     q0, q1, k0, k1, lo, hi = b.T
     end_rests = np.where(hi >= INF, q0, np.clip(k1 - hi, q0, q1))  # from this row on, rows end at k1
-    start_moves = np.where(lo <= -INF, q1, np.clip(k0 - lo, q0, q1))  # from this row on, row i starts at i + lo
+    # from this row on, row i starts at i + lo
+    start_moves = np.where(lo <= -INF, q1, np.clip(k0 - lo, q0, q1))
     rows = np.stack([q0, np.minimum(end_rests, start_moves), np.maximum(end_rests, start_moves), q1], axis=1)
     top, bottom = rows[:, :-1].ravel(), rows[:, 1:].ravel()
     upper = np.stack([np.ones(len(b), bool), end_rests > start_moves, np.zeros(len(b), bool)], axis=1).ravel()

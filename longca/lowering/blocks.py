@@ -1,4 +1,4 @@
-"""Block index lists, as block-sparse kernels take them."""
+"""Block index lists, the format of block-sparse kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class BlockIndexLists:
 
 
 def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool = True) -> BlockIndexLists:
-    """The lists of a block grid. They are made on the device: 128K tokens in 64-blocks are 268 million pairs of blocks for 64 head groups.
+    """The lists of a block grid. They are built on the device: 128K tokens in 64-blocks are 268 million pairs
+    of blocks for 64 head groups.
 
     Args:
         of_keys: if False, the two lists of k-blocks are empty (N = 0); a forward pass does not need them.
@@ -41,14 +42,18 @@ def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool
     if mask.grid is None:
         raise ValueError("the mask is not made of blocks")
     visible = torch.from_numpy(mask.grid.visible).to(device)
-    return BlockIndexLists(*_lists(visible), *_lists(visible.transpose(1, 2)[:, slice(None if of_keys else 0)]))
+    return BlockIndexLists(
+        *_lists(visible), *_lists(visible.transpose(1, 2)[:, slice(None if of_keys else 0)])
+    )
 
 
 def block_map(mask: Mask) -> BlockMap:
-    """The blocks of a block grid with their sizes. Raises ValueError for any other mask."""
+    """The blocks of a block grid, with their sizes. Raises ValueError for other masks."""
     if mask.grid is None:
         raise ValueError("the mask is not made of blocks")
-    sizes_q, sizes_k = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (mask.grid.q_bounds, mask.grid.k_bounds))
+    sizes_q, sizes_k = (
+        np.diff(bounds, axis=1).astype(np.int32) for bounds in (mask.grid.q_bounds, mask.grid.k_bounds)
+    )
     return BlockMap(sizes_q, sizes_k, mask.grid.visible.copy())
 
 
@@ -64,7 +69,8 @@ def _lists(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     counts = visible.sum(2, dtype=torch.int32)
     width = max(int(counts.max()), 1) if counts.numel() else 1
     index = torch.zeros(*counts.shape, width, dtype=torch.int32, device=visible.device)
-    for group, of_group in enumerate(visible):  # one at a time, since `places` take eight times the memory of the grid
+    # one at a time, since `places` take eight times the memory of the grid
+    for group, of_group in enumerate(visible):
         rows, cols = of_group.nonzero(as_tuple=True)
         places = of_group.cumsum(1)[rows, cols] - 1
         index[group, rows, places] = cols.int()

@@ -1,4 +1,4 @@
-"""The dense mask, as SDPA and the naive kernel take it."""
+"""The dense mask, the format of SDPA and the naive kernel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _CHUNK_ELEMENTS = 1 << 26  # limits the memory of temporaries
 
 
 def dense_mask(mask: Mask, device: torch.device | str) -> torch.Tensor:
-    """The mask as bool (Sq, Sk), or (G, Sq, Sk) if head groups differ; True is visible. It is made on the device from intervals."""
+    """The mask as bool (Sq, Sk), or (G, Sq, Sk) if head groups differ; True is visible. It is built on the
+    device from intervals."""
     import torch
 
-    out = torch.zeros(mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=usable_device(device))
+    out = torch.zeros(
+        mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=usable_device(device)
+    )
     paint = _paint_bands if mask.grid is None else _paint_grid
     for group in range(mask.num_groups):
         paint(mask, group, out[group])
@@ -43,5 +46,7 @@ def _paint_grid(mask: Mask, group: int, out: torch.Tensor) -> None:
     grid = mask.grid
     assert grid is not None
     visible = torch.tensor(grid.visible[group], device=out.device)
-    q_block, k_block = (torch.from_numpy(block_of(bounds[group])).to(out.device) for bounds in (grid.q_bounds, grid.k_bounds))
+    q_block, k_block = (
+        torch.from_numpy(block_of(bounds[group])).to(out.device) for bounds in (grid.q_bounds, grid.k_bounds)
+    )
     torch.index_select(visible[:, k_block], 0, q_block, out=out)

@@ -1,4 +1,4 @@
-"""The check of a device that a user has named: torch's own errors tell of its insides."""
+"""Checks a device named by a user, since torch's own errors describe internals."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 def usable_device(device: Any) -> torch.device:
-    """The device of that name or number; the default one for None. It is not touched: a GPU holds no memory of this process by it.
+    """The device of that name or number; the default device for None. The device is not initialised, so no
+    GPU memory is allocated.
 
     Raises:
-        UserError: torch knows no such device, or sees no such GPU here.
+        UserError: torch does not know the device, or this machine lacks the GPU.
     """
     import torch
 
@@ -28,4 +29,8 @@ def usable_device(device: Any) -> torch.device:
 
 
 def _refused(device: Any, why: str) -> UserError:
-    return UserError(f"Argument 'device' is {str(device)!r}", why=why, todo="Give a device that this torch has, as 'cpu' or 'cuda:0'")
+    return UserError(
+        f"Argument 'device' is {str(device)!r}",
+        why=why,
+        todo="Give a device that this torch has, as 'cpu' or 'cuda:0'",
+    )

@@ -1,4 +1,4 @@
-"""Pairs that a user's `mask_mod` makes visible, evaluated as torch does: pair by pair, in bounded memory."""
+"""Evaluation of a user's `mask_mod` with torch's semantics: pair by pair, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from longca.lowering.mask_mod import MaskMod
 
-MOST_ELEMENTS = 1 << 21  # of the largest tensor of one evaluation: with its likes some 100 MB
-PROBED = 4, 8  # edges of the two squares of pairs that show how this tensor grows
+MOST_ELEMENTS = 1 << 21  # of the largest tensor of one evaluation; all its tensors take some 100 MB
+PROBED = 4, 8  # edges of two squares of pairs, from which the growth of this tensor is measured
 
 
 def is_noop(mask_mod: object) -> bool:
@@ -26,8 +26,8 @@ def is_noop(mask_mod: object) -> bool:
 class PairTest:
     """A `mask_mod` with its batch entry and head, evaluated by torch's own `create_mask`.
 
-    That maps it by `vmap` over b, h, q and kv. So a `mask_mod` that reduces over a captured table does that
-    for each pair alone. Pairs are evaluated in tiles, many at once.
+    torch maps it by `vmap` over b, h, q and kv, so a `mask_mod` that reduces over a captured table does so
+    for each pair. Many tiles of pairs are evaluated at once.
     """
 
     def __init__(
@@ -35,16 +35,17 @@ class PairTest:
     ) -> None:
         """
         Args:
-            seqlens: queries and keys; the test is not called with indices beyond them.
+            seqlens: numbers of queries and keys; indices beyond them are never passed to the test.
         """
         self._mask_mod, self._batch, self._head = mask_mod, batch, head
         self._seqlens, self._device = seqlens, device
 
     def most_pairs(self) -> int:
-        """The most pairs, at least 1, whose evaluation makes no tensor of more than `MOST_ELEMENTS`.
+        """The largest number of pairs, at least 1, whose evaluation creates no tensor of more than
+        `MOST_ELEMENTS`.
 
         Raises:
-            ValueError: torch cannot evaluate the `mask_mod` so.
+            ValueError: torch cannot evaluate the `mask_mod` in this way.
         """
         small, large = (self._largest_tensor(edge) for edge in PROBED)
         per_pair = -(-(large - small) // (PROBED[1] ** 2 - PROBED[0] ** 2))
@@ -53,13 +54,13 @@ class PairTest:
     def visible(self, corners: np.ndarray, height: int, width: int) -> np.ndarray:
         """Bool (n, height, width): the visible pairs of n tiles.
 
-        Beyond the last query and key the answer is that of these.
+        Beyond the last query and key the result repeats theirs.
 
         Args:
             corners: int64 (n, 2), the first query and the first key of each tile.
 
         Raises:
-            ValueError: torch cannot evaluate the `mask_mod` so.
+            ValueError: torch cannot evaluate the `mask_mod` in this way.
         """
         import torch
         from torch.nn.attention.flex_attention import create_mask
@@ -76,7 +77,7 @@ class PairTest:
         try:
             with torch.no_grad():
                 answer = create_mask(visible, len(corners), 1, height, width, device=self._device)
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # a user's function may raise anything
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             if "sliced BlockMask" in reason:
                 raise ValueError(
@@ -94,7 +95,7 @@ class PairTest:
         return answer[:, 0].cpu().numpy()
 
     def _largest_tensor(self, edge: int) -> int:
-        """Elements of the largest tensor while a square of pairs is evaluated."""
+        """Elements of the largest tensor during the evaluation of a square of pairs."""
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,4 +1,5 @@
-"""Row and column intervals: for each query the keys that it sees, for each key the queries that see it, as sorted ranges."""
+"""Row and column intervals: for each query the keys that it sees, for each key the queries that see it, as
+sorted ranges."""
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from longca.masks.ragged import spread
 def row_intervals(mask: Mask, group: int = 0) -> np.ndarray:
     """Row i sees keys [a0, b0) U [a1, b1) U …: int32 (Sq, 2n), row i being a0, b0, a1, b1, …
 
-    Intervals are ascending, disjoint and never touch. n is the largest number of any row, at least 1. Unused slots are last and have
-    a = b = Sk. O(Sq · n) time and memory, for bands and for block grids.
+    Intervals are ascending, disjoint and never touch. n is the largest number of any row, at least 1. Unused
+    slots are last and have a = b = Sk. O(Sq · n) time and memory, for bands and for block grids.
     """
     if mask.grid is not None:
         return _of_blocks(*mask.grid.solid(group), mask.seqlen_k)
@@ -20,7 +21,8 @@ def row_intervals(mask: Mask, group: int = 0) -> np.ndarray:
 
 
 def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
-    """Key j is seen by queries [a0, b0) U [a1, b1) U …: int32 (Sk, 2n), as in `row_intervals`; unused slots have a = b = Sq."""
+    """Key j is seen by queries [a0, b0) U [a1, b1) U …: int32 (Sk, 2n), as in `row_intervals`; unused slots
+    have a = b = Sq."""
     if mask.grid is not None:
         visible, q_bounds, k_bounds = mask.grid.solid(group)
         return _of_blocks(turned(visible), k_bounds, q_bounds, mask.seqlen_q)
@@ -28,9 +30,12 @@ def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
 
 
 def interval_table(mask: Mask) -> np.ndarray:
-    """`row_intervals` of all head groups, with the same bound of successive rows contiguous in memory: int32 (G, 2n, Sq)."""
+    """`row_intervals` of all head groups, transposed so that equal bounds of successive rows are contiguous:
+    int32 (G, 2n, Sq)."""
     tables = [row_intervals(mask, group) for group in range(mask.num_groups)]
-    out = np.full((len(tables), max(table.shape[1] for table in tables), mask.seqlen_q), mask.seqlen_k, dtype=np.int32)
+    out = np.full(
+        (len(tables), max(table.shape[1] for table in tables), mask.seqlen_q), mask.seqlen_k, dtype=np.int32
+    )
     for group, table in enumerate(tables):
         out[group, :table.shape[1]] = table.T
     return out
@@ -46,19 +51,28 @@ def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
         ValueError: the number of query heads is not a multiple of the number of head groups.
     """
     if num_q_heads % mask.num_groups:
-        raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
+        raise ValueError(
+            f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups"
+        )
     tables = [_leading(row_intervals(mask, group), mask.seqlen_k) for group in range(mask.num_groups)]
     width = max(table.shape[1] for table in tables)
-    padded = np.stack([np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=mask.seqlen_k).T for table in tables])
+    padded = np.stack(
+        [
+            np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=mask.seqlen_k).T
+            for table in tables
+        ]
+    )
     return padded if mask.num_groups == 1 else np.repeat(padded, num_q_heads // mask.num_groups, axis=0)
 
 
 def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
-    """Intervals of bands. The rows are split into stretches; in a stretch each bound is fixed or moves by one column a row.
+    """Intervals of bands. The rows are split into stretches; in a stretch each bound is fixed or moves by one
+    column a row.
 
-    In a stretch disjoint bands keep their order, and two of them touch either in all of its rows or in none. Proof: if a moving bound
-    touches a fixed one in a single row, the bands would overlap in the row before or after it, unless something changes there. Such a
-    row is the first or last of a band, or a bound starts or stops moving in it; each of these rows is a stretch of its own.
+    Within a stretch disjoint bands keep their order, and two of them are adjacent either in all rows or in
+    none. Proof: if a moving bound touched a fixed one in a single row, the bands would overlap in the row
+    before or after it, unless a bound changes there. Such a row is the first or last of a band, or a bound
+    starts or stops moving in it; each of these rows is a separate stretch.
     """
     q0, q1, k0, k1, lo, hi = bands.T
     turns = np.stack([q0, q1 - 1, np.clip(k0 - lo, q0, q1 - 1), np.clip(k1 - hi - 1, q0, q1 - 1)])
@@ -83,11 +97,15 @@ def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
         for slot in range(num_slots):
             table[:, 2 * slot + side] = np.repeat(fixed[:, slot], heights)
             if moving[:, slot].any():
-                table[:, 2 * slot + side] += np.repeat(moving[:, slot], heights) * np.arange(num_rows, dtype=np.int32)
+                table[:, 2 * slot + side] += np.repeat(moving[:, slot], heights) * np.arange(
+                    num_rows, dtype=np.int32
+                )
     return table
 
 
-def _of_blocks(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, num_cols: int) -> np.ndarray:
+def _of_blocks(
+    visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, num_cols: int
+) -> np.ndarray:
     rows, start, end = runs(visible)
     counts = np.bincount(rows, minlength=len(visible))
     width = max(int(counts.max(initial=0)), 1)
@@ -98,7 +116,8 @@ def _of_blocks(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
 
 
 def _leading(table: np.ndarray, seqlen_k: int) -> np.ndarray:
-    """F0, F1, F2 … of each row: the interval that starts at key 0 is first, without its start. If there is none, F0 is 0."""
+    """F0, F1, F2 … of each row: the interval that starts at key 0 comes first, without its start. Without
+    such an interval, F0 is 0."""
     leads = table[:, :1] == 0
     shifted = np.pad(table[:, 2:], ((0, 0), (0, 2)), constant_values=seqlen_k)
     others = np.where(leads, shifted, table)

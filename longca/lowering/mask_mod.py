@@ -18,21 +18,26 @@ if TYPE_CHECKING:
 
     MaskMod: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_FEW_BANDS = 3  # up to this number bands are tested by arithmetic; for more, a table of row intervals is used
-_PADDING = 1024  # tables reach to a multiple of this, so that the indices of a padded block stay inside them
+_FEW_BANDS = 3  # up to this number, bands are tested by arithmetic; above, by a table of row intervals
+_PADDING = 1024  # tables are padded to a multiple of this, so that indices of a padded block stay inside
 
 
-def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True) -> MaskMod:
-    """A closure for `flex_attention`, compiled or not. The tables that it captures are on the device.
+def mask_mod(
+    mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True
+) -> MaskMod:
+    """A closure for `flex_attention`, compiled or not. Its captured tables are on the device.
 
-    Its answer for queries >= Sq and keys >= Sk is not defined, but up to the next multiple of 1024 it reads nothing out of bounds.
+    Its result for queries >= Sq and keys >= Sk is undefined, but up to the next multiple of 1024 it reads
+    nothing out of bounds.
 
     Args:
         num_q_heads: query heads of the attention call; used if head groups differ.
         bool_tables: if False, a table of blocks is int32, for backends that cannot load single bytes as bool.
     """
     if num_q_heads % mask.num_groups:
-        raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
+        raise ValueError(
+            f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups"
+        )
     heads_per_group = num_q_heads // mask.num_groups
     if mask.grid is not None:
         return _by_block(mask, device, heads_per_group, bool_tables)
@@ -57,7 +62,8 @@ def _by_arithmetic(mask: Mask) -> MaskMod:
 
 
 def _inequalities(band: list[int], mask: Mask) -> tuple[tuple[int, int, int], ...]:
-    """The (x, y, least) of each bound x·q + y·k >= least of a band that the mask's size does not already imply."""
+    """The (x, y, least) of each bound x·q + y·k >= least of a band that the mask's size does not already
+    imply."""
     q0, q1, k0, k1, lo, hi = band
     bounds = (((1, 0, q0), q0 > 0), ((-1, 0, 1 - q1), q1 < mask.seqlen_q), ((0, 1, k0), k0 > 0),
               ((0, -1, 1 - k1), k1 < mask.seqlen_k), ((-1, 1, lo), lo > -INF), ((1, -1, -hi), hi < INF))
@@ -76,11 +82,15 @@ def _by_row(mask: Mask, device: torch.device | str, heads_per_group: int) -> Mas
     import torch
 
     tables = [row_intervals(mask, group) for group in range(mask.num_groups)]
-    padded = np.full((max(table.shape[1] for table in tables), mask.num_groups, _padded(mask.seqlen_q)), mask.seqlen_k, np.int32)
+    padded = np.full(
+        (max(table.shape[1] for table in tables), mask.num_groups, _padded(mask.seqlen_q)),
+        mask.seqlen_k,
+        np.int32,
+    )
     for group, table in enumerate(tables):
         padded[:table.shape[1], group, :mask.seqlen_q] = table.T
     row = np.arange(mask.seqlen_q, dtype=np.int32)
-    # an end that moves with the row, as under a causal mask, needs no table
+    # a bound that moves with the row, as under a causal mask, needs no table
     bounds = tuple(
         int(column[0, 0]) if (column[:, :mask.seqlen_q] - row == column[0, 0]).all()
         else torch.from_numpy(column if mask.num_groups > 1 else column[0]).to(device) for column in padded)
@@ -109,9 +119,14 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool
     sizes = grid.block_size
     if sizes is not None:
         row_of, col_of = sizes
-        tail = [-(-_padded(length) // size) for length, size in zip((mask.seqlen_q, mask.seqlen_k), sizes, strict=True)]
+        tail = [
+            -(-_padded(length) // size)
+            for length, size in zip((mask.seqlen_q, mask.seqlen_k), sizes, strict=True)
+        ]
     else:
-        row_of, col_of = (torch.from_numpy(_padded_blocks(bounds)).to(device) for bounds in (grid.q_bounds, grid.k_bounds))
+        row_of, col_of = (
+            torch.from_numpy(_padded_blocks(bounds)).to(device) for bounds in (grid.q_bounds, grid.k_bounds)
+        )
         tail = [size + 1 for size in grid.visible.shape[1:]]
     chosen = torch.zeros(mask.num_groups, *tail, dtype=torch.bool if bool_tables else torch.int32)
     chosen[:, :grid.visible.shape[1], :grid.visible.shape[2]] = torch.from_numpy(grid.visible)
@@ -127,7 +142,7 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool
 
 
 def _padded_blocks(bounds: np.ndarray) -> np.ndarray:
-    """The block of each index, int32 (G, padded length); the padding belongs to a block of its own, after the others."""
+    """The block of each index, int32 (G, padded length); the padding is a separate block after the others."""
     table = np.full((len(bounds), _padded(int(bounds[0, -1]))), bounds.shape[1] - 1, dtype=np.int32)
     for group, of_group in enumerate(bounds):
         table[group, :of_group[-1]] = block_of(of_group)

@@ -1,4 +1,4 @@
-"""Ranges of indices, line by line, as interval and tile forms are made of them."""
+"""Ranges of indices, line by line: the basis of interval and tile formats."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,8 @@ import numpy as np
 
 
 def turned(matrix: np.ndarray) -> np.ndarray:
-    """The transpose of a matrix of bytes, contiguous. It is made in strips that fit a cache line, quicker than in one step."""
+    """The transpose of a matrix of bytes, contiguous. It is computed in strips that fit a cache line, which
+    is faster than one step."""
     out = np.empty(matrix.shape[::-1], dtype=matrix.dtype)
     for row in range(0, len(matrix), 16):
         out[:, row:row + 16] = matrix[row:row + 16].T
@@ -17,7 +18,8 @@ def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(row, start, end) of each run of True in the rows of a bool matrix, in row-major order."""
     padded = np.zeros((visible.shape[0], visible.shape[1] + 2), dtype=bool)
     padded[:, 1:-1] = visible
-    changes = np.flatnonzero(padded[:, 1:] != padded[:, :-1])  # starts and ends alternate, since no run leaves its row
+    # starts and ends alternate, since each run stays in its row
+    changes = np.flatnonzero(padded[:, 1:] != padded[:, :-1])
     rows, start = np.divmod(changes[0::2], visible.shape[1] + 1)
     return rows, start, start + (changes[1::2] - changes[0::2])
 
@@ -31,7 +33,8 @@ class Csr:
 
 
 def fill(counts: np.ndarray, values: np.ndarray, width: int, unused: int = 0) -> np.ndarray:
-    """An int32 (rows, width) matrix. Row r has the next `counts[r]` of `values`, then `unused`."""
+    """An int32 (rows, width) matrix. Row r contains the next `counts[r]` elements of `values`, then
+    `unused`."""
     table = np.full((len(counts), width), unused, dtype=np.int32)
     if len(counts) and (counts == width).all():
         table[:] = values.reshape(table.shape)
@@ -42,7 +45,8 @@ def fill(counts: np.ndarray, values: np.ndarray, width: int, unused: int = 0) ->
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The same set as ranges: line l has every index in [start, end) of `bounds[offsets[l]:offsets[l + 1]]`."""
+    """The same set as ranges: line l has every index in [start, end) of `bounds[offsets[l]:offsets[l +
+    1]]`."""
 
     offsets: np.ndarray  # int64 (lines + 1,)
     bounds: np.ndarray  # int32 (runs, 2): start, end; ascending in a line, never touching

@@ -1,4 +1,4 @@
-"""The visible tiles of a kernel: full tiles, whose every element is visible, and partial tiles, apart from each other."""
+"""The visible tiles of a kernel: full tiles, with all elements visible, and partial tiles."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from longca.masks.ragged import spread
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """The visible tiles of each line of tiles. The CSR forms are made at their first use."""
+    """The visible tiles of each line of tiles. The CSR forms are computed at their first use."""
 
     num_lines: int  # tiles along the axis that has the lists
     num_across: int  # tiles along the other axis
@@ -32,10 +32,12 @@ class Tiles:
 
 
 def row_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bool = False) -> Tiles:
-    """For each tile of queries, its tiles of keys. O(bands · query tiles) for bands; exact even if several bands share a tile.
+    """For each tile of queries, its tiles of keys. O(bands · query tiles) for bands; exact even if several
+    bands share a tile.
 
     Args:
-        whole: if True, a tile that extends beyond Sq × Sk is never full; otherwise only its part inside counts.
+        whole: if True, a tile that extends beyond Sq × Sk is never full; otherwise only its part inside
+            counts.
     """
     if mask.grid is not None:
         full, partial = _grid_tiles(*mask.grid.solid(group), tile_q, tile_k, whole)
@@ -50,14 +52,18 @@ def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
         visible, q_bounds, k_bounds = mask.grid.solid(group)
         full, partial = _grid_tiles(turned(visible), k_bounds, q_bounds, tile_k, tile_q, whole)
     else:
-        full, partial = _band_tiles(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole)
+        full, partial = _band_tiles(
+            transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole
+        )
     return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
 
 
 def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int,
                 whole: bool) -> tuple[Runs, Runs]:
-    """Tiles of bands. The visible areas along a line are a cumulative sum of steps: each range of `_covered` has one up, one down."""
-    num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1  # ranges of two lines never touch
+    """Tiles of bands. The visible areas along a line are a cumulative sum of steps: each range of `_covered`
+    contributes one step up and one down."""
+    # ranges of two lines never touch
+    num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1
     line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
     place = np.concatenate([line * stride + start_tile, line * stride + end_tile])
     order = np.argsort(place, kind="stable")
@@ -80,12 +86,16 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
             Runs.of(line[~full], start_tile[~full], end_tile[~full], num_lines))
 
 
-def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(line, start_tile, end_tile, area): in each of the tiles [start_tile, end_tile) of that line, some band has this area."""
+def _covered(
+    bands: np.ndarray, tile_rows: int, tile_cols: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(line, start_tile, end_tile, area): in each of the tiles [start_tile, end_tile) of that line, some band
+    has this area."""
     owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
     b = bands[owner]
     row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
-    # starts and ends of a band's rows never decrease: together they see [left, right), and each of them sees [inner0, inner1)
+    # starts and ends of a band's rows never decrease: their union is [left, right), and every row contains
+    # [inner0, inner1)
     left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
     inner0, inner1 = np.maximum(b[:, K0], row1 - 1 + b[:, LO]), np.minimum(b[:, K1], row0 + 1 + b[:, HI])
     start_tile, end_tile = left // tile_cols, -(-right // tile_cols)
@@ -93,19 +103,28 @@ def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndar
     none = full0 >= full1
     full0, full1 = np.where(none, end_tile, full0), np.where(none, end_tile, full1)
 
-    # besides these tiles there are a few in which the area of the band must be computed
+    # in the few other tiles the area of the band must be computed
     piece, tile = spread(np.concatenate([start_tile, full1]), np.concatenate([full0, end_tile]))
     piece %= len(b)
     part = b[piece]
     part[:, Q0], part[:, Q1] = row0[piece], row1[piece]
-    part[:, K0], part[:, K1] = np.maximum(part[:, K0], tile * tile_cols), np.minimum(part[:, K1], (tile + 1) * tile_cols)
-    return (np.concatenate([line, line[piece]]), np.concatenate([full0, tile]), np.concatenate([full1, tile + 1]),
-            np.concatenate([(row1 - row0) * tile_cols, areas(part)]))
+    part[:, K0], part[:, K1] = (
+        np.maximum(part[:, K0], tile * tile_cols),
+        np.minimum(part[:, K1], (tile + 1) * tile_cols),
+    )
+    return (
+        np.concatenate([line, line[piece]]),
+        np.concatenate([full0, tile]),
+        np.concatenate([full1, tile + 1]),
+        np.concatenate([(row1 - row0) * tile_cols, areas(part)]),
+    )
 
 
-def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, tile_rows: int, tile_cols: int,
+def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, tile_rows: int,
+                tile_cols: int,
                 whole: bool) -> tuple[Runs, Runs]:
-    """The (full, partial) runs of tiles. A tile is full iff all blocks that it overlaps are visible. Any tile and block sizes.
+    """The (full, partial) runs of tiles, for any tile and block sizes. A tile is full iff all blocks that it
+    overlaps are visible.
 
     Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,). No block is empty.
     """

@@ -1,4 +1,4 @@
-"""Packed sequences of one window, as FlashAttention's and cuDNN's varlen calls take them."""
+"""Packed sequences under one window, the format of FlashAttention's and cuDNN's varlen calls."""
 
 import numpy as np
 
@@ -9,12 +9,13 @@ from longca.masks.segments import diagonal_segments, shared_bound
 
 
 def rectangle(mask: Mask) -> Varlen:
-    """A full mask as one segment. Its length is the number of queries, whatever the number of keys."""
+    """A full mask as one segment. Its length is the number of queries, for any number of keys."""
     return Varlen(np.array([0, mask.seqlen_q], dtype=np.int32), mask.seqlen_q, (-1, -1))
 
 
 def varlen(mask: Mask) -> Varlen:
-    """The segments of a mask. Raises ValueError if it is not made of squares along the diagonal that share one window."""
+    """The segments of a mask. Raises ValueError if it is not made of squares along the diagonal that share
+    one window."""
     segments = diagonal_segments(mask)
     if segments is None:
         raise ValueError("the mask is not a row of segments under one window")
@@ -22,9 +23,11 @@ def varlen(mask: Mask) -> Varlen:
 
 
 def packed_sequences(mask: Mask) -> Varlen:
-    """As `varlen`, and of masks whose segments have other keys than queries. Each of these must be one band.
+    """The same as `varlen`, also for masks whose segments have different numbers of queries and keys. Each
+    such segment must be one band.
 
-    Queries that see nothing and keys that nothing sees are segments without keys and without queries.
+    Queries without visible keys, and keys that no query sees, become segments without keys and without
+    queries.
     """
     if mask.num_groups > 1 or diagonal_segments(mask) is not None:
         return varlen(mask)

@@ -1,8 +1,9 @@
 """The band algebra: the one definition of every mask.
 
 A band is a row `(q0, q1, k0, k1, lo, hi)` of an int64 array: query i in [q0, q1) sees key j in [k0, k1) iff
-lo <= j - i <= hi. Offsets that do not bind are ±INF. Bands are closed under cutting by a rectangle, under translation
-and under token striping, each band giving at most one. All functions take and return (n, 6) arrays.
+lo <= j - i <= hi. Offsets without a bound are ±INF. Bands are closed under restriction to a rectangle,
+translation and token striping: each operation maps a band to at most one band. All functions take and return
+(n, 6) arrays.
 """
 
 from itertools import pairwise
@@ -18,7 +19,7 @@ MOST_COMPARED = 1 << 18  # pairs of bands that are compared at once: some 50 MB
 
 
 class BandTable(np.ndarray):
-    """Bands as people read them: an int64 array like any other, but ±∞ stands in its text where an offset does not bind."""
+    """Bands for display: an int64 array whose text shows ±∞ for offsets without a bound."""
 
     def __repr__(self) -> str:
         return f"bands({np.array2string(np.asarray(self), separator=', ', prefix='bands(', threshold=600, formatter={'int': offset_text})})"
@@ -28,7 +29,7 @@ class BandTable(np.ndarray):
 
 
 def offset_text(offset: Any) -> str:
-    """The number; "∞" or "-∞" for one that does not bind."""
+    """The number as text; "∞" or "-∞" for an offset without a bound."""
     return str(offset) if abs(offset) < INF else "∞" if offset > 0 else "-∞"
 
 
@@ -37,9 +38,13 @@ def as_bands(rows: object) -> np.ndarray:
     try:
         array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
     except (TypeError, ValueError):
-        raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}") from None
+        raise ValueError(
+            f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}"
+        ) from None
     if array.size and array.shape[-1:] != (6,):
-        raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}")
+        raise ValueError(
+            f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}"
+        )
     strange = array[array != np.round(array)]  # NaN too
     if strange.size:
         raise ValueError(f"the numbers of a band are whole or ±math.inf, and {strange[0]:g} is neither")
@@ -49,18 +54,21 @@ def as_bands(rows: object) -> np.ndarray:
 
 def make(q0: object, q1: object, k0: object, k1: object, lo: object = -INF, hi: object = INF) -> np.ndarray:
     """Bands from their columns, each a number or an array of n (broadcast), in normal form."""
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi)))
+    columns = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi))
+    )
     return normal(np.stack(columns, axis=1))
 
 
 def normal(bands: np.ndarray) -> np.ndarray:
-    """The same pairs in normal form: no empty band, rectangles tight, offsets that do not bind ±INF, sorted."""
+    """The same pairs in normal form: no empty band, tight rectangles, ±INF for offsets without a bound,
+    sorted."""
     b, _ = tight(bands)
     return b[np.lexsort(b.T[::-1])]
 
 
 def tight(bands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(bands, kept): normal form in the order given, and which ones of those given are left."""
+    """(bands, kept): normal form in the given order, and a mask of the given bands that are not empty."""
     b = np.array(bands, dtype=np.int64).reshape(-1, 6)
     # rows that see a key, then columns that a remaining row sees: after one pass of each, both are tight
     b[:, Q0], b[:, Q1] = np.maximum(b[:, Q0], b[:, K0] - b[:, HI]), np.minimum(b[:, Q1], b[:, K1] - b[:, LO])
@@ -76,7 +84,8 @@ def areas(bands: np.ndarray) -> np.ndarray:
     """Exact number of visible pairs of each band, (n,) int64."""
     q0, q1, k0, k1, lo, hi = bands.T
     least, most = k0 - q1, k1 - 1 - q0
-    below, upto = (np.minimum(np.maximum(offset, least), most) for offset in (lo - 1, hi))  # `clip` takes longer on few bands
+    # `clip` takes longer on few bands
+    below, upto = (np.minimum(np.maximum(offset, least), most) for offset in (lo - 1, hi))
     return np.maximum(_pairs_upto(q0, q1, k0, k1, upto) - _pairs_upto(q0, q1, k0, k1, below), 0)
 
 
@@ -124,24 +133,26 @@ def stripe(bands: np.ndarray, q_rank: int, k_rank: int, world: int) -> np.ndarra
 
 
 def transpose(bands: np.ndarray) -> np.ndarray:
-    """Queries as keys and keys as queries; stays normal but for the order."""
+    """The transpose: queries and keys swapped. The result is in normal form except for its order."""
     flipped = bands[:, [K0, K1, Q0, Q1, HI, LO]]
     flipped[:, [LO, HI]] *= -1
     return flipped
 
 
 def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Band by band (broadcast over leading axes), un-normalised: may be empty."""
+    """The intersection, band by band (broadcast over leading axes), not normalised: bands may be empty."""
     low = np.maximum(a[..., [Q0, K0, LO]], b[..., [Q0, K0, LO]])
     high = np.minimum(a[..., [Q1, K1, HI]], b[..., [Q1, K1, HI]])
-    return np.stack([low[..., 0], high[..., 0], low[..., 1], high[..., 1], low[..., 2], high[..., 2]], axis=-1)
+    return np.stack(
+        [low[..., 0], high[..., 0], low[..., 1], high[..., 1], low[..., 2], high[..., 2]], axis=-1
+    )
 
 
 def overlap(bands: np.ndarray) -> tuple[int, int] | None:
     """Indices of two bands that share a pair; None where all are disjoint.
 
-    Bands that share a pair share a row, a key and an offset j - i. So two bands are compared only where they
-    meet on the axis on which the fewest do. O(n log n + such meetings) time.
+    Bands that share a pair overlap on three axes: rows, keys and offsets j - i. Only pairs of bands that
+    overlap on one axis are compared, on the axis with the fewest such pairs. O(n log n + these pairs) time.
     """
     if len(bands) < 2:
         return None
@@ -179,7 +190,8 @@ def overlap_text(bands: np.ndarray) -> str | None:
 def _meetings(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(order, count) of n half-open ranges, sorted by their begin.
 
-    Of those that begin no earlier, range order[i] meets order[i + 1], …, order[i + count[i]] and no others.
+    Among the ranges that do not begin earlier, range order[i] overlaps exactly order[i + 1], …, order[i +
+    count[i]].
     """
     order = np.argsort(begin, kind="stable")
     before_end = np.searchsorted(begin[order], end[order])
@@ -205,8 +217,8 @@ def _hold_a_pair(bands: np.ndarray) -> np.ndarray:
 def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """The bands that hold exactly the keys start..end of these rows. They depend on the visible pairs alone.
 
-    Down a band the start of a row rests and then moves by one a row, and its end moves and then rests. A band goes on from row to row as
-    long as that is so.
+    Down the rows of a band, the first visible key stays constant and then advances by 1 per row; the last
+    visible key advances and then stays constant. A band extends over rows as long as this holds.
 
     Args:
         row, start, end: int64 (n,), sorted by row, then by start; runs of one row neither overlap nor touch.
@@ -224,7 +236,8 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
     linked = before != np.arange(len(keys))
     turns = linked & linked[before] & ((moves[0][before] & ~moves[0]) | (~moves[1][before] & moves[1]))
-    for run in np.flatnonzero(turns).tolist():  # in order of rows: a band that has just ended forbids nothing
+    # in order of rows, since a band that has just ended does not restrict the next one
+    for run in np.flatnonzero(turns).tolist():
         linked[run] = not linked[before[run]]
     moves &= linked
     first = np.where(linked, before, np.arange(len(keys)))
@@ -235,7 +248,8 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     opens = np.flatnonzero(np.diff(first[order], prepend=-1))
     one, last = order[opens], order[np.append(opens[1:], len(order)) - 1]
     start_moves, end_moves = (np.logical_or.reduceat(side[order], opens) for side in moves)
-    return make(row[one], row[last] + 1, start[one], end[last], np.where(start_moves, start[last] - row[last], -INF),
+    return make(row[one], row[last] + 1, start[one], end[last],
+                np.where(start_moves, start[last] - row[last], -INF),
                 np.where(end_moves, end[one] - 1 - row[one], INF))
 
 

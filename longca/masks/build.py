@@ -18,41 +18,51 @@ from longca.masks.mask import Mask
 
 
 @breaks_graph
-def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
+               num_kv_heads: int = 1,
                documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
     """The mask of that pattern.
 
     Args:
         name: file name of the pattern in `longca/masks/patterns`.
         seqlen: number of tokens, queries and keys alike, as a number or "8K".
-        corpus: where document lengths come from, for patterns with documents; "pile" if not given.
-        seed: of everything that is drawn.
+        corpus: source of document lengths, for patterns with documents; "pile" by default.
+        seed: seed of all random values.
         num_kv_heads: head groups, for patterns that differ by KV head.
-        documents: lengths to use instead of a corpus; they must sum to `seqlen`.
-        **params: of the pattern; the others have their defaults.
+        documents: lengths to use instead of a corpus; they must sum to `seqlen`. **params: parameters of the
+            pattern; the others have their defaults.
 
     Raises:
-        UserError: unknown name or parameter, or values that do not go together.
+        UserError: unknown name or parameter, or inconsistent values.
     """
-    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads, documents=documents, **params)
+    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads,
+                               documents=documents, **params)
 
 
 class MaskBuilder:
-    """Builds many masks: loads each pattern once, and draws once the documents that several masks have in common."""
+    """Builds many masks: loads each pattern once, and samples documents that several masks share once."""
 
     def __init__(self) -> None:
         self._patterns: dict[str, Pattern] = {}
         self._documents: dict[tuple[str, int, int, bool], np.ndarray] = {}
 
-    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
+              num_kv_heads: int = 1,
               documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
         """As of `build_mask`."""
         pattern = self._pattern(name)
         seqlen = _length(name, seqlen)
         values = pattern.Params(**pattern.resolve(params))
-        for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
+        for what, number, least in (
+            ("tokens", seqlen, 1),
+            ("KV heads", num_kv_heads, 1),
+            ("as its seed", seed, 0),
+        ):
             if not _is_whole(number):
-                raise UserError(f"Mask '{name}' cannot have {number!r} {what}", todo=f"Give a whole number of at least {least}")
+                raise UserError(
+                    f"Mask '{name}' cannot have {number!r} {what}",
+                    todo=f"Give a whole number of at least {least}",
+                )
             if number < least:
                 raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
         if seqlen > MOST_TOKENS:
@@ -68,7 +78,9 @@ class MaskBuilder:
             mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
             return _checked_bands(mask, name, values).named(name, values.model_dump())
         if documents is None:
-            documents = self._drawn(corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False)))
+            documents = self._drawn(
+                corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False))
+            )
         else:
             documents = _checked_documents(documents, seqlen)
         mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
@@ -98,7 +110,7 @@ def cell_mask(cell: Cell) -> Mask:
 
 
 def mask_name(cell: Cell) -> str:
-    """The mask of a cell in one string; equal for cells that share it."""
+    """A string that is equal for all cells with the same mask."""
     return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))
 
 
@@ -109,7 +121,9 @@ def _length(name: str, seqlen: int | str) -> int:
     except ValueError as error:
         raise UserError(f"Mask '{name}' has no such length", why=str(error)) from None
     if not _is_whole(seqlen):
-        raise UserError(f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'")
+        raise UserError(
+            f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'"
+        )
     return operator.index(seqlen)
 
 
@@ -118,14 +132,16 @@ def _is_whole(value: object) -> bool:
 
 
 def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
-    """The mask that a pattern made.
+    """The mask of a pattern.
 
-    Raises UserError where its bands leave the mask or share a pair: each rate would count it twice.
+    Raises UserError if its bands exceed the mask or share a pair, which every rate would count twice.
     """
     if mask.grid is not None:
         return mask  # its blocks are disjoint by construction
     for group, bands in enumerate(mask.groups):
-        outside = bands[(bands[:, :4:2] < 0).any(axis=1) | (bands[:, 1] > mask.seqlen_q) | (bands[:, 3] > mask.seqlen_k)]
+        outside = bands[
+            (bands[:, :4:2] < 0).any(axis=1) | (bands[:, 1] > mask.seqlen_q) | (bands[:, 3] > mask.seqlen_k)
+        ]
         overlap = band.overlap_text(bands)
         if overlap is None and not len(outside):
             continue
@@ -134,7 +150,11 @@ def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
             why = f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} pairs"
         given = "".join(f", {key}={value}" for key, value in params.model_dump().items())
         of_group = f" (head group {group})" if mask.num_groups > 1 else ""
-        raise UserError(f"Mask '{name}' with seqlen={mask.seqlen_q}{given} is no mask{of_group}", why=why, todo="Change its `build`")
+        raise UserError(
+            f"Mask '{name}' with seqlen={mask.seqlen_q}{given} is no mask{of_group}",
+            why=why,
+            todo="Change its `build`",
+        )
     return mask
 
 
@@ -142,7 +162,8 @@ def _checked_documents(given: np.ndarray | Sequence[int], seqlen: int) -> np.nda
     """Lengths of documents that fill a mask."""
     lengths: np.ndarray
     try:
-        lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
+        lengths = np.asarray(given.detach().cpu() if hasattr(given,
+                                                             "detach") else given)  # type: ignore[union-attr]
     except ValueError:  # rows of different lengths
         lengths = np.empty((0, 0))
     if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):

@@ -13,7 +13,7 @@ from longca.masks.mask import Mask
 
 @dataclass(frozen=True)
 class Draw:
-    """All that a pattern may use to build a mask."""
+    """The inputs from which a pattern builds a mask."""
 
     seqlen: int
     documents: np.ndarray | None  # int64 lengths that sum to seqlen; None unless the pattern uses documents
@@ -22,12 +22,13 @@ class Draw:
 
     @cached_property
     def bounds(self) -> np.ndarray:
-        """Document n is tokens bounds[n]..bounds[n + 1]; int64, one more than there are documents."""
+        """Document n has tokens bounds[n]..bounds[n + 1]; int64 (documents + 1,)."""
         assert self.documents is not None, "only a pattern with `uses_documents` has documents"
         return np.concatenate([[0], np.cumsum(self.documents)])
 
     def mask(self, *bands: np.ndarray, **drawn: object) -> Mask:
-        """The mask of these disjoint bands (several (n, 6) arrays), the same for all heads; `drawn` goes to `Mask.params`."""
+        """The mask of these disjoint bands (several (n, 6) arrays), the same for all heads; `drawn` goes to
+        `Mask.params`."""
         return Mask(self.seqlen, self.seqlen, (np.concatenate(bands),), params=drawn)
 
 
@@ -41,12 +42,12 @@ class Pattern(Plugin):
     number: ClassVar[int | None] = None  # in the study's list of 14
     definition: ClassVar[str]  # visible iff …
     uses_documents: ClassVar[bool] = False
-    stochastic: ClassVar[bool] = False  # does it draw anything itself, beside its documents?
+    stochastic: ClassVar[bool] = False  # True if the pattern uses random values other than document lengths
 
     Params: ClassVar[type[Frozen]] = Frozen  # parameters with their defaults; a nested class of that name
 
     def resolve(self, params: dict[str, Any]) -> dict[str, Any]:
-        """All parameters, defaults filled in and types settled. Raises UserError for a key or value it cannot have."""
+        """All parameters, with defaults and checked types. Raises UserError for an invalid key or value."""
         return parse(self.Params, params, f"Mask '{self.name}'").model_dump()
 
     def draws(self, params: Any) -> bool:
@@ -54,8 +55,8 @@ class Pattern(Plugin):
         return self.stochastic or self.uses_documents
 
     def check(self, seqlen: int, params: Any) -> None:
-        """Raises ValueError where this length and these parameters do not go together."""
+        """Raises ValueError if the length and the parameters are inconsistent."""
 
     def build(self, draw: Draw, params: Any) -> Mask:
-        """The mask. The pattern may draw from `draw.rng`, and gives the values it drew to the mask's `params`."""
+        """The mask. The pattern may use `draw.rng`, and passes its random values to the mask's `params`."""
         raise NotImplementedError

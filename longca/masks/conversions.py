@@ -1,4 +1,4 @@
-"""A mask from other libraries' forms, and in them: the constructors and conversions of `Mask`."""
+"""Conversions between `Mask` and the formats of other libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = (-1, -1)  # a window without bounds
 
 @methods_break_graph
 class Conversions:
-    """The part of `Mask` that reads and writes other libraries' forms."""
+    """The part of `Mask` that reads and writes the formats of other libraries."""
 
     if TYPE_CHECKING:
         seqlen_q: int
@@ -39,16 +39,16 @@ class Conversions:
 
     @classmethod
     def from_documents(cls, lengths: Any, *, causal: bool = True, window: forms.Window = ALL) -> Self:
-        """Packed documents, of which none sees another.
+        """Packed documents that do not see each other.
 
         Args:
             lengths: tokens of each document.
             causal: no token sees a later one.
-            window: (left, right): a token sees at most so many tokens before and after its own; -1 for no
+            window: (left, right): the largest number of visible tokens before and after a token; -1 for no
                 bound.
 
         Raises:
-            UserError: these cannot be a mask; so do all constructors.
+            UserError: the arguments define no mask; this holds for all constructors.
         """
         with forms.refused("These documents"):
             documents = forms.whole_numbers(lengths, "lengths of documents")
@@ -68,17 +68,17 @@ class Conversions:
         seqlen_k: int | str | None = None,
         padding: str = "nothing",
     ) -> Any:
-        """Packed sequences as FlashAttention's varlen calls take them.
+        """Packed sequences in the format of FlashAttention's varlen calls.
 
         Args:
             cu_seqlens: (sequences + 1,), from 0 to the number of tokens, for queries and keys alike. A
                 sequence may be empty.
             causal: as `causal` of that call.
             window: as its `window_size`.
-            cu_seqlens_k: of the keys, where they differ. A causal mask and a window are then aligned at the
-                last query and the last key of each sequence, as in that call: where it is causal, query i of
-                lq sees key j of lk where j - i <= lk - lq.
-            seqlen: queries, with padding behind the last sequence, and keys if `cu_seqlens_k` is None.
+            cu_seqlens_k: the same for keys, if they differ. A causal mask and a window are then aligned at
+                the last query and the last key of each sequence, as in that call: under a causal mask, query
+                i of lq sees key j of lk where j - i <= lk - lq.
+            seqlen: queries, with padding after the last sequence, and keys if `cu_seqlens_k` is None.
             seqlen_k: keys, with padding.
             padding: "nothing" or "self": a query of padding sees no key, or the key of its own token.
 
@@ -115,9 +115,9 @@ class Conversions:
         """Packed documents by an id for each token.
 
         Args:
-            ids: (tokens,), whole numbers. Tokens of one id are a document, and must be neighbours.
-            causal, window: as of `from_documents`.
-            padding_id: the id of tokens that are in no document, wherever they are; None if there are none.
+            ids: (tokens,), whole numbers. Tokens of one id form a document and must be contiguous.
+            causal, window: as in `from_documents`.
+            padding_id: the id of padding tokens, at any position; None without padding.
             padding: "nothing" or "self": a query of padding sees no key, or the key of its own token.
 
         Returns:
@@ -143,13 +143,13 @@ class Conversions:
     ) -> Any:
         """Packed documents by the position of each token in its document.
 
-        A document begins at the first token, where a position is 0, and where it is not one more than that of
-        the token before.
+        A document begins at the first token, at each position 0, and wherever the position is not the
+        previous one plus 1.
 
         Args:
             positions: (tokens,).
-            causal, window: as of `from_documents`.
-            seqlen: tokens, with padding behind the last position.
+            causal, window: as in `from_documents`.
+            seqlen: tokens, with padding after the last position.
             padding: "nothing" or "self": a query of padding sees no key, or the key of its own token.
 
         Returns:
@@ -201,10 +201,10 @@ class Conversions:
 
     @classmethod
     def from_flashmask(cls, startend_row_indices: Any, *, causal: bool, seqlen_q: int | None = None) -> Self:
-        """The rows that each key is hidden from, as `flashmask_attention` takes them.
+        """The rows from which each key is hidden, in the format of `flashmask_attention`.
 
         Args:
-            startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 where causal,
+            startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 if causal,
                 else 2 or 4.
             seqlen_q: number of queries; as many as keys if None.
         """
@@ -215,26 +215,26 @@ class Conversions:
     def from_block_mask(
         cls, block_mask: BlockMask, *, batch: int | None = None, head: int | None = None
     ) -> Self:
-        """FlexAttention's BlockMask, exactly.
+        """An exact conversion of FlexAttention's BlockMask.
 
-        Its full blocks are visible as a whole; its partial ones are evaluated pair by pair by torch's own
-        rules, with the queries and keys of these blocks alone, in bounded memory.
+        Full blocks are entirely visible. Partial blocks are evaluated pair by pair with torch's semantics,
+        only for their queries and keys, in bounded memory.
 
         Args:
             batch: the entry of its batch; needed where it has several.
-            head: one of its query heads. Without it all are read; those that differ are head groups, of
-                equally many heads each.
+            head: one of its query heads. Without it all heads are read; different heads become head groups of
+                equal size.
         """
         with forms.refused("This BlockMask"):
             return cls._of(*forms.of_block_mask(block_mask, batch, head))
 
     @classmethod
     def from_block_map(cls, sizes_q: Any, sizes_k: Any, visible: Any) -> Self:
-        """Blocks of any sizes, each visible or hidden, as FlashInfer and VSA take them.
+        """Blocks of any sizes, each visible or hidden, in the format of FlashInfer and VSA.
 
         Args:
-            sizes_q: tokens of each q-block, (M,), or (head groups, M) where they differ; one number where all
-                have it.
+            sizes_q: tokens of each q-block, (M,), or (head groups, M) if groups differ, or one number for all
+                blocks.
             sizes_k: of each k-block, (N,) or (head groups, N).
             visible: bool (M, N) or (head groups, M, N).
         """
@@ -265,7 +265,7 @@ class Conversions:
     def _of_documents(
         cls, documents: forms.Documents, causal: bool, window: forms.Window, padding: str = "nothing"
     ) -> Self:
-        """The mask of packed documents, which keeps their lengths where queries and keys have the same."""
+        """The mask of packed documents. It keeps their lengths if queries and keys have equal lengths."""
         params: dict[str, object] = {}
         if np.array_equal(documents.q_bounds, documents.k_bounds) and len(documents.lengths):
             params = {"documents": documents.lengths}
@@ -285,25 +285,26 @@ class Conversions:
         """FlexAttention's BlockMask, its `mask_mod` inside.
 
         Args:
-            num_q_heads: query heads of the call; counts where head groups differ.
+            num_q_heads: query heads of the call; needed if head groups differ.
             block_size: tokens of a block, or (of queries, of keys).
 
         Raises:
-            UserError: the form cannot hold this mask; so do all conversions.
+            UserError: the format cannot express this mask; this holds for all conversions.
         """
         return _lowered("A BlockMask", "flex.block_mask", self, device, num_q_heads, block_size)
 
     def to_cu_seqlens(self) -> forms.Varlen:
-        """Packed sequences of one window, as FlashAttention's varlen calls take them.
+        """Packed sequences under one window, in the format of FlashAttention's varlen calls.
 
-        Tokens of padding that see nothing are sequences of queries without keys and of keys without queries;
-        with them `cu_seqlens_k` differs. `Mask.from_cu_seqlens(form.cu_seqlens,
-        cu_seqlens_k=form.cu_seqlens_k, window=form.window)` is the mask again.
+        Padding tokens that see nothing become sequences of queries without keys and of keys without queries;
+        then `cu_seqlens_k` differs. `Mask.from_cu_seqlens(form.cu_seqlens, cu_seqlens_k=form.cu_seqlens_k,
+        window=form.window)` is the inverse.
         """
         return _lowered("cu_seqlens", "varlen.packed_sequences", self)
 
     def to_block_map(self) -> forms.BlockMap:
-        """Blocks with their sizes, as FlashInfer and VSA take them: `sizes_q`, `sizes_k` and `visible`."""
+        """Blocks with their sizes, in the format of FlashInfer and VSA: `sizes_q`, `sizes_k` and
+        `visible`."""
         return _lowered("A block map", "blocks.block_map", self)
 
     def to_flashmask(self) -> forms.FlashMaskColumns:
@@ -341,16 +342,16 @@ def _each_row(what: str, mask: Callable[..., Any], rows: list[Any] | None, row: 
 
 
 def _lowered(form: str, place: str, mask: Any, *arguments: Any) -> Any:
-    """A mask in another library's form.
+    """A mask in the format of another library.
 
-    Lowerings stand above masks. So they are found by name, as plug-ins are: no mask depends on them.
+    Lowerings import masks, so masks must not import lowerings: they are looked up by name, like plug-ins.
 
     Args:
-        form: its name, for errors.
+        form: name of the format, for errors.
         place: the function of `longca.lowering` that writes it, as "module.function".
 
     Raises:
-        UserError: the form cannot hold the mask.
+        UserError: the format cannot express the mask.
     """
     module, _, function = place.partition(".")
     write = getattr(importlib.import_module(f"longca.lowering.{module}"), function)

@@ -1,8 +1,8 @@
-"""Functions at which `torch.compile` breaks its graph, and which run as they are.
+"""Functions at which `torch.compile` breaks its graph, and which run uncompiled.
 
-Masks are numpy arrays, and kernels are chosen and planned by them: none of that can be traced. `torch.compiler.disable`
-is the tool for such functions. It loads `torch._dynamo`, which takes a second, and this package never loads torch: so it
-is applied once dynamo is loaded. Before that, nothing is compiled.
+Masks are numpy arrays, and kernels are chosen and planned from them, which cannot be traced.
+`torch.compiler.disable` marks such functions, but loads `torch._dynamo`, which takes a second, and this
+package must not load torch. So it is applied only once dynamo is loaded; nothing is compiled before that.
 """
 
 import sys
@@ -20,10 +20,11 @@ REASON = ("longca's masks and its choice of kernels cannot be traced: call them 
 
 
 def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, run outside of graphs with all that it calls. This costs little, and more once dynamo is loaded.
+    """The function, which runs outside of graphs, with all functions that it calls. The overhead is small,
+    and larger once dynamo is loaded.
 
-    Functions that autograd calls need it too: in a compiled step that calls `loss.backward()`, dynamo would compile
-    them.
+    Functions that autograd calls need this, too: in a compiled step that calls `loss.backward()`, dynamo
+    would compile them.
     """
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:
@@ -35,7 +36,7 @@ def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def methods_break_graph(owner: C) -> C:
-    """A class whose public methods, constructors and kept properties run outside of graphs."""
+    """A class whose public methods, constructors and cached properties run outside of graphs."""
     for name, member in list(vars(owner).items()):
         if name.startswith("_"):
             continue

@@ -1,4 +1,4 @@
-"""The mask: disjoint bands for all heads, or one set of them for each KV-head group."""
+"""The mask: disjoint bands, one set for all heads or one for each group of KV heads."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ class Mask(Conversions):
 
     With G = `num_groups` > 1, group g serves the g-th G-th of the KV heads and their query heads.
 
-    Made by `longca.build_mask`, or by `from_…` of documents, windows, bands, or of another library's form; given to other libraries by
-    `to_…`. Two masks are equal if their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
+    Create masks by `longca.build_mask`, or by `from_…` methods from documents, windows, bands, or other
+    libraries' formats; convert them to other libraries' formats by `to_…` methods. Two masks are equal if
+    their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
     """
 
-    def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *, grid: BlockGrid | None = None,
+    def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *,
+                 grid: BlockGrid | None = None,
                  params: Mapping[str, object] | None = None, name: str = "") -> None:
         """
         Args:
             groups: for each head group, disjoint bands, (n, 6) int64 (`longca.masks.band`).
             grid: instead of `groups`, a block mask.
-            params: what was given and drawn: documents, prefix, window …
+            params: given and random values: documents, prefix, window …
         """
         if (grid is None) == (not groups):
             raise ValueError("a mask is made of bands or of a block grid: give one of the two")
@@ -49,14 +51,22 @@ class Mask(Conversions):
     def _of(cls, content: Any, seqlen_q: int, seqlen_k: int, **params: object) -> Self:
         """The mask of a block grid, of one array of bands, or of one for each head group."""
         if not 1 <= min(seqlen_q, seqlen_k) <= max(seqlen_q, seqlen_k) <= MOST_TOKENS:
-            raise ValueError(f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and {seqlen_k}")
+            raise ValueError(
+                f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and "
+                f"{seqlen_k}"
+            )
         if isinstance(content, BlockGrid):
             return cls(seqlen_q, seqlen_k, grid=content, params=params)
-        return cls(seqlen_q, seqlen_k, (content,) if isinstance(content, np.ndarray) else tuple(content), params=params)
+        return cls(
+            seqlen_q,
+            seqlen_k,
+            (content,) if isinstance(content, np.ndarray) else tuple(content),
+            params=params,
+        )
 
     @property
     def params(self) -> Mapping[str, object]:
-        """Values that were given and drawn, by name. Read only."""
+        """Given and random values, by name; read-only."""
         return MappingProxyType(self._params)
 
     @property
@@ -65,14 +75,16 @@ class Mask(Conversions):
 
     @property
     def groups(self) -> Sequence[np.ndarray]:
-        """Bands of each head group, in normal form. Those of a block grid are made at each access, since there can be many."""
+        """Bands of each head group, in normal form. Those of a block grid are computed at each access, since
+        there can be many."""
         return self._groups if self.grid is None else GridBands(self.grid)
 
     @property
     def bands(self) -> np.ndarray:
-        """The (n, 6) int64 bands (q0, q1, k0, k1, lo, hi) that all heads share; ±`band.INF` stands for ±infinity.
+        """The (n, 6) int64 bands (q0, q1, k0, k1, lo, hi) that all heads share; ±`band.INF` stands for
+        ±infinity.
 
-        Raises ValueError where head groups differ: use `groups`.
+        Raises ValueError if head groups differ: use `groups`.
         """
         if self.num_groups > 1:
             raise ValueError(f"this mask differs among {self.num_groups} head groups: use `groups`")
@@ -83,7 +95,10 @@ class Mask(Conversions):
         """Tokens of each document that the mask was made for, int64; None for a mask without documents."""
         documents = self._params.get("documents")
         padding = self._params.get("padding_tokens", 0)
-        if not isinstance(documents, np.ndarray) or not documents.sum() + padding == self.seqlen_q == self.seqlen_k:
+        if (
+            not isinstance(documents, np.ndarray)
+            or not documents.sum() + padding == self.seqlen_q == self.seqlen_k
+        ):
             return None  # a part of a mask has the parameters of the whole
         return documents
 
@@ -108,32 +123,37 @@ class Mask(Conversions):
         """The part inside rows × cols, in the same absolute coordinates."""
         if self.grid is None:
             return self._map(lambda bands: band.cut(bands, rows, cols))
-        return self.crop(rows, cols)._of_grid(lambda grid: grid.move(rows[0], cols[0], self.seqlen_q, self.seqlen_k),
-                                              self.seqlen_q, self.seqlen_k)
+        return self.crop(rows, cols)._of_grid(
+            lambda grid: grid.move(rows[0], cols[0], self.seqlen_q, self.seqlen_k),
+            self.seqlen_q,
+            self.seqlen_k,
+        )
 
     def shift(self, dq: int, dk: int) -> Mask:
-        """Queries moved by dq and keys by dk; what leaves the Sq × Sk rectangle is dropped."""
+        """The mask with queries moved by dq and keys by dk; pairs outside of the Sq × Sk rectangle are
+        dropped."""
         if self.grid is None:
             inside = (0, self.seqlen_q), (0, self.seqlen_k)
             return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
         return self._of_grid(lambda grid: grid.move(dq, dk, self.seqlen_q, self.seqlen_k))
 
     def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> Mask:
-        """The part inside rows × cols as a mask of its own, in local coordinates."""
+        """The part inside rows × cols as a separate mask, in local coordinates."""
         seqlens = rows[1] - rows[0], cols[1] - cols[0]
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.move(-rows[0], -cols[0], *seqlens), *seqlens)
         return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]), *seqlens)
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> Mask:
-        """The mask of queries q_rank, q_rank + world, … and keys k_rank, k_rank + world, …, in local coordinates."""
+        """The mask of queries q_rank, q_rank + world, … and keys k_rank, k_rank + world, …, in local
+        coordinates."""
         seqlens = len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world))
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.stripe(q_rank, k_rank, world), *seqlens)
         return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world), *seqlens)
 
     def select_groups(self, start: int, end: int) -> Mask:
-        """Head groups start..end only; a mask that all heads share stays as it is."""
+        """The mask of head groups start..end; a mask that all heads share is returned unchanged."""
         if self.num_groups == 1:
             return self
         if self.grid is not None:
@@ -141,19 +161,20 @@ class Mask(Conversions):
         return Mask(self.seqlen_q, self.seqlen_k, self._groups[start:end], params=self.params, name=self.name)
 
     def named(self, name: str, params: Mapping[str, object]) -> Mask:
-        """The same mask under a name, with further parameters; its own stand above them."""
+        """The same mask with a name and further parameters; its own parameters take precedence."""
         found = copy(self)
         found.name, found._params = name, {**params, **self._params}
         return found
 
     @cached_property
     def traits(self) -> Traits:
-        """Scalars that kernels ask about a mask, derived from its bands."""
+        """Scalars that kernels query, derived from the bands."""
         return derive(self, self.area)
 
     @cached_property
     def kept(self) -> dict[Hashable, Any]:
-        """Objects that others made from this mask, by keys of their own. They live as long as the mask, and a pickle leaves them out."""
+        """A cache of objects that other modules derive from this mask, by their own keys. They live as long
+        as the mask and are not pickled."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,7 +197,9 @@ class Mask(Conversions):
     @property
     def drawn(self) -> dict[str, Scalar]:
         """The scalars of `params`, and the number and longest of its documents, as a record keeps them."""
-        scalars = {key: value for key, value in self.params.items() if isinstance(value, (bool, int, float, str))}
+        scalars = {
+            key: value for key, value in self.params.items() if isinstance(value, (bool, int, float, str))
+        }
         documents = self.params.get("documents")
         if isinstance(documents, np.ndarray):
             scalars |= {"num_documents": len(documents), "longest_document": int(documents.max())}
@@ -218,8 +241,13 @@ class Mask(Conversions):
     def _of_grid(self, change: Callable[[BlockGrid], BlockGrid], seqlen_q: int | None = None,
                  seqlen_k: int | None = None) -> Mask:
         assert self.grid is not None
-        return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
-                    grid=change(self.grid), params=self.params, name=self.name)
+        return Mask(
+            self.seqlen_q if seqlen_q is None else seqlen_q,
+            self.seqlen_k if seqlen_k is None else seqlen_k,
+            grid=change(self.grid),
+            params=self.params,
+            name=self.name,
+        )
 
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""

@@ -1,4 +1,4 @@
-"""Masks that are squares along the diagonal under one window, as kernels for packed documents (varlen) take them."""
+"""Masks of diagonal squares under one window, the format of kernels for packed documents (varlen)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from longca.masks.ragged import spread
 
 
 class Bands(Protocol):
-    """The part of a `Mask` that traits and segments are derived from. A mask imports them, so they do not import it."""
+    """The part of a `Mask` from which traits and segments are derived. `Mask` imports this module, so it
+    cannot import `Mask`."""
 
     seqlen_q: int
     seqlen_k: int
@@ -34,14 +35,18 @@ class Segments:
 
 
 def diagonal_segments(mask: Bands) -> Segments | None:
-    """The fewest segments that are this mask, in every head group; None if there are none.
+    """The smallest number of segments that represents this mask, in every head group; None if there is no
+    such representation.
 
-    A bound that binds in no segment is given as -1. O(bands · log bands), however the mask is cut into bands.
+    A window bound without effect in all segments is -1. O(bands · log bands), for any division of the mask
+    into bands.
     """
     if mask.seqlen_q != mask.seqlen_k:
         return None
-    if mask.grid is not None and any((mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)):
-        return None  # a row of a segment is one run: this spares most grids the making of bands
+    if mask.grid is not None and any(
+        (mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)
+    ):
+        return None  # a row of a segment is one run: most grids are rejected here without computing bands
     found = None
     for bands in mask.groups:
         segments = _segments(bands, mask.seqlen_q)
@@ -56,7 +61,7 @@ def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
         return None
     bounds = _finest(bands, seqlen)
     length = np.diff(bounds)
-    if seqlen > 1 and len(length) == seqlen:  # each token sees itself alone: one segment does for all
+    if seqlen > 1 and len(length) == seqlen:  # each token sees only itself: one segment is enough
         return Segments(np.array([0, seqlen]), (0, 0)) if band.areas(bands).sum() == seqlen else None
     bands = _split_diagonals(bands, bounds)
     owner = np.searchsorted(bounds, bands[:, Q0], side="right") - 1
@@ -66,16 +71,17 @@ def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
     left, right = shared_bound(-lowest, length), shared_bound(highest, length)
     if left is None or right is None:
         return None
-    # no band sees more than that window in its segment, so all of it is seen if there are as many pairs
+    # bands see at most that window in their segment, so the window is complete if the numbers of pairs are
+    # equal
     beyond = [np.maximum(length - 1 - bound, 0) for bound in (left, right) if bound >= 0]
     whole = int((length * length).sum()) - sum(int((rows * (rows + 1) // 2).sum()) for rows in beyond)
     return Segments(bounds, (left, right)) if int(band.areas(bands).sum()) == whole else None
 
 
 def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
-    """Bounds of the smallest diagonal squares that hold all pairs: a bound t has no pair with one token on each side.
+    """Bounds of the smallest diagonal squares that hold all pairs: no pair crosses a bound t.
 
-    The bounds that the upper (j > i) or the lower part of one band rules out are one run each.
+    The upper (j > i) and the lower part of a band exclude one run of bounds each.
     """
     q0, q1, k0, k1, lo, hi = bands.T
     upper = np.stack([q0 + 1, np.where(hi > 0, np.minimum(k1, q1 + hi), 0)])
@@ -88,7 +94,7 @@ def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
 
 
 def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """The same pairs, each band in one segment: only a band that is no more than a diagonal can lie in several."""
+    """The same pairs, with each band in one segment: only a single diagonal can extend over several."""
     diagonal = (bands[:, LO] == 0) & (bands[:, HI] == 0)
     if not diagonal.any():
         return bands
@@ -99,7 +105,8 @@ def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 
 def shared_bound(reach: np.ndarray, length: np.ndarray) -> int | None:
-    """The bound under which each segment reaches as far as it does: -1 if none binds, None if they disagree."""
+    """The window bound that explains the extent of each segment: -1 without a bound, None if segments
+    disagree."""
     if (reach < 0).any():
         return None
     binding = reach < length - 1

@@ -1,4 +1,4 @@
-"""The masks of a study as plain rows. Measuring jobs compare their own masks with them."""
+"""The masks of a study as plain rows. Measuring jobs compare their own masks with these rows."""
 
 import time
 from collections.abc import Iterable
@@ -19,5 +19,6 @@ def mask_table(cells: Iterable[Cell]) -> list[dict[str, Any]]:
         mask = cell_mask(cell)
         build_ms = (time.perf_counter() - start) * 1e3
         rows[key] = {"key": key, "mask": cell.mask, **cell.mask_key, "digest": mask.digest, "area": mask.area,
-                     "density": mask.density, "num_groups": mask.num_groups, **mask.drawn, "build_ms": round(build_ms, 3)}
+                     "density": mask.density, "num_groups": mask.num_groups, **mask.drawn,
+                     "build_ms": round(build_ms, 3)}
     return list(rows.values())

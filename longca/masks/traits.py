@@ -1,4 +1,5 @@
-"""Traits of a mask: scalars that kernels and strategies ask for. They are derived from its bands, never declared."""
+"""Traits of a mask: scalars that kernels and strategies query. They are derived from the bands, never
+declared."""
 
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from longca.masks.segments import Bands, diagonal_segments
 
 @dataclass(frozen=True)
 class Traits:
-    """Scalars only, so that `supports` stays pure and quick."""
+    """Only scalars, so that `supports` is pure and fast."""
 
     seqlen_q: int
     seqlen_k: int
@@ -21,13 +22,15 @@ class Traits:
     area: int  # visible pairs, over all groups
     full: bool  # every pair is visible
     causal: bool  # j <= i over one square
-    num_segments: int  # if the mask is diagonal squares over all tokens, under one window: how many at least; else 0
-    window: tuple[int, int] | None  # that window: j - i in [-left, right]; -1 for no bound (FlashAttention's convention)
+    # smallest number of diagonal squares over all tokens under one window; 0 if the mask is none
+    num_segments: int
+    # that window: j - i in [-left, right]; -1 for no bound (FlashAttention's convention)
+    window: tuple[int, int] | None
     block_size: tuple[int, int] | None  # of a uniform block grid
     is_block_grid: bool  # made of blocks, uniform or variable
     empty_rows: bool  # some query sees no key
-    max_row_intervals: int  # most runs of visible keys in one row, touching ones joined
-    max_col_intervals: int  # most runs of queries that see one key
+    max_row_intervals: int  # largest number of runs of visible keys in one row, with adjacent runs joined
+    max_col_intervals: int  # largest number of runs of queries that see one key
 
     @property
     def per_head(self) -> bool:
@@ -35,14 +38,21 @@ class Traits:
 
 
 def derive(mask: Bands, area: int) -> Traits:
-    """The traits that hold in every head group, from areas and coverage: the same however the mask is cut into bands.
+    """The traits that hold in every head group, from areas and coverage: independent of the division into
+    bands.
 
     Args:
         area: visible pairs, over all groups.
     """
-    if area == mask.num_groups * mask.seqlen_q * mask.seqlen_k and mask.grid is None and area > mask.num_groups:
+    if (
+        area == mask.num_groups * mask.seqlen_q * mask.seqlen_k
+        and mask.grid is None
+        and area > mask.num_groups
+    ):
         return _of_full(mask, area)
-    num_bands, empty_rows, row_runs, col_runs = _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
+    num_bands, empty_rows, row_runs, col_runs = (
+        _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
+    )
     square = mask.seqlen_q == mask.seqlen_k
     segments = diagonal_segments(mask)
     triangle = mask.num_groups * mask.seqlen_q * (mask.seqlen_q + 1) // 2
@@ -65,10 +75,12 @@ def derive(mask: Bands, area: int) -> Traits:
 
 
 def _of_full(mask: Bands, area: int) -> Traits:
-    """The traits of bands that are all pairs, more than one: most steps of a ring have such a mask."""
+    """The traits of a full rectangle of more than one pair: most steps of a ring have such a mask."""
     square = mask.seqlen_q == mask.seqlen_k
-    return Traits(mask.seqlen_q, mask.seqlen_k, mask.num_groups, num_bands=sum(map(len, mask.groups)), area=area, full=True, causal=False,
-                  num_segments=int(square), window=(-1, -1) if square else None, block_size=None, is_block_grid=False, empty_rows=False,
+    return Traits(mask.seqlen_q, mask.seqlen_k, mask.num_groups, num_bands=sum(map(len, mask.groups)),
+                  area=area, full=True, causal=False,
+                  num_segments=int(square), window=(-1, -1) if square else None, block_size=None,
+                  is_block_grid=False, empty_rows=False,
                   max_row_intervals=1, max_col_intervals=1)
 
 
@@ -78,14 +90,19 @@ def _looks_ahead(mask: Bands) -> bool:
 
 
 def _band_runs(mask: Bands) -> tuple[int, bool, int, int]:
-    """(bands, some row is empty, most runs in a row, most in a column) over all groups."""
+    """(number of bands, whether a row is empty, most runs in a row, most runs in a column) over all
+    groups."""
     groups = mask.groups
-    return (sum(len(bands) for bands in groups), any(not all_rows_see(bands, mask.seqlen_q) for bands in groups),
-            max(most_row_runs(bands) for bands in groups), max(most_col_runs(bands) for bands in groups))
+    return (
+        sum(len(bands) for bands in groups),
+        any(not all_rows_see(bands, mask.seqlen_q) for bands in groups),
+        max(most_row_runs(bands) for bands in groups),
+        max(most_col_runs(bands) for bands in groups),
+    )
 
 
 def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
-    """As `_band_runs`, without making the bands."""
+    """The same as `_band_runs`, without computing the bands."""
     rows = [grid.row_runs(group) for group in range(grid.num_groups)]
     cols = [grid.col_runs(group) for group in range(grid.num_groups)]
     return (sum(int(runs.sum()) for runs in rows), any(bool((runs == 0).any()) for runs in rows),
@@ -93,11 +110,14 @@ def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
 
 
 def most_row_runs(bands: np.ndarray) -> int:
-    """Most runs of visible keys in one row, touching ones joined; for disjoint bands in normal form, (n, 6).
+    """Largest number of runs of visible keys in one row, with adjacent runs joined; for disjoint bands in
+    normal form, (n, 6).
 
-    There is one where no two bands share a row. Else looks at few rows: between two rows where a band begins, ends, or one of its ends
-    starts or stops moving, all ends are fixed or move by one a row. Two runs then touch in all rows of such a stretch, in none, or in its
-    first or last one, so that its first two rows show its most runs: the second is free of such a touch, or there is no third.
+    It is one if no two bands share a row. Otherwise few rows are checked. Stretches are divided at rows where
+    a band begins or ends, or one of its ends starts or stops moving. Within a stretch each end is fixed or
+    moves by one per row. Two runs are then adjacent in all rows of a stretch, in none, or in its first or
+    last row. So the first two rows of a stretch contain its maximum: the second row has no such adjacency, or
+    there is no third row.
     """
     if len(bands) == 0:
         return 0
@@ -105,7 +125,8 @@ def most_row_runs(bands: np.ndarray) -> int:
     order = np.argsort(q0)
     if (q0[order[1:]] >= q1[order[:-1]]).all():
         return 1
-    starts, ends = (np.minimum(np.maximum(row, q0), q1) for row in (k0 - lo, k1 - hi))  # of the rows in which an end moves
+    # bounds of the rows in which an end moves
+    starts, ends = (np.minimum(np.maximum(row, q0), q1) for row in (k0 - lo, k1 - hi))
     turns = np.concatenate([q0, q1, starts, ends])
     rows = np.unique(np.concatenate([turns, turns + 1]))
     owner, number = spread(np.searchsorted(rows, q0), np.searchsorted(rows, q1))
@@ -120,12 +141,12 @@ def most_row_runs(bands: np.ndarray) -> int:
 
 
 def most_col_runs(bands: np.ndarray) -> int:
-    """Most runs of rows that see one column, touching ones joined."""
+    """Largest number of runs of rows that see one column, with adjacent runs joined."""
     return most_row_runs(transpose(bands))
 
 
 def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
-    """True if every query sees a key. In normal form each row of a band does."""
+    """True if every query sees a key. In normal form each row of a band sees one."""
     begin, end = bands[np.argsort(bands[:, Q0], kind="stable")][:, [Q0, Q1]].T
     reached = np.concatenate([[0], np.maximum.accumulate(end)])
     return bool((begin <= reached[:-1]).all() and reached[-1] >= seqlen_q)

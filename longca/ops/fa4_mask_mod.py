@@ -1,7 +1,7 @@
 """Element tests of masks for FlashAttention-4, in its CuTe language.
 
-FlashAttention-4 compiles for each function that it is given, and knows them apart by their text and what they capture:
-numbers only, so that masks of one shape share what was compiled.
+FlashAttention-4 compiles for each function that it is given, and knows them apart by their text and what they
+capture: numbers only, so that masks of one shape share what was compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from flash_attn.cute import utils
 def interval_mask_mod(num_intervals: int, heads_per_group: int) -> Callable:
     """An element test: true if the key is in one of its row's intervals.
 
-    It reads one table, int32 (groups, 2 · num_intervals, Sq): row i sees the keys from [2n, i] up to [2n + 1, i].
+    It reads one table, int32 (groups, 2 · num_intervals, Sq): row i sees the keys from [2n, i] up to [2n + 1,
+    i].
 
     Args:
         heads_per_group: query heads that share a mask.
@@ -45,15 +46,17 @@ def interval_mask_mod(num_intervals: int, heads_per_group: int) -> Callable:
 def grid_mask_mod(heads_per_group: int) -> Callable:
     """An element test: true if the pair's block is visible.
 
-    It reads three int32 tables: visible blocks (groups, M, N), the block of each row (groups, Sq), that of each key
-    (groups, Sk).
+    It reads three int32 tables: visible blocks (groups, M, N), the block of each row (groups, Sq), that of
+    each key (groups, Sk).
     """
 
     @cute.jit
     def mask_mod(batch, head, q_idx, kv_idx, seqlen_info, aux_tensors):
         chosen, row_block, col_block = aux_tensors[0], aux_tensors[1], aux_tensors[2]
         group = head[0] // heads_per_group
-        seen = utils.scalar_to_ssa(chosen[group, row_block[group, q_idx[0]], col_block[group, kv_idx[0]]], cutlass.Int32)
+        seen = utils.scalar_to_ssa(
+            chosen[group, row_block[group, q_idx[0]], col_block[group, kv_idx[0]]], cutlass.Int32
+        )
         return seen > utils.scalar_to_ssa(0, cutlass.Int32)
 
     return mask_mod

@@ -7,7 +7,9 @@ import triton.language as tl
 
 @triton.jit
 def _global_time_ns():
-    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    return tl.inline_asm_elementwise(
+        "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -20,7 +22,8 @@ def _spin(end_ns_ptr, duration_ns):
 
 
 def spin(duration_ms: float, end_ns: torch.Tensor) -> None:
-    """Keeps one multiprocessor of the tensor's GPU busy for that long; returns at once, as kernel launches do.
+    """Keeps one multiprocessor of the tensor's GPU busy for that long; returns at once, as kernel launches
+    do.
 
     Args:
         end_ns: int64 (1,), where the time at the end is written, so that the loop has a result.

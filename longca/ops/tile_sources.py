@@ -7,7 +7,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 def tile_source(x: torch.Tensor, tile: int, by_tma: bool) -> torch.Tensor | TensorDescriptor:
-    """The source from which a kernel reads tiles of a (heads, T, D): a TMA descriptor, or the tensor itself. Rows are contiguous.
+    """The source from which a kernel reads tiles of a (heads, T, D): a TMA descriptor, or the tensor itself.
+    Rows are contiguous.
 
     Triton turns descriptors into pointers on GPUs without the accelerator.
     """
@@ -15,9 +16,11 @@ def tile_source(x: torch.Tensor, tile: int, by_tma: bool) -> torch.Tensor | Tens
 
 
 @triton.jit
-def load_tile(source, head, row0, row_stride, seqlen, TILE: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
+def load_tile(source, head, row0, row_stride, seqlen, TILE: tl.constexpr, HEAD_DIM: tl.constexpr,
+              WHOLE: tl.constexpr,
               BY_TMA: tl.constexpr):
-    """Loads (TILE, HEAD_DIM) from row0 of a head on; zeros past its end, if WHOLE does not promise that there is none.
+    """Loads (TILE, HEAD_DIM) from row0 of a head on; zeros past its end, if WHOLE does not promise that there
+    is none.
 
     Args:
         source: a descriptor, or a pointer to where the head starts.
@@ -26,6 +29,12 @@ def load_tile(source, head, row0, row_stride, seqlen, TILE: tl.constexpr, HEAD_D
         tile = source.load([head, row0, 0]).reshape(TILE, HEAD_DIM)
     else:
         rows = tl.arange(0, TILE)
-        pointers = source + row0.to(tl.int64) * row_stride + (rows[:, None] * row_stride + tl.arange(0, HEAD_DIM)[None, :])
-        tile = tl.load(pointers) if WHOLE else tl.load(pointers, mask=(row0 + rows)[:, None] < seqlen, other=0.0)
+        pointers = (
+            source
+            + row0.to(tl.int64) * row_stride
+            + (rows[:, None] * row_stride + tl.arange(0, HEAD_DIM)[None, :])
+        )
+        tile = (
+            tl.load(pointers) if WHOLE else tl.load(pointers, mask=(row0 + rows)[:, None] < seqlen, other=0.0)
+        )
     return tile

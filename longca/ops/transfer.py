@@ -13,8 +13,9 @@ ALIGNMENT = 256  # bytes: as torch's own allocations have it
 def on_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """The same tensors on a device, contiguous; those that are there already as they are.
 
-    Those of the host go as one copy out of page-locked memory, and lie in one allocation. From other memory CUDA lets the host wait until
-    the stream has done all that it was given before: in a training loop, a step for each table.
+    Those of the host go as one copy out of page-locked memory, and lie in one allocation. From other memory
+    CUDA lets the host wait until the stream has done all that it was given before: in a training loop, a step
+    for each table.
 
     Args:
         tensors: on the host or on the device. One that is given several times is copied once.
@@ -41,4 +42,7 @@ def pack(tensors: Sequence[Tensor], *, pinned: bool = False) -> tuple[Tensor, li
 
 def unpack(packed: Tensor, like: Sequence[Tensor], offsets: Sequence[int]) -> list[Tensor]:
     """Views of packed bytes, with the shapes and dtypes of the tensors that they are of."""
-    return [packed[start:start + x.nbytes].view(x.dtype).view(x.shape) for x, start in zip(like, offsets, strict=True)]
+    return [
+        packed[start : start + x.nbytes].view(x.dtype).view(x.shape)
+        for x, start in zip(like, offsets, strict=True)
+    ]

@@ -1,4 +1,5 @@
-"""Tile sizes of the Triton operators on Hopper, by head dim. `benchmarks/kernels/tune_triton_rows.py` measures which are best."""
+"""Tile sizes of the Triton operators on Hopper, by head dim. `benchmarks/kernels/tune_triton_rows.py`
+measures which are best."""
 
 from dataclasses import dataclass, replace
 
@@ -36,7 +37,9 @@ FA2_SPARSE = {  # (greatest head dim, block that divides the mask's) → tuning
     (64, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
     (64, 128): Tuning(forward=Tiling(128, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
     (128, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
-    (128, 128): Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
+    (128, 128): Tuning(
+        forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)
+    ),
 }
 
 
@@ -45,7 +48,8 @@ def flashmask_tuning(head_dim: int) -> Tuning:
 
 
 def sparse_tuning(head_dim: int, blocks: tuple[int, int]) -> Tuning:
-    """Tiles cut so that they divide the blocks, which are multiples of 16: a matmul in Triton needs no less."""
+    """Tiles cut so that they divide the blocks, which are multiples of 16: a matmul in Triton needs no
+    less."""
     block = 128 if all(size % 128 == 0 for size in blocks) else 64
     tuning = FA2_SPARSE[64 if head_dim <= 64 else 128, block]
 

@@ -1,1 +1,2 @@
-"""Models of time, fitted on records: kernels from their tiles, messages from their bytes. Never imports torch."""
+"""Models of time, fitted on records: kernels from their tiles, messages from their bytes. Never imports
+torch."""

@@ -1,4 +1,5 @@
-"""The time of a kernel call on a mask: which of the kernel's models is for it, and what the call has of their features."""
+"""The predicted time of a kernel call on a mask: the choice of the kernel's model, and the features of the
+call."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CallModel:
-    """One kernel in one direction for calls of one form: a model for each of its ways."""
+    """The models of one kernel in one direction for calls of one form: one for each of its algorithms."""
 
     ways: tuple[KernelModel, ...]
 
     @property
     def usual(self) -> KernelModel:
-        """The model with most records."""
+        """The model with the most records."""
         return max(self.ways, key=lambda model: model.by_mask.num_records)
 
     @property
     def residuals(self) -> Interval:
-        """The residuals of all ways, of records of masks that were held out."""
+        """Held-out residuals of all algorithms, by mask."""
         return widest([model.by_mask for model in self.ways])
 
     @property
@@ -37,20 +38,24 @@ class CallModel:
         return max(model.longest_tokens for model in self.ways)
 
     def scaled(self, ratio: float, source: str, wider: float) -> CallModel:
-        """The same kernel on a GPU where all costs are `ratio` times as large, with intervals `wider` times as wide."""
-        return CallModel(tuple(replace(model, costs_ms={name: value * ratio for name, value in model.costs_ms.items()}, source=source,
+        """The same kernel on a GPU on which all costs are `ratio` times as large, with intervals `wider`
+        times as wide."""
+        return CallModel(tuple(replace(model, costs_ms={name: value * ratio for name,
+                                                        value in model.costs_ms.items()}, source=source,
                                        by_mask=model.by_mask.widened(wider)) for model in self.ways))
 
     def of(self, way: str) -> KernelModel:
-        """The model of a way; of another one where too few records had this one."""
+        """The model of an algorithm; the model of another one if this one has too few records."""
         return next((model for model in self.ways if model.way == way), self.usual)
 
     def for_call(self, mask: Mask, num_kv_heads: int) -> KernelModel:
-        """The model of the way in which a whole call is computed."""
+        """The model of the algorithm of a whole call."""
         return self.of(way_of(self.usual.kernel, self.usual.direction, mask, num_kv_heads))
 
-    def seconds(self, mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM) -> float:
-        """Seconds of one call, alone on a GPU."""
+    def seconds(
+        self, mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM
+    ) -> float:
+        """Seconds of one call without other work on the GPU."""
         model = self.for_call(mask, num_kv_heads)
         at_full_clock = float(model.boosted_s(call_amounts(model, mask, num_q_heads, num_kv_heads), head_dim))
         return at_full_clock * float(model.slowdown(at_full_clock))
@@ -67,5 +72,6 @@ def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileSta
 def call_amounts(model: KernelModel, mask: Mask, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
     """`amounts` of a whole call of a model's kernel, (6,)."""
     statistics = whole_statistics(mask, model.shape, num_q_heads // num_kv_heads)
-    return amounts(statistics, model.shape, items_of(model.kernel, model.direction, model.way), num_q_heads, num_kv_heads,
+    return amounts(statistics, model.shape, items_of(model.kernel, model.direction, model.way), num_q_heads,
+                   num_kv_heads,
                    covered=covers_all(model.kernel, model.direction, mask.traits))

@@ -1,7 +1,8 @@
-"""Fitting of a kernel's costs to measured times, and the residuals of what was held out.
+"""Fitting of a kernel's costs to measured times, and held-out residuals.
 
-Costs are found by least squares on relative errors, none of them negative. The tile shape and the throttle are the pair of candidates that
-fits best. Records are held out by mask and by length, never one by one: a kernel's times on one mask are too much alike.
+Costs are fitted by non-negative least squares on relative errors. The tile shape and the throttle are the
+best pair of candidates. Records are held out by mask and by length, never individually, since a kernel's
+times on one mask are correlated.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import numpy as np
 from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape
 
-SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64),
-          TileShape(64, 64, 16), *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))))
+SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16),
+          TileShape(64, 64),
+          TileShape(64, 64, 16),
+          *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))))
 THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
 UNSHARED = FEATURES.index("unshared")
 FEWEST = 12  # records of a kernel and direction
-SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("lists",), ("blocks",), ("plain", "heads"),
-                                       ("rows", "heads"), ("lists", "heads"), ("rows", "blocks"), ("lists", "blocks"))
-"""the labels by which a kernel's records may be fitted apart: kernels have ways of their own for some calls"""
+SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("lists",), ("blocks",),
+                                       ("plain", "heads"),
+                                       ("rows", "heads"), ("lists", "heads"), ("rows", "blocks"),
+                                       ("lists", "blocks"))
+"""labels by which a kernel's records may be fitted separately, since some kernels use special algorithms for
+some calls"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Sample:
     """One measured call."""
 
     amounts: tuple[np.ndarray, ...]
-    """for each of SHAPES, (6,)"""
+    """amounts for each of SHAPES, (6,)"""
     seconds: float
     mask: str
     """groups by which samples are held out"""
@@ -37,7 +43,7 @@ class Sample:
     labels: Mapping[str, str]
     """`form_labels` of the call"""
     way: str = ""
-    """of the kernel, as `longca.predict.ways` tells"""
+    """algorithm of the kernel: see `longca.predict.ways`"""
     heads_per_kv: int = 1
     """query heads for each KV head"""
 
@@ -54,12 +60,15 @@ class _Fit:
         return at_boost * clock_slowdown(at_boost, self.throttle)
 
 
-def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True) -> KernelModel:
+def fit_kernel(
+    kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True
+) -> KernelModel:
     """Fits one kernel in one direction.
 
     Args:
-        form: of the model.
-        judged: hold out masks and lengths, too; else the intervals are those of the fit itself, which is much quicker.
+        form: form of the model.
+        judged: also hold out masks and lengths; otherwise intervals come from the fit itself, which is much
+            faster.
 
     Raises:
         ValueError: there are too few samples.
@@ -68,29 +77,41 @@ def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tup
         raise ValueError(f"{len(samples)} records of '{kernel}' {direction}; at least {FEWEST} are needed")
     best = _fit(samples)
     if judged:
-        by_mask, by_length = held_out(samples, lambda sample: sample.mask), held_out(samples, lambda sample: sample.seqlen)
+        by_mask, by_length = (
+            held_out(samples, lambda sample: sample.mask),
+            held_out(samples, lambda sample: sample.seqlen),
+        )
     else:
         by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
     costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
-    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask), Interval.of(by_length),
+    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask),
+                       Interval.of(by_length),
                        max(sample.seqlen for sample in samples), form, samples[0].way)
 
 
-def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True) -> list[KernelModel]:
-    """Fits one kernel in one direction: each of its ways, and of each all calls together, or apart by labels where that is worth it.
+def fit_forms(
+    kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True
+) -> list[KernelModel]:
+    """Fits one kernel in one direction: each of its algorithms, with all calls together, or separately by
+    labels if that fits better.
 
-    Ways with too few samples have no model.
+    Algorithms with too few samples have no model.
     """
     by_way: dict[str, list[Sample]] = {}
     for sample in samples:
         by_way.setdefault(sample.way, []).append(sample)
-    return [model for way in sorted(by_way) if len(by_way[way]) >= FEWEST for model in _fit_way(kernel, direction, by_way[way], judged)]
+    return [
+        model
+        for way in sorted(by_way)
+        if len(by_way[way]) >= FEWEST
+        for model in _fit_way(kernel, direction, by_way[way], judged)
+    ]
 
 
 def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: bool) -> list[KernelModel]:
-    """The models of one way. Of SPLITS it takes the one with the least Bayesian information criterion.
+    """The models of one algorithm. The split among SPLITS has the lowest Bayesian information criterion.
 
-    Where all records have bands, or all have blocks, the models are for such masks alone.
+    If all records have bands, or all have blocks, the models are only for such masks.
     """
     best, chosen, least = [list(samples)], tuple[str, ...](), np.inf
     for split in SPLITS:
@@ -106,41 +127,48 @@ def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: boo
             least, best, chosen = criterion, list(parts.values()), split
     if "blocks" not in chosen and len({sample.labels["blocks"] for sample in samples}) == 1:
         chosen = *chosen, "blocks"
-    return [fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged) for part in best]
+    return [
+        fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged)
+        for part in best
+    ]
 
 
 def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> np.ndarray:
-    """Measured over predicted, less 1, of each sample, (n,): predicted by a fit to the samples of the other groups.
+    """Measured over predicted, minus 1, for each sample, (n,), predicted by a fit to the samples of the other
+    groups.
 
-    With a single group, the samples themselves are fitted.
+    With a single group, the fit uses the samples themselves.
     """
     groups = [group(sample) for sample in samples]
-    found = np.zeros(len(samples))
+    residuals = np.zeros(len(samples))
     for name in dict.fromkeys(groups):
         inside = [number for number, other in enumerate(groups) if other == name]
         rest = [sample for sample, other in zip(samples, groups, strict=True) if other != name]
         best = _fit(rest if len(rest) >= FEWEST else samples)
         here = [samples[number] for number in inside]
-        found[inside] = np.array([sample.seconds for sample in here]) / best.predicted(here) - 1
-    return found
+        residuals[inside] = np.array([sample.seconds for sample in here]) / best.predicted(here) - 1
+    return residuals
 
 
 def _fit(samples: Sequence[Sample]) -> _Fit:
     measured = np.array([sample.seconds for sample in samples])
-    weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples]))
-    found = []
+    weights = 1 / np.sqrt(
+        _repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples])
+    )
+    fits = []
     for shape, amounts in _distinct(samples):
         if len({sample.heads_per_kv for sample in samples}) == 1:
-            amounts[:, UNSHARED] = 0  # as many heads for each KV head everywhere: the two cannot be told apart
+            # the number of heads for each KV head is constant: the two cannot be distinguished
+            amounts[:, UNSHARED] = 0
         for throttle in THROTTLES:
             relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
             costs, miss = non_negative(relative, weights)
-            found.append(_Fit(shape, throttle, costs, miss))
-    return min(found, key=lambda one: one.miss)
+            fits.append(_Fit(shape, throttle, costs, miss))
+    return min(fits, key=lambda fit: fit.miss)
 
 
 def _distinct(samples: Sequence[Sample]) -> Iterator[tuple[int, np.ndarray]]:
-    """(place in SHAPES, the amounts of all samples (n, 6)) of each shape that differs from those before it."""
+    """(index in SHAPES, amounts of all samples (n, 6)) of each shape that differs from previous ones."""
     seen: set[bytes] = set()
     for shape in range(len(samples[0].amounts)):
         amounts = np.array([sample.amounts[shape] for sample in samples])
@@ -150,7 +178,8 @@ def _distinct(samples: Sequence[Sample]) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
-    """Number of times that each sample's setting stands among the samples, (n,): many records of one setting weigh as one."""
+    """Number of samples with the same setting, for each sample (n,): many records of one setting weigh as
+    one."""
     counts: dict[Hashable, int] = {}
     for key in keys:
         counts[key] = counts.get(key, 0) + 1
@@ -158,11 +187,13 @@ def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
-    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0 (Lawson, Hanson)."""
+    """(x (k,), squared residual) of the non-negative least squares matrix (n, k) · x = target (n,) (Lawson,
+    Hanson)."""
     num = matrix.shape[1]
     scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
     scaled = matrix / scale
-    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target  # two columns may be the same: empty tiles of full masks
+    # two columns may be equal: empty tiles of full masks
+    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target
     x, inside = np.zeros(num), np.zeros(num, dtype=bool)
     for _ in range(10 * num):
         gradient = np.where(inside, -np.inf, right - gram @ x)
@@ -175,7 +206,7 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, fl
             below = inside & (trial <= 0)
             if not below.any():
                 break
-            step = float((x[below] / (x[below] - trial[below])).min())  # as far as no x leaves the allowed side
+            step = float((x[below] / (x[below] - trial[below])).min())  # as far as all x stay non-negative
             x += step * (trial - x)
             inside &= x > 1e-12
             x[~inside] = 0

@@ -1,10 +1,11 @@
-"""The time of a kernel call: a sum of few costs, each a number times what the call has of it; and what long calls lose to the clock.
+"""The time of a kernel call: a sum of a few costs times the amounts of a call, and the slowdown of long calls
+by the clock.
 
     time at full clock = Σ cost · amount          amounts: FEATURES, costs: never negative, fitted on records
     time               = time at full clock · slowdown        1 for short calls, `1 + throttle` for long ones
 
-A GPU holds its highest clock for a few milliseconds. Then its power limit takes hold, and all that is computed takes longer by about
-the same factor, whatever the kernel:
+A GPU keeps its highest clock for a few milliseconds. Then the power limit slows all computation by about the
+same factor, for any kernel:
 
     slowdown   1 + throttle │                 ┌───────
                             │             ╱
@@ -30,20 +31,23 @@ if TYPE_CHECKING:
     from longca.predict.ways import Items
 
 FEATURES = ("computed", "partial", "empty", "unshared", "rows", "call")
-"""10⁶ pairs of all heads that are computed, and those that could be while multiprocessors wait for the last items (`WorkSpread.idle`);
-pairs in partial tiles, for what their masks cost more; pairs in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows;
-1"""
+"""10⁶ computed pairs of all heads, plus the pairs that idle multiprocessors could compute during the tail
+wave (`WorkSpread.idle`); pairs in partial tiles, for the additional cost of their masks; pairs in empty
+tiles; computed pairs divided by the heads that share a KV head; 10⁶ rows; 1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
-NOMINAL = 0.96  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
-BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+# share of held-out residuals in an interval, such that it contains 90 % of other cells, as
+# `benchmarks.predict.errors` checks
+NOMINAL = 0.96
+# of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+BOOST_S, SETTLED_S = 6e-3, 24e-3
 
 
 def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
-    """The labels of a call, by which some kernels have ways of their own.
+    """The labels of a call, for which some kernels have special algorithms.
 
-    "long": a query sees a quarter of all keys or more, in bands. "packed": the mask is segments of tokens under one window, which
-    kernels need no list of tiles for.
+    "long": a query sees a quarter of all keys or more, in bands. "packed": the mask is segments of tokens
+    under one window, for which kernels need no tile lists.
     """
     seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
     return {"plain": "plain" if traits.full or traits.causal else "masked",
@@ -53,17 +57,20 @@ def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
             "blocks": "blocks" if traits.is_block_grid else "bands"}
 
 
-def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
+def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int,
+            *, covered: bool = False
             ) -> np.ndarray:
     """The amounts of FEATURES in a call, (6,).
 
     Args:
-        items: of work, as `items_of` tells.
-        covered: every pair is computed, as `covers_all` tells.
+        items: work items, from `items_of`.
+        covered: every pair is computed, from `covers_all`.
     """
     heads = heads_of_item(items, shape, num_q_heads // num_kv_heads)
     spread = statistics.of_columns if items.by_keys else statistics.of_rows
-    full, empty = (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
+    full, empty = (
+        (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
+    )
     idle = spread.idle(num_q_heads // heads, items.most, in_order=items.in_order) * heads * items.share
     return part_amounts(full, statistics.partial, empty, statistics.rows, idle, num_q_heads, num_kv_heads)
 
@@ -76,7 +83,7 @@ def heads_of_item(items: Items, shape: TileShape, heads_per_kv: int) -> int:
 
 
 def even_idle(computed: np.ndarray, num_items: np.ndarray, *, in_order: bool = False) -> np.ndarray:
-    """`WorkSpread.idle` where all items of work are as long as each other.
+    """`WorkSpread.idle` for items of equal length.
 
     Args:
         computed: pairs of all heads.
@@ -88,46 +95,60 @@ def even_idle(computed: np.ndarray, num_items: np.ndarray, *, in_order: bool = F
     return np.maximum(idle, computed / items * PROGRAMS / 2) if in_order else idle
 
 
-def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,
+def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float,
+                 rows: np.ndarray | float,
                  idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`, which is of all."""
+    """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`,
+    which is of all."""
     computed = np.add(full, partial)
-    columns = (computed * num_q_heads + idle, np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads),
-               computed * num_kv_heads, np.multiply(rows, num_q_heads))
+    columns = (
+        computed * num_q_heads + idle,
+        np.multiply(partial, num_q_heads),
+        np.multiply(empty, num_q_heads),
+        computed * num_kv_heads,
+        np.multiply(rows, num_q_heads),
+    )
     stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
     return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Relative residuals of records that were held out while the rest was fitted: measured over predicted, less 1."""
+    """Relative residuals of records held out of the fit: measured over predicted, minus 1."""
 
     low: float
     high: float
-    """between them lie NOMINAL of the residuals"""
+    """bounds that contain NOMINAL of the residuals"""
     median: float
-    """of their absolute values"""
+    """median of their absolute values"""
     p95: float
     num_records: int
 
     @classmethod
     def of(cls, residuals: Sequence[float] | np.ndarray, coverage: float = NOMINAL) -> Interval:
-        """The interval of these residuals: as many lie below it as above."""
+        """The interval of these residuals, with equal numbers below and above."""
         values = np.sort(np.asarray(residuals, dtype=float))
         low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
         size = np.abs(values)
-        return cls(float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values))
+        return cls(
+            float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values)
+        )
 
     def widened(self, factor: float) -> Interval:
-        """The interval so many times as wide about its centre."""
+        """The interval scaled about its centre by this factor."""
         centre, half = (self.low + self.high) / 2, (self.high - self.low) / 2 * factor
         return Interval(max(centre - half, -0.95), centre + half, self.median, self.p95, self.num_records)
 
 
 def widest(intervals: Sequence[Interval]) -> Interval:
-    """The interval that holds all of these."""
-    return Interval(min(one.low for one in intervals), max(one.high for one in intervals), max(one.median for one in intervals),
-                    max(one.p95 for one in intervals), min(one.num_records for one in intervals))
+    """The union of these intervals."""
+    return Interval(
+        min(interval.low for interval in intervals),
+        max(interval.high for interval in intervals),
+        max(interval.median for interval in intervals),
+        max(interval.p95 for interval in intervals),
+        min(interval.num_records for interval in intervals),
+    )
 
 
 @dataclass(frozen=True)
@@ -137,43 +158,44 @@ class KernelModel:
     kernel: str
     direction: str
     shape: TileShape
-    """the tiles that fit it best; not always those that it has"""
+    """the best-fitting tiles, which may differ from the kernel's own"""
     costs_ms: Mapping[str, float]
     """milliseconds for one of each of FEATURES"""
     throttle: float
-    """by how much longer long calls take, at the clock to which the power limit brings them"""
+    """slowdown of long calls at the clock under the power limit"""
     by_mask: Interval
-    """of records of masks that were held out"""
+    """residuals of held-out masks"""
     by_length: Interval
-    """of records of lengths that were held out"""
+    """residuals of held-out lengths"""
     longest_tokens: int
     """the largest length among the records"""
     form: tuple[str, ...] = ()
-    """the calls that it is for, by labels of `form_labels`; all calls without any"""
+    """the calls of this model, by labels of `form_labels`; all calls if empty"""
     way: str = ""
-    """the kernel's way that it is for, of `longca.predict.ways`"""
+    """the kernel's algorithm of this model, of `longca.predict.ways`"""
     source: str = "records"
-    """`records`, or `share of peak` where no record tells"""
+    """`records`, or `share of peak` without records"""
 
-    def boosted_s(self, found: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
-        """Seconds at full clock, (…,), of calls with these amounts (…, 6). All but the call's own cost grow with the head dim."""
+    def boosted_s(self, amounts: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
+        """Seconds at full clock, (…,), of calls with these amounts (…, 6). All costs except that of the call
+        itself scale with the head dim."""
         costs = np.array([self.costs_ms[name] for name in FEATURES])
         costs[:-1] *= head_dim / FITTED_HEAD_DIM
-        return found @ costs / 1e3
+        return amounts @ costs / 1e3
 
     def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
-        """The factor by which work of so many seconds at full clock takes longer."""
+        """The slowdown of work of this many seconds at full clock."""
         return clock_slowdown(boosted_s, self.throttle)
 
 
 def clock_slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
-    """`KernelModel.slowdown` for a throttle."""
+    """`KernelModel.slowdown` for a given throttle."""
     progress = np.log(np.maximum(boosted_s, BOOST_S) / BOOST_S) / np.log(SETTLED_S / BOOST_S)
     return 1 + throttle * np.minimum(progress, 1)
 
 
 def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
-    """The seconds at full clock that take so long: the inverse of t · slowdown(t), (n,)."""
+    """The seconds at full clock of a measured time: the inverse of t · slowdown(t), (n,)."""
     low, high = measured_s / (1 + throttle), measured_s.copy()
     for _ in range(40):
         middle = (low + high) / 2

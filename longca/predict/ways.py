@@ -1,4 +1,4 @@
-"""Ways of computing that single kernels have of their own: rules of these kernels, for which no record is fitted.
+"""Kernel-specific algorithms: rules of single kernels that are not fitted to records.
 
     kernel        direction   rule
     band          bwd         one pass, whose work tiles add to dQ in one order or another, or two kernels: as its operator chooses
@@ -7,7 +7,8 @@
                               its operator has a finer limit
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
 
-A kernel with several ways has a model for each (`KernelModel.way`). All other kernels have one, without a name.
+A kernel with several algorithms has a model for each (`KernelModel.way`). All other kernels have one unnamed
+model.
 """
 
 from __future__ import annotations
@@ -27,60 +28,80 @@ if TYPE_CHECKING:
 TWO_KERNELS = "two kernels"
 FROM_LAST, FROM_FIRST = "one pass from the last row", "one pass from the first row"
 BANDS = ("band", "band_atomic")
-OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
-IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
-DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
-EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of an earlier `band`
+# of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
+OWN, OWN_MOST = ("band",), 0.5
+# blocks of the grid: row tiles of queries, from the first to the last, then heads
+IN_ORDER = ("fa2", "torch_flash")
+DKDV_MATMULS, BOTH_MATMULS = 4, 7  # matmuls of the kernel for dK and dV, and of both kernels
+# commits of records of earlier kernels of `band`
+EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
 
 
 def ran_earlier(kernel: str, git_sha: str) -> bool:
-    """Tells whether records of a kernel at a commit are of `band` before its present kernels."""
+    """True if records of a kernel at a commit are of `band` before its present kernels."""
     return kernel in BANDS and git_sha.startswith(EARLIER_RECORDS)
 
 
 def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
-    """The way in which a kernel computes a call; "" for kernels that have one."""
+    """The algorithm of a kernel for a call; "" for kernels with a single one."""
     if (kernel, direction) != ("band", "bwd"):
         return ""
     if mask.grid is not None:
         return TWO_KERNELS
-    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)[()])
+    return str(
+        ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)[()]
+    )
 
 
-def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float,
-                  num_kv_heads: int) -> np.ndarray:
-    """The way of `band` backward for each part of a mask, or for the whole: of one shape with the numbers, which are of one head group.
+def ways_of_parts(
+    mask: Mask,
+    area: np.ndarray | float,
+    num_queries: np.ndarray | float,
+    num_keys: np.ndarray | float,
+    num_kv_heads: int,
+) -> np.ndarray:
+    """The backward algorithm of `band` for each part of a mask, or for the whole; the shape is that of the
+    numbers, which refer to one head group.
 
-    Where the last query of the whole mask sees nearly all keys, so does that of every part; and parts of a window are windows.
+    If the last query of the whole mask sees nearly all keys, so does that of every part; parts of a window
+    are windows.
     """
     orders = orders_of_parts(mask, area, num_queries, num_keys, num_kv_heads)
-    return np.select([orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS)
+    return np.select(
+        [orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS
+    )
 
 
 def covers_all(kernel: str, direction: str, traits: Traits) -> bool:
-    """Tells whether a kernel computes every pair of a call, also those that nobody sees."""
+    """True if a kernel computes all pairs of a call, including hidden ones."""
     window = traits.window
-    return (kernel, direction) == ("cudnn_graph", "bwd") and window is not None and window[0] >= 0 and window[1] != 0
+    return (
+        (kernel, direction) == ("cudnn_graph", "bwd")
+        and window is not None
+        and window[0] >= 0
+        and window[1] != 0
+    )
 
 
 @dataclass(frozen=True)
 class Items:
-    """The division of a call into items of work, which a kernel's programs take one by one."""
+    """The division of a call into work items for a kernel's programs."""
 
     by_keys: bool
-    """an item has some keys and all queries that see them; else some queries and all keys that they see"""
+    """True if an item has some keys and all queries that see them, False for some queries and all keys that
+    they see"""
     all_heads: bool
-    """of all query heads of a KV head; else as many as share a tile"""
+    """True if an item covers all query heads of a KV head, False for the heads of one tile"""
     most: float = math.inf
-    """of a multiprocessor's share of the whole call; items that take longer are divided"""
+    """largest item, as a fraction of a multiprocessor's share of the whole call; longer items are split"""
     share: float = 1.0
-    """of the whole call's time, in the kernel with these items"""
+    """share of the whole call's time in the kernel with these items"""
     in_order: bool = False
-    """items of a head come in the order of the sequence; else the longest come first"""
+    """True if items of a head start in the order of the sequence, False for the longest first"""
 
 
 def items_of(kernel: str, direction: str, way: str) -> Items:
-    """The items of a kernel. Of a kernel that is not known they are as in FlashAttention: backward by keys and query heads."""
+    """The items of a kernel. The default is that of FlashAttention: backward by keys and query heads."""
     own = kernel in OWN and way not in (FROM_LAST, FROM_FIRST)
     most = OWN_MOST if own else math.inf
     if direction == "fwd":

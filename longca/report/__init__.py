@@ -1,1 +1,1 @@
-"""The page and its figures, from records alone. Never imports torch."""
+"""The page and its figures, made only from records. Never imports torch."""

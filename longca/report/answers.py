@@ -1,4 +1,4 @@
-"""The headline's numbers: the cells that ran, the fastest method, accuracy, and noise."""
+"""The numbers of the headline: cells, the fastest method, accuracy, and noise."""
 
 from __future__ import annotations
 
@@ -29,44 +29,76 @@ class Tile:
 
 
 def statuses(table: pd.DataFrame) -> list[tuple[str, int, float]]:
-    """(status, number of cells, share) of those that occur."""
+    """(status, number of cells, share) of occurring statuses."""
     counts = table.status.value_counts()
-    return [(status, int(counts[status]), counts[status] / len(table)) for status in STATUSES if status in counts]
+    return [
+        (status, int(counts[status]), counts[status] / len(table)) for status in STATUSES if status in counts
+    ]
 
 
 def tiles(table: pd.DataFrame) -> list[Tile]:
     """The headline's numbers."""
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
-    found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table), "#support")]
+    headline = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table),
+                  "#support")]
     parallel = (attention.kind == "cp").any()
     both = parallel and (attention.kind == "kernel").any()
     for kind in ("cp", "kernel") if parallel else ("kernel",):
         of_kind = cases(labelled(table), kind)
         for direction, word in DIRECTIONS.items():
-            label = f"Leading strategy, {word}" if kind == "cp" else f"Leading kernel{' alone' if parallel else ''}, {word}"
-            found += _fastest(of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest")
+            label = (
+                f"Leading strategy, {word}"
+                if kind == "cp"
+                else f"Leading kernel{' alone' if parallel else ''}, {word}"
+            )
+            headline += _fastest(
+                of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest"
+            )
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())
-        found.append(Tile("Nearest to its error budget", percent(worst.budget_ratio), f"{worst.method}, {worst['mask']}; " +
-                          (f"{plural(wrong, 'cell')} beyond it" if wrong else "no cell is beyond it"), "#accuracy"))
-        found.append(Tile("Typical noise", percent(ok.noise.median()),
-                          f"interquartile range over median, {plural(int(ok.num_samples.sum()), 'sample')}", "#noise"))
+        headline.append(
+            Tile(
+                "Largest ratio of error to budget",
+                percent(worst.budget_ratio),
+                f"{worst.method}, {worst['mask']}; "
+                + (f"{plural(wrong, 'cell')} beyond it" if wrong else "no cell exceeds it"),
+                "#accuracy",
+            )
+        )
+        headline.append(
+            Tile(
+                "Typical noise",
+                percent(ok.noise.median()),
+                f"interquartile range over median, {plural(int(ok.num_samples.sum()), 'sample')}",
+                "#noise",
+            )
+        )
     waits = table[table.nominal_ms.notna() & table.error.notna()]
     if len(waits):
-        found.append(Tile("Timer off by at most", percent(waits.error.max()),
-                          f"of calls of known length; {percent(waits.error_budget.min())} is allowed", "#noise"))
-    return found
+        headline.append(
+            Tile(
+                "Timer off by at most",
+                percent(waits.error.max()),
+                f"of calls of known length; {percent(waits.error_budget.min())} is allowed",
+                "#noise",
+            )
+        )
+    return headline
 
 
-def _fastest(found: Cases, kind: str, direction: str, label: str, link: str) -> list[Tile]:
-    """The strategy or the kernel that leads alone most often, on each model of device; none where no two of them ran the same."""
+def _fastest(decided: Cases, kind: str, direction: str, label: str, link: str) -> list[Tile]:
+    """The strategy or kernel that most often leads alone, for each device model; none if no two methods ran
+    the same case."""
     of_device: dict[str, dict[CaseKey, Standing]] = {}
-    for key, case in found.where(direction=direction).counting.items():
+    for key, case in decided.where(direction=direction).counting.items():
         of_device.setdefault(case.device, {})[key] = case
-    return [tile for device, of_one in of_device.items()
-            for tile in _of_device(of_one, kind, f"{label}{f', {device}' if len(of_device) > 1 else ''}", link)]
+    return [
+        tile
+        for device, of_one in of_device.items()
+        for tile in _of_device(of_one, kind, f"{label}{f', {device}' if len(of_device) > 1 else ''}", link)
+    ]
 
 
 def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: str) -> list[Tile]:
@@ -74,12 +106,18 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     if kind == "cp":
         things = "combination of mask, ranks and length"
     else:
-        largest = at_largest({(key.mask_label, key.setting, key.seqlen): case for key, case in standings.items()})
-        standings = {CaseKey(mask, "", setting, 1, seqlen): case for (mask, setting), (seqlen, case) in largest.items()}
+        largest = at_largest(
+            {(key.mask_label, key.setting, key.seqlen): case for key, case in standings.items()}
+        )
+        standings = {
+            CaseKey(mask, "", setting, 1, seqlen): case for (mask, setting), (seqlen, case) in largest.items()
+        }
     compared = {key: case for key, case in standings.items() if case.is_compared}
     if not compared:
         return []
-    first = min(tallies(compared), key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
+    first = min(
+        tallies(compared), key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method)
+    )
     ties, played = num_open(compared), num_played_off(compared)
     tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
     nobody = f"; no method alone on {ties}" if ties else ""

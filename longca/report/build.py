@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs no other file. Its figures and tables are also written as files."""
+"""The report: one self-contained HTML page. Its figures and tables are also written as files."""
 
 from __future__ import annotations
 
@@ -43,21 +43,26 @@ if TYPE_CHECKING:
 
     from longca.report.contract import Figure
 
-SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in which they build on each other
+SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order of their dependencies
 MAX_BYTES = 4_000_000
-REPEATS = ("Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every method was measured there, "
-           "so that counts, worst shares and families leave them out. ")
-MOST_LINKS = 3  # cells that the page names for one reason
+REPEATS = (
+    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
+    "method was measured there, "
+    "so that counts, worst shares and families exclude them. "
+)
+MOST_LINKS = 3  # named cells for each reason
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
-            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
-LEVELS = (  # what the page's records hold, and what it says of the rest; the first that is small enough is taken
+            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy",
+            "noise": "Noise and ceilings"}
+# levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
+LEVELS = (
     ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as the page shows it; no drawing where there are no data."""
+    """A figure of the page; without data it has no drawing."""
 
     name: str
     label: str
@@ -66,7 +71,7 @@ class Drawn:
     caption: str
     drawing: Inline | None = None
     failure: str = ""
-    """why it could not be drawn"""
+    """the error that prevented the drawing"""
 
     @property
     def is_empty(self) -> bool:
@@ -76,56 +81,61 @@ class Drawn:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of records that lie beside a page, by name."""
+    """The files of records next to a page, by name."""
 
     downloads: list[str]
     """tables of all its records"""
     sources: list[str]
-    """what it was made from, if that is nothing of the downloads"""
+    """its sources, if they are not among the downloads"""
     command: str
-    """makes the page again from its sources; "" if some of them lie elsewhere"""
+    """the command that rebuilds the page from its sources; "" if some are elsewhere"""
 
     @property
     def tables(self) -> list[str]:
-        """Those that have the columns of the derived table."""
+        """The files with the columns of the derived table."""
         return [name for name in (*self.downloads, *self.sources) if name.endswith((".csv", ".parquet"))]
 
     @property
     def holder(self) -> str:
-        """The place of all records, in words."""
-        names = [name for name in self.downloads if name.endswith(".csv")] or (self.sources if self.command else [])
+        """A description of the location of all records."""
+        names = [name for name in self.downloads if name.endswith(".csv")] or (
+            self.sources if self.command else []
+        )
         return f"{' and '.join(names)} beside this page" if names else "the files that it was made from"
 
 
 @dataclass(frozen=True)
 class _Paper:
-    """The page that figures are drawn for: the study's methods, the rows of records, the masks drawn there, and the folder of files."""
+    """The context of figures: the study's methods, the row of each record, the masks with drawings, and the
+    folder for side files."""
 
     methods: tuple[str, ...]
     rows: dict[str, int]
     pictures: frozenset[str]
     beside: Path | None
     is_part: bool
-    """the page holds some of the records only"""
+    """True if the page contains only some of the records"""
 
     def style(self, **options: Any) -> Style:
         return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
-          hardware: Hardware | None = None, sources: Sequence[Path] = (), environments: Environments | None = None,
+          hardware: Hardware | None = None, sources: Sequence[Path] = (),
+          environments: Environments | None = None,
           lists: Sequence[Path] | None = None) -> Path:
-    """Write the page to `out`; beside `report.html` its figures to `figures/`, and the records' tables where there are none yet.
+    """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
+    records.
 
-    A page of another name stands alone: several side by side would take each other's files for their own.
+    A page of another name has no side files, since several pages in one folder would overwrite each other's.
 
     Args:
-        problems: files and rows that could not be read; the page names them.
+        problems: unreadable files and rows, which the page names.
         study_title: the page's title.
-        hardware: what GPUs can do; that of `load_hardware` if not given.
-        sources: files that the records are from, if they are from files; the page links to those that lie beside it.
-        environments: listings of the software that measured; they go into the records' files, too.
-        lists: files that list the contents of images, to compare environments with; the project's own if not given.
+        hardware: peak rates of GPUs; by default those of `load_hardware`.
+        sources: files of the records, if any; the page links to those next to it.
+        environments: software listings; they are also written to the records' files.
+        lists: content lists of images, for comparison with environments; by default the project's own.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
@@ -142,37 +152,54 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
-    fastest = [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))]
+    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
     standings = [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
     images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
-    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
+    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {
+        worst.cell_id for worst in worst_errors
+    }
     steady = tables.steadiness(table)
     linked |= {cell.cell_id for cell in steady.drifting}
-    linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
+    linked |= {
+        *winners.cells(fastest),
+        *(views.cells(decided) if decided else ()),
+        *table.cell_id[table.is_control.astype(bool)],
+    }
     shown = on_page(table, linked)
-    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}  # of a cell measured twice the first one
+    # the first row of a cell with several records
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}
     names = dict(zip(table.mask_label, table["mask"], strict=True))
-    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)])))
+    shown_masks = mask_drawings(
+        dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)]))
+    )
     pictures = frozenset(mask.name for mask in shown_masks)
     paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    for place, figure in enumerate(sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))):
-        drawn = _drawn(figure, table, f"f{place}", paper)
+    for number, figure in enumerate(
+        sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
+    ):
+        drawn = _drawn(figure, table, f"f{number}", paper)
         if not drawn.is_empty:
             figures[figure.section].append(drawn)
     controls = bool((table.is_control.astype(bool)).any())
-    kept = {"accuracy": bool(worst_errors), "noise": controls}  # sections with tables of their own
-    sections = {section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)}
+    kept = {"accuracy": bool(worst_errors), "noise": controls}  # sections with their own tables
+    sections = {
+        section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)
+    }
     rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
     variables = {method: look.variable for method, look in looks(methods).items()}
     context = {
-        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown), "problems": problems, "sections": sections,
+        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown),
+               "problems": problems, "sections": sections,
         "figures": figures, "alone": beside is None, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table),
-        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons, "worst_errors": worst_errors,
-        "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
-        "software": tables.software(ordered), "images": images, "finding_of_images": tables.finding_of_images(images),
+        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons,
+               "worst_errors": worst_errors,
+        "waits": tables.waits(table), "ceilings": tables.ceilings(table),
+               "machines": tables.machines(ordered, hardware),
+        "software": tables.software(ordered), "images": images,
+               "finding_of_images": tables.finding_of_images(images),
         "environments": summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
         "steadiness": steady, "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
@@ -183,7 +210,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT | views.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
-        "noisy": NOISY, "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
+        "noisy": NOISY,
+               "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
         "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
         "views": views.views_json(decided, rows) if decided else "",
         "facts": {"rate": rate, "count": len(shown), "all": len(ordered), "looks": variables,
@@ -196,27 +224,31 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     template = page_templates().get_template("page.html.j2")
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
     for level, left_out in LEVELS:
-        page = template.render(context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out})
+        page = template.render(
+            context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out}
+        )
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
-    """Kernels, then strategies, then controls, each by name: the order of legends."""
+    """Kernels, then strategies, then controls, each sorted by name: the order of legends."""
     groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"],
               table[table.is_control.astype(bool)])
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
-    """The figure, and its files in `figures/`. For one that raises, the reason: one bad plug-in must not cost the page."""
+    """The figure, and its files in `figures/`. If it raises, the error is kept, since a broken plug-in must
+    not prevent the page."""
     try:
         return _draw(figure, table, short, paper)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
-        return Drawn(figure.name, figure.label, figure.label, "", figure.caption, failure=f"{type(error).__name__}: {error}")
+        return Drawn(figure.name, figure.label, figure.label, "", figure.caption,
+                     failure=f"{type(error).__name__}: {error}")
 
 
 def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
@@ -225,13 +257,17 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
     title = figure.title(data)
     if paper.beside:
-        replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode())
+        replace_file(
+            paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode()
+        )
         replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(for_file(data)))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     if "cell_id" in data and paper.is_part:
         number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
-    drawing = inline(draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows)
+    drawing = inline(
+        draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows
+    )
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 
@@ -243,7 +279,7 @@ def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> _Files:
 
 
 def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[str]:
-    """The records' files beside the page; those that are there for other records stay as they are and are not offered."""
+    """The records' files next to the page; existing files of other records are kept and not linked."""
     are_new = not any((folder / name).exists() for name in EXPORTED)
     offered = []
     for name, chunks in exported.items():
@@ -255,7 +291,7 @@ def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[st
 
 
 def _holds(path: Path, chunks: Iterable[bytes]) -> bool:
-    """True if these pieces are the content of a file."""
+    """True if a file has exactly these chunks as content."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -18,14 +18,14 @@ class Figure(Plugin):
 
     section: ClassVar[Literal["dense", "sparse", "cp", "predicted", "memory", "accuracy", "noise"]]
     order: ClassVar[int] = 100  # within the section
-    caption: ClassVar[str] = ""  # how it was measured and how to read it
+    caption: ClassVar[str] = ""  # notes on the measurement and on reading the figure
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows it shows, which are also its CSV; empty if there is nothing to draw."""
+        """Its rows, which are also its CSV; empty if there is nothing to draw."""
         raise NotImplementedError
 
     def title(self, data: pd.DataFrame) -> str:
-        """The figure's finding: a claim that follows from the data."""
+        """The figure's finding, computed from the data."""
         raise NotImplementedError
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

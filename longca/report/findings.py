@@ -1,4 +1,4 @@
-"""Standings of the points that figures show, and the setting at which each case is judged."""
+"""Standings of figures' points, and the setting at which each case is judged."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def standings_of(data: pd.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...], Standing]:
-    """The standing of each case of points, by the values of `by`; cases in which nothing has a number are left out.
+    """The standing of each case of points, by the values of `by`, without cases that have no number.
 
     Args:
         data: points (`longca.report.series.points`) with a column `method`.
-        by: columns that tell cases apart; the device's model among them, where the data are of several.
+        by: columns that identify a case, including the device model if the data have several.
     """
     points: dict[tuple[Any, ...], list[MeasuredPoint]] = defaultdict(list)
     could_not: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
@@ -34,15 +34,15 @@ def standings_of(data: pd.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...],
         elif row.get("status", "ok") not in ("ok", ABSENT):
             could_not[key].setdefault(str(row["method"]), str(row["status"]))
     methods = sorted({str(row["method"]) for row in rows})
-    return {key: standing(found, could_not[key], [name for name in methods if name not in could_not[key]
-                                                  and all(point.method != name for point in found)])
-            for key, found in points.items()}
+    return {key: standing(of_case, could_not[key], [name for name in methods if name not in could_not[key]
+                                                  and all(point.method != name for point in of_case)])
+            for key, of_case in points.items()}
 
 
 def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any, ...], tuple[Any, Standing]]:
-    """Of keys that differ in their last value alone, (that value, standing) of the largest at which two methods or more have a number.
+    """(last value, standing) for each group of keys that differ only in their last value.
 
-    Where there is none, it is the largest of all: its method has beaten nobody.
+    It is the largest value with at least two methods, or else the largest value, whose method has no rival.
     """
     chosen: dict[tuple[Any, ...], tuple[Any, Standing]] = {}
     for key, case in standings.items():
@@ -53,23 +53,29 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
 
 
 def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
-    """Who leads how often, as `longca.ranking.sentences.counts_text` says it; of several models of devices, each by itself."""
+    """The numbers of leads, formatted by `longca.ranking.sentences.counts_text`; separately for each device
+    model."""
     of_devices: dict[str, dict[Any, Standing]] = defaultdict(dict)
     for key, case in standings.items():
         of_devices[case.device][key] = case
     if len(of_devices) < 2:
         return counts_text(standings, thing)
-    return "; ".join(f"on {device} {counts_text(of_device, thing)}" for device, of_device in of_devices.items())
+    return "; ".join(
+        f"on {device} {counts_text(of_device, thing)}" for device, of_device in of_devices.items()
+    )
 
 
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:
-    """The methods that lead most often, alone or in a tie; of equals the ones with the highest mean share, then by name."""
-    found = sorted(tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method))
-    return [tally.method for tally in found[:most]]
+    """The methods that lead most often, alone or in a tie; ties by count are sorted by mean share, then by
+    name."""
+    ordered = sorted(
+        tallies(standings_of(data, by)), key=lambda tally: (-tally.num_leading, -tally.mean, tally.method)
+    )
+    return [tally.method for tally in ordered[:most]]
 
 
 def _point(row: Mapping[Any, Any]) -> MeasuredPoint | None:
-    """The point of a row; where it has none, one of its numbers."""
+    """The point of a row; if it has none, a point from its numbers."""
     if POINT in row:
         return row[POINT] if isinstance(row[POINT], MeasuredPoint) else None
     value = float(row["value"])

@@ -1,4 +1,4 @@
-"""A small page over all pages of a folder, and the links of these pages to it."""
+"""An index page of a folder, and the links of its pages to it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from longca.store.files import replace_file
 _TITLE = re.compile(r"<title>([^<]*?)(?: · longca)?</title>")
 _ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')
 _MADE = re.compile(r'<meta name="generator" content="longca ')
-HEAD = 20_000  # characters in which a page says what it is
+HEAD = 20_000  # characters that contain a page's description
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page that this project made."""
+    """One page made by this project."""
 
     link: str
     title: str
@@ -28,9 +28,9 @@ class Page:
 
 
 def write_index(folder: Path) -> Path | None:
-    """Write `index.html` over the pages of a folder and of its sub-folders, one level deep. None if there is none.
+    """Write `index.html` for the pages of a folder and of its direct sub-folders. Returns None without pages.
 
-    A file of that name that this project did not make stays as it is.
+    An existing file that this project did not make is kept.
     """
     target = folder / "index.html"
     if target.exists() and not _MADE.search(_head(target)):
@@ -40,11 +40,17 @@ def write_index(folder: Path) -> Path | None:
     if not pages:
         return None
     template = page_templates().get_template("index.html.j2")
-    return replace_file(target, template.render(pages=pages, theme=theme(), css=static_text("report.css"), generator=VERSION).encode())
+    return replace_file(
+        target,
+        template.render(
+            pages=pages, theme=theme(), css=static_text("report.css"), generator=VERSION
+        ).encode(),
+    )
 
 
 def overviews(page: Path) -> list[Page]:
-    """The pages over all studies that lie one folder above a page: the index, and the page of the whole study; those that are there."""
+    """The existing overview pages in the parent folder of a page: the index, and the page of the whole
+    study."""
     folder = page.resolve().parent.parent
     places = (("index.html", "All reports"), ("paper/index.html", "The whole study"))
     return [Page(f"../{place}", title, "") for place, title in places
@@ -56,7 +62,11 @@ def _page(path: Path, folder: Path) -> Page | None:
     if not _MADE.search(head):
         return None
     title, about = _TITLE.search(head), _ABOUT.search(head)
-    return Page(path.relative_to(folder).as_posix(), unescape(title[1]) if title else path.stem, unescape(about[1]) if about else "")
+    return Page(
+        path.relative_to(folder).as_posix(),
+        unescape(title[1]) if title else path.stem,
+        unescape(about[1]) if about else "",
+    )
 
 
 def _head(path: Path) -> str:

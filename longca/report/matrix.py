@@ -23,17 +23,17 @@ class Entry:
     """The outcome of one method under one mask in one direction."""
 
     status: str
-    """the worst of its cells"""
+    """the worst outcome of its cells"""
     text: str
     partly: bool
-    """some of its cells are ok, some are not"""
+    """True if only some of its cells are ok"""
     tip: str
     link: str
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows are masks, columns are (method, direction)."""
+    """A matrix with masks as rows and (method, direction) as columns."""
 
     title: str
     methods: list[str]
@@ -42,7 +42,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Reason:
-    """Cells that ended in the same way for the same reason."""
+    """Cells with the same outcome for the same reason."""
 
     status: str
     text: str
@@ -53,29 +53,40 @@ class Reason:
 
 
 def matrices(table: pd.DataFrame) -> list[Matrix]:
-    """One for kernels, one for context parallelism; controls are left out."""
+    """One matrix for kernels, one for context parallelism, without controls."""
     named = labelled(table[~table.is_control.astype(bool)])
-    found = []
+    made = []
     for kind, title in (("kernel", "Kernels"), ("cp", "Context parallelism")):
         cells = named[named.kind == kind]
         if len(cells):
             methods = list(dict.fromkeys(cells.method))
             groups = cells.groupby(["mask_label", "method", "direction"]).groups
             keys = [(method, direction) for method in methods for direction in DIRECTIONS]
-            rows = [(label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys]) for label in mask_order(cells)]
-            found.append(Matrix(title, methods, rows))
-    return found
+            rows = [
+                (label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys])
+                for label in mask_order(cells)
+            ]
+            made.append(Matrix(title, methods, rows))
+    return made
 
 
 def reasons(table: pd.DataFrame) -> list[Reason]:
-    """The reasons why cells have no number, the gravest first."""
+    """The reasons of missing numbers, most severe first."""
     bad = table[table.status != "ok"]
-    found = []
+    groups = []
     for (status, text), group in bad.groupby(["status", "reason"], sort=False):
         masks = list(dict.fromkeys(group["mask"]))
-        found.append(Reason(status, text, ", ".join(dict.fromkeys(f"{row.method} {row.direction}" for row in group.itertuples())),
-                            ", ".join(masks) if len(masks) <= 3 else plural(len(masks), "mask"), len(group), list(group.cell_id)))
-    return sorted(found, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
+        groups.append(
+            Reason(
+                status,
+                text,
+                ", ".join(dict.fromkeys(f"{row.method} {row.direction}" for row in group.itertuples())),
+                ", ".join(masks) if len(masks) <= 3 else plural(len(masks), "mask"),
+                len(group),
+                list(group.cell_id),
+            )
+        )
+    return sorted(groups, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
 
 
 def _entry(cells: pd.DataFrame) -> Entry | None:
@@ -90,6 +101,9 @@ def _entry(cells: pd.DataFrame) -> Entry | None:
     for status in present[::-1]:
         of_status = cells[cells.status == status]
         lengths = ", ".join(format_length(length) for length in sorted(set(of_status.seqlen)))
-        lines.append(f"{status}: {lengths}" + "".join(f" – {reason}" for reason in sorted(set(of_status.reason)) if reason))
+        lines.append(
+            f"{status}: {lengths}"
+            + "".join(f" – {reason}" for reason in sorted(set(of_status.reason)) if reason)
+        )
     query = {"method": first.method, "mask": first.mask_label, "direction": first.direction}
     return Entry(present[0], text, partly, "\n".join(lines), "#records?" + urlencode(query))

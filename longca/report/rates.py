@@ -1,4 +1,4 @@
-"""Data and drawing that the throughput figures share: forward, backward, sparse and context-parallel."""
+"""Shared data and drawing of throughput figures: forward, backward, sparse and context-parallel."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")
 
 def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str | None = None,
                 sparse: bool | None = None) -> pd.DataFrame:
-    """Throughput per device of what was tried, in the order of the panels.
+    """Throughput per device of attempted cells, in the order of panels.
 
     Args:
-        by: columns beside those of the mask and the method.
+        by: columns in addition to those of the mask and the method.
         sparse: only block-sparse masks, or only the others.
     """
     named = labelled(table)
@@ -34,7 +34,8 @@ def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str
 
 
 def draw_rates(data: pd.DataFrame, style: Style, x: str = "seqlen", **options: Any) -> Canvas:
-    """Panels in GFLOP/s or TFLOP/s, whichever has fewer digits; one panel of dots where x has one value only."""
+    """Panels in GFLOP/s or TFLOP/s, whichever needs fewer digits; one panel of dots if x has a single
+    value."""
     unit = rate_unit(data.value.max())
     scaled = data.assign(**{column: data[column] * unit.factor for column in ("value", "low", "high")})
     if scaled[x].nunique() == 1:
@@ -43,9 +44,10 @@ def draw_rates(data: pd.DataFrame, style: Style, x: str = "seqlen", **options: A
 
 
 def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
-    """A dot plot: one row for each mask, since the horizontal axis would have a single value.
+    """A dot plot with one row for each mask, used if the horizontal axis would have a single value.
 
-    Points as `longca.report.series.points` gives them, with columns `method` and perhaps `direction` (backward is hollow).
+    Points come from `longca.report.series.points`, with columns `method` and optionally `direction` (backward
+    is hollow).
     """
     rows = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
@@ -56,10 +58,15 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
         for cell in cells.itertuples():
             colour = style.colour(cell.method)
             if cell.status != "ok":
-                cross, = ax.plot(0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False)
+                (cross,) = ax.plot(
+                    0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False
+                )
                 style.mark(cross, cell.method, [cell.cell_ids])
                 continue
-            style.mark(ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method)
-            mark(ax, style, position, cell.value, cell.method, cell.cell_ids, hollow=both and cell.direction == "bwd")
+            style.mark(
+                ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method
+            )
+            mark(ax, style, position, cell.value, cell.method, cell.cell_ids,
+                 hollow=both and cell.direction == "bwd")
     ax.set_xlim(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1)
     return canvas

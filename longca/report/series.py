@@ -1,4 +1,4 @@
-"""Labels for masks and settings, and points with their spread, as figures and answers share them."""
+"""Labels for masks and settings, and points with their spread, shared by figures and answers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from longca.ranking import MeasuredPoint, Resolutions
 
 FAMILIES = ("no documents", "documents", "block-sparse")
-FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")  # it was tried; unsupported and unavailable were not
+# outcomes of attempted cells; unsupported and unavailable cells were not attempted
+FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
-LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
-BESIDE = "beside"  # in a table's attributes: rows of the same cells from play-offs, and second measurements
-RESOLUTIONS = "resolutions"  # in a table's attributes, and in those of its parts: by which all of its rows are told apart
-POINT = "point"  # the column of points as which rates are ranked
+# table attribute: the number of rows that the labels distinguish; parts of the table inherit it
+LABELLED = "labelled"
+BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same cells
+RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
+POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
-SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
+SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}",
+           "corpus_choice": "{}"}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit that rates are shown in; `factor` turns TFLOP/s into it."""
+    """The displayed unit of rates; `factor` converts from TFLOP/s."""
 
     factor: float
     name: str
@@ -44,22 +47,22 @@ class Unit:
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
-    """The derived table with labels that tell its rows apart.
+    """The derived table with labels that distinguish its rows.
 
     Adds:
         heads: "64:8".
-        mask_variant: those parameters of the mask in which the table's masks of that name differ, without the density asked; a switch
-            is named where it is on.
-        mask_label: mask and variant, with the density asked where masks of that name differ in it.
-        device_choice: the device, where the table has several.
-        setting: in which of device, heads, head dim, dtype and corpus the table's rows differ; "" if in none.
-        detail: all of these beside the mask's name.
+        mask_variant: the parameters in which the table's masks of that name differ, without the requested
+            density; only switches that are on are named.
+        mask_label: mask and variant, with the requested density if masks of that name differ in it.
+        device_choice: the device, if the table has several.
+        setting: those of device, heads, head dim, dtype and corpus in which the table's rows differ; "" if
+            none.
+        detail: all of these without the mask's name.
 
-    A table that has its labels is given back as it is; a part of one gets labels of its own.
+    A labelled table is returned unchanged; a part of one gets new labels.
 
-    Returns:
-        The rows that stand for cells. Those of play-offs and of second measurements rank and tell how much is noise; they are kept
-        beside these (`with_beside`).
+    Returns: The cells' own rows. Rows of play-offs and repeats, which serve ranking and noise estimates, are
+        kept separately (`with_beside`).
     """
     import pandas as pd
 
@@ -69,16 +72,25 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
     resolutions = attrs.get(RESOLUTIONS) or resolutions_of(table)
     kept = attrs.get(BESIDE)
     own = table[~beside]
-    more = kept.rows[kept.rows.cell_id.isin(own.cell_id) & kept.rows.device.isin(own.device)] if kept else table[beside]
+    more = (
+        kept.rows[kept.rows.cell_id.isin(own.cell_id) & kept.rows.device.isin(own.device)]
+        if kept
+        else table[beside]
+    )
     every = _with_labels(pd.concat([own, more], ignore_index=True) if len(more) else own)
     named = every.iloc[:len(own)].set_axis(own.index, axis=0)
-    named.attrs = {**attrs, LABELLED: len(own), RESOLUTIONS: resolutions, BESIDE: _Beside(every.iloc[len(own):])}
+    named.attrs = {
+        **attrs,
+        LABELLED: len(own),
+        RESOLUTIONS: resolutions,
+        BESIDE: _Beside(every.iloc[len(own) :]),
+    }
     return named
 
 
 @dataclass(frozen=True, eq=False)
 class _Beside:
-    """Rows that a table carries along. They never change, so that they are not copied with each selection of the table."""
+    """Immutable rows attached to a table, not copied with each selection of the table."""
 
     rows: pd.DataFrame
 
@@ -87,7 +99,7 @@ class _Beside:
 
 
 def with_beside(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a labelled table, and those that are kept beside it."""
+    """The rows of a labelled table together with its attached rows."""
     import pandas as pd
 
     kept = table.attrs.get(BESIDE)
@@ -100,24 +112,34 @@ def with_beside(table: pd.DataFrame) -> pd.DataFrame:
 
 def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
     table = table.copy()
-    table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)]
+    table["heads"] = [
+        f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)
+    ]
     keys = list(zip(table["mask"], table.mask_params, strict=True))
-    names = _mask_names(dict.fromkeys(keys))  # a large study has many cells of few masks
-    table["mask_variant"], table["mask_label"] = [names[key].variant for key in keys], [names[key].label for key in keys]
+    names = _mask_names(dict.fromkeys(keys))  # large studies have many cells but few masks
+    table["mask_variant"], table["mask_label"] = (
+        [names[key].variant for key in keys],
+        [names[key].label for key in keys],
+    )
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
     table["device_choice"] = table.device if table.device.nunique() > 1 else ""
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
-    parts = [[form.format(value) if str(value) else "" for value in table[column].tolist()] for column, form in SETTING.items()
-             if len({str(value) for value in table[column].unique()} - {""}) > 1]
+    parts = [
+        [form.format(value) if str(value) else "" for value in table[column].tolist()]
+        for column, form in SETTING.items()
+        if len({str(value) for value in table[column].unique()} - {""}) > 1
+    ]
     table["setting"] = [join(*row) for row in zip(*parts, strict=True)] if parts else ""
-    table["detail"] = [join(names[key].detail, setting) for key, setting in zip(keys, table.setting, strict=True)]
+    table["detail"] = [
+        join(names[key].detail, setting) for key, setting in zip(keys, table.setting, strict=True)
+    ]
     return table
 
 
 class _MaskName(NamedTuple):
     variant: str
     detail: str
-    """the variant, with the density asked where masks of that name differ in it"""
+    """the variant, with the requested density if masks of that name differ in it"""
     label: str
 
 
@@ -128,62 +150,79 @@ def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _Mask
     for (mask, _), given in params.items():
         for name, value in given.items():
             values.setdefault((mask, name), set()).add(value)
-    found = {}
+    names = {}
     for (mask, text), given in params.items():
         differing = {name: value for name, value in given.items() if len(values[mask, name]) > 1}
         density = differing.pop("density", None)
-        told = {name: "" if value == "True" else f" {value}" for name, value in differing.items() if value != "False"}
-        variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in told.items())
+        shown = {
+            name: "" if value == "True" else f" {value}"
+            for name, value in differing.items()
+            if value != "False"
+        }
+        variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in shown.items())
         detail = join(variant, f"density {density}" if density else "")
-        found[mask, text] = _MaskName(variant, detail, join(mask, detail))
-    return found
+        names[mask, text] = _MaskName(variant, detail, join(mask, detail))
+    return names
 
 
 def join(*parts: str) -> str:
-    """The parts that are not empty, as one label."""
+    """The non-empty parts as one label."""
     return " · ".join(part for part in parts if part)
 
 
 def mask_order(table: pd.DataFrame) -> list[str]:
-    """Mask labels from the densest to the sparsest, family by family; those of one name stay together, by the density asked of them."""
-    masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True)[["density", "mask_density_asked"]].mean().reset_index()
+    """Mask labels from the densest to the sparsest within each family; labels of one name are adjacent,
+    sorted by requested density."""
+    masks = (
+        table.groupby(["mask_family", "mask", "mask_label"], sort=True)[["density", "mask_density_asked"]]
+        .mean()
+        .reset_index()
+    )
     masks["density"] = masks.density.fillna(-1.0)
     masks["share"] = masks.mask_density_asked.fillna(masks.density)
     masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
-    masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]  # so that 64 comes before 128
+    # so that 64 precedes 128
+    masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]
     return masks.sort_values(["family", "of_name", "mask", "share", "numbers", "mask_label"],
                              ascending=[True, False, True, False, True, True]).mask_label.tolist()
 
 
 def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
-    """True for the points of a mask in the definition of LongCA-bench's released code, where the usual definition has points, too.
+    """True for points of a mask in the definition of LongCA-bench's released code (parameter `paper_compat`)
+    if the default definition has points, too.
 
-    Only some methods are measured on such a mask (its parameter `paper_compat`): the others would stand behind them for what nobody asked.
+    Only some methods are measured on such a mask; otherwise the remaining methods would be ranked last for
+    cells that were never requested.
 
     Args:
         data: points with the columns mask and mask_label.
-        table: `labelled` rows that they were made of.
+        table: `labelled` rows of these points.
     """
-    of_paper = {label for label, params in zip(table.mask_label, table.mask_params, strict=True) if PAPER_COMPAT in params.split(", ")}
+    of_paper = {
+        label
+        for label, params in zip(table.mask_label, table.mask_params, strict=True)
+        if PAPER_COMPAT in params.split(", ")
+    }
     others = data.mask_label.isin(of_paper)
     return others & data["mask"].isin(set(data["mask"][~others]))
 
 
 def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,
            unit: str) -> pd.DataFrame:
-    """One row for each combination of `by`: seeds of one cell are put together.
+    """One row for each combination of `by`, which merges the seeds of a cell.
 
     Args:
-        table: rows, perhaps with those of play-offs, which rank, but have no numbers of their own here.
-        value, low, high: columns to take the number and its spread from.
-        unit: of these columns.
+        table: rows, optionally with those of play-offs, which affect only the ranking.
+        value, low, high: columns of the number and its spread.
+        unit: unit of these columns.
 
     Returns:
-        by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed), noise
-        (spread of the least steady cell over its value), num_cells, num_samples, status ("ok", or else the most frequent
-        failure) and cell_ids. Only ok rows have numbers. Of rates there is also `point`, as which they are ranked
-        (`longca.ranking.MeasuredPoint`; None without a number, and of several models of devices).
+        by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile
+        of any seed), noise (spread of the least steady cell over its value), num_cells, num_samples, status
+        ("ok", or else the most frequent failure) and cell_ids. Only ok rows have numbers. Rates also have a
+        `point` for ranking (`longca.ranking.MeasuredPoint`; None without a number, or for several device
+        models).
     """
     import pandas as pd
 
@@ -193,46 +232,63 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     every, table = table, table[~is_beside(table)]
     if not len(table):
         return pd.DataFrame(columns=columns)
-    # whole columns at once: a page has tens of thousands of groups
-    group = table.groupby(by, sort=False, dropna=False).ngroup().to_numpy()  # numbered as they come
+    # vectorised, since a page has tens of thousands of groups
+    group = table.groupby(by, sort=False, dropna=False).ngroup().to_numpy()  # numbered in order of appearance
     first = pd.Series(group).drop_duplicates().index
-    found = pd.DataFrame({name: table[name].iloc[first].tolist() for name in by}).assign(unit=unit)
-    cells = pd.DataFrame({"group": group, "status": table.status.to_numpy(), "num_samples": table.num_samples.fillna(0).to_numpy(int)})
+    frame = pd.DataFrame({name: table[name].iloc[first].tolist() for name in by}).assign(unit=unit)
+    cells = pd.DataFrame({"group": group, "status": table.status.to_numpy(),
+                          "num_samples": table.num_samples.fillna(0).to_numpy(int)})
     for name, column in (("value", value), ("low", low), ("high", high)):
         cells[name] = table[column or value].to_numpy(float, na_value=float("nan"))
     cells["noise"] = (cells.high - cells.low) / cells.value
     is_ok = cells.status == "ok"
     numbers = cells[is_ok].groupby("group").agg(
-        value=("value", "median"), low=("low", "min"), high=("high", "max"), noise=("noise", "max"), num_cells=("status", "size"),
+        value=("value", "median"), low=("low", "min"), high=("high", "max"), noise=("noise", "max"),
+                                                num_cells=("status", "size"),
         num_samples=("num_samples", "sum"))
-    found = found.join(numbers).fillna({"num_cells": 0, "num_samples": 0}).astype({"num_cells": int, "num_samples": int})
+    frame = (
+        frame.join(numbers)
+        .fillna({"num_cells": 0, "num_samples": 0})
+        .astype({"num_cells": int, "num_samples": int})
+    )
     failures = {key: statuses.mode().iloc[0] for key, statuses in cells[~is_ok].groupby("group").status}
-    found["status"] = ["ok" if num_cells else failures[key] for key, num_cells in enumerate(found.num_cells)]
+    frame["status"] = ["ok" if num_cells else failures[key] for key, num_cells in enumerate(frame.num_cells)]
     ids: list[list[str]] = [[] for _ in first]
     for key, cell_id in zip(group, table.cell_id, strict=True):
         ids[key].append(cell_id)
-    found = found.assign(cell_ids=list(map(" ".join, ids)))
+    frame = frame.assign(cell_ids=list(map(" ".join, ids)))
     if is_rate:
         keys = [name for name in by if name != "method"]
         known = _measured_points(every, keys, table.attrs.get(RESOLUTIONS))
-        found[POINT] = pd.Series([known.get(key) for key in zip(*(found[name].tolist() for name in (*keys, "method")), strict=True)],
-                                 dtype=object)
-    return found.loc[:, columns]
+        frame[POINT] = pd.Series(
+            [
+                known.get(key)
+                for key in zip(*(frame[name].tolist() for name in (*keys, "method")), strict=True)
+            ],
+            dtype=object,
+        )
+    return frame.loc[:, columns]
 
 
-def _measured_points(rows: pd.DataFrame, keys: list[str], resolutions: Resolutions | None) -> dict[tuple[Any, ...], MeasuredPoint | None]:
-    """The points by the values of `keys` and their method; None where these are of several models of devices, which are never ranked."""
-    found: dict[tuple[Any, ...], MeasuredPoint | None] = {}
+def _measured_points(
+    rows: pd.DataFrame, keys: list[str], resolutions: Resolutions | None
+) -> dict[tuple[Any, ...], MeasuredPoint | None]:
+    """The points by the values of `keys` and their method; None for points of several device models, which
+    are never ranked."""
+    merged: dict[tuple[Any, ...], MeasuredPoint | None] = {}
     for (*key, _, method), point in ranked_points(rows, [*keys, "device"], resolutions).items():
-        found[*key, method] = None if (*key, method) in found else point
-    return found
+        merged[*key, method] = None if (*key, method) in merged else point
+    return merged
 
 
-def attention(table: pd.DataFrame, kind: str, direction: str | None = None, *, every: bool = False) -> pd.DataFrame:
-    """Rows of attention that was tried and may be ranked: no control, nothing unsupported or unavailable, no row "as released".
+def attention(
+    table: pd.DataFrame, kind: str, direction: str | None = None, *, every: bool = False
+) -> pd.DataFrame:
+    """Rows of attempted attention that may be ranked: no controls, no unsupported or unavailable cells, no
+    rows "as released".
 
     Args:
-        every: also the rows of play-offs and repeats of cells; else one row stands for each cell.
+        every: include rows of play-offs and repeats; otherwise each cell has one row.
     """
     table = with_beside(table) if every else table
     chosen = table[(table.kind == kind) & is_ranked(table) & table.status.isin(("ok", *FAILURES))]
@@ -241,18 +297,23 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None, *, e
 
 
 def rankable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Those rows of `attention` with `every` that rank: one for each cell, and those of play-offs."""
+    """The rows of `attention` with `every` that are used for ranking: one for each cell, and those of
+    play-offs."""
     return rows[counted(rows) | is_played(rows)]
 
 
 def is_earlier(table: pd.DataFrame) -> pd.Series:
-    """True for rows of `band` as it was before its present kernels."""
+    """True for rows of earlier kernels of `band`."""
     import pandas as pd
 
-    from longca.predict.ways import ran_earlier  # here, since it brings masks: a page of a study is made without them
+    # imported here, since it imports masks, which a page of a study does not need
+    from longca.predict.ways import ran_earlier
 
-    return pd.Series([ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
-                     index=table.index, dtype=bool)
+    return pd.Series(
+        [ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
+        index=table.index,
+        dtype=bool,
+    )
 
 
 def rate_unit(largest_tflops: float) -> Unit:
@@ -261,7 +322,7 @@ def rate_unit(largest_tflops: float) -> Unit:
 
 
 def for_file(data: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a figure's data that a file of them has."""
+    """The columns of a figure's data in its file."""
     return data.drop(columns=POINT, errors="ignore")
 
 

@@ -1,4 +1,5 @@
-"""Throughput of dense kernels against length, one panel a mask: the base of both directions' figures."""
+"""Throughput of dense kernels over length, one panel for each mask: the base of the figures of both
+directions."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ if TYPE_CHECKING:
 
 
 class Throughput(Figure):
-    """Median rates of one direction, a line for each kernel."""
+    """Median rates of one direction, one line for each kernel."""
 
     section = "dense"
     direction: ClassVar[str]  # fwd or bwd
-    word: ClassVar[str]  # the direction, to begin the title with
-    caption = ("Throughput of visible pairs against sequence length: higher is better. FLOPs come from the exact "
-               "area of the mask, so work on hidden pairs earns nothing. Points are medians, bars reach from the "
-               "first to the third quartile (over all seeds where there are several). Masks stand from dense to "
-               "sparse, within those without and those with documents.")
+    word: ClassVar[str]  # the direction at the beginning of the title
+    caption = (
+        "Throughput of visible pairs over sequence length: higher is better. FLOPs follow from the exact "
+        "area of the mask, so work on hidden pairs is not counted. Points are medians, bars extend from the "
+        "first to the third quartile (over all seeds if there are several). Masks are sorted from dense to "
+        "sparse, separately without and with documents."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return rate_points(table, "kernel", ["direction", "seqlen"], direction=self.direction, sparse=False)
@@ -32,7 +35,11 @@ class Throughput(Figure):
     def title(self, data: pd.DataFrame) -> str:
         chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
         judged = {key: case for key, (_, case) in chosen.items()}
-        where = ", each at the longest length that two or more ran" if any(case.is_compared for case in judged.values()) else ""
+        where = (
+            ", each at the longest length that two or more ran"
+            if any(case.is_compared for case in judged.values())
+            else ""
+        )
         return f"{self.word}: {leaders_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

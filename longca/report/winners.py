@@ -22,19 +22,19 @@ FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks 
                  "block-sparse": "Block-sparse masks"}
 NOT_TIMED = "not timed"
 Chosen = tuple[int, Standing]
-"""(tokens, standing) at which a mask is judged"""
+"""(tokens, standing) of the judgement of a mask"""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The first method of one mask, or of one family of masks, in one direction."""
+    """The leading method of one mask, or of one family of masks, in one direction."""
 
     method: str
     rate: str
     spread: str
-    """the median's 95 % interval of one mask; lowest and highest mask of a family"""
+    """the 95 % interval of the median for one mask; lowest and highest mask for a family"""
     rest: str
-    """by how much it leads and by what comparison, and the data behind the number"""
+    """the lead, its relation, and the underlying data"""
     cell_id: str = ""
 
 
@@ -45,84 +45,106 @@ class Row:
     title: str
     is_family: bool
     winners: dict[str, Winner | str]
-    """direction → winner, or why there is none"""
+    """direction → winner, or the reason for none"""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """All rows of one setting: a family's row stands before those of its masks."""
+    """All rows of one setting: the row of a family precedes those of its masks."""
 
     setting: str
-    """"" where the study has one"""
+    """"" if the study has a single one"""
     length: str
-    """the longest one, where all masks share it; else ""; then each winner names its own"""
+    """the longest length if all masks share it; otherwise "", and each winner has its own length"""
     rows: list[Row]
 
 
 def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
-    """One for each setting of the kernels; of context parallelism ("cp") one for each number of ranks and of tokens besides.
+    """One ranking for each setting of kernels; for context parallelism ("cp") also one for each number of
+    ranks and tokens.
 
-    There is none of a setting where no two methods ran the same.
+    Settings without two comparable methods have none.
     """
     named = labelled(table)
-    found = cases(named, kind)
-    of_kind = named[(named.kind == kind) & named.mask_label.isin({key.mask_label for key in found.standings})]
+    decided = cases(named, kind)
+    of_kind = named[(named.kind == kind) & named.mask_label.isin({key.mask_label for key in decided.standings})]
     families = dict(zip(of_kind.mask_label, of_kind.mask_family, strict=True))
     order = mask_order(of_kind) if len(of_kind) else []
     sizes: dict[tuple[Any, ...], dict[tuple[str, str, int], Standing]] = {}
-    for key, case in found.standings.items():
+    for key, case in decided.standings.items():
         size = (key.setting, key.world, key.seqlen) if kind == "cp" else (key.setting,)
         sizes.setdefault(size, {})[key.mask_label, key.direction, key.seqlen] = case
-    unit = rate_unit(max((case.first.rate for case in found.standings.values()), default=0.0))
+    unit = rate_unit(max((case.first.rate for case in decided.standings.values()), default=0.0))
     result = []
     for (setting, *size), of_size in sorted(sizes.items()):
         ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
         chosen = at_largest(of_size)
         lengths = {seqlen for seqlen, case in chosen.values() if case.is_compared}
         tells = _Tells(unit, len(lengths) != 1, ceilings)
-        rows = [row for family in FAMILIES
-                for row in _family([mask for mask in order if families[mask] == family], family, chosen, found.repeats, tells)]
+        rows = [
+            row
+            for family in FAMILIES
+            for row in _family(
+                [mask for mask in order if families[mask] == family], family, chosen, decided.repeats, tells
+            )
+        ]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
         if any(isinstance(winner, Winner) for row in rows for winner in row.winners.values()):
-            result.append(Ranking(join(ranks, str(setting)), format_length(int(min(lengths))) if len(lengths) == 1 else "", rows))
+            result.append(Ranking(join(ranks, str(setting)),
+                                  format_length(int(min(lengths))) if len(lengths) == 1 else "", rows))
     return result
 
 
-def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
-    """The cells that rankings name.
+def cells(ranked: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
+    """The cells of rankings.
 
     Args:
         found: (kind, rankings of that kind).
     """
-    named = {winner.cell_id for _, kinds in found for ranking in kinds for row in ranking.rows for winner in row.winners.values()
+    named = {winner.cell_id for _,
+             kinds in ranked for ranking in kinds for row in ranking.rows for winner in row.winners.values()
              if isinstance(winner, Winner)}
     return named - {""}
 
 
 @dataclass(frozen=True)
 class _Tells:
-    """What the texts of one setting need."""
+    """Inputs of the texts of one setting."""
 
     unit: Unit
     length: bool
-    """each text names its length"""
+    """True if each text names its length"""
     ceilings: Mapping[str, float]
 
     def share(self, rate: float, cell_id: str) -> str:
-        """The share of a matrix product's rate; "" where none was measured."""
+        """The share of the rate of a matrix product; "" without one."""
         ceiling = self.ceilings.get(cell_id, float("nan"))
         return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""
 
 
-def _family(masks: Sequence[str], family: str, chosen: Mapping[tuple[str, str], Chosen], repeats: frozenset[str],
-            tells: _Tells) -> list[Row]:
+def _family(
+    masks: Sequence[str],
+    family: str,
+    chosen: Mapping[tuple[str, str], Chosen],
+    repeats: frozenset[str],
+    tells: _Tells,
+) -> list[Row]:
     masks = [mask for mask in masks if any((mask, direction) in chosen for direction in DIRECTIONS)]
     if not masks:
         return []
     counting = [mask for mask in masks if mask not in repeats] or masks
-    rows = [Row(FAMILY_TITLES[family], True, {
-        direction: _of_family([chosen[mask, direction][1] for mask in counting if (mask, direction) in chosen], tells)
-        for direction in DIRECTIONS})]
+    rows = [
+        Row(
+            FAMILY_TITLES[family],
+            True,
+            {
+                direction: _of_family(
+                    [chosen[mask, direction][1] for mask in counting if (mask, direction) in chosen], tells
+                )
+                for direction in DIRECTIONS
+            },
+        )
+    ]
     for mask in masks:
         rows.append(Row(mask, False, {direction: _of_mask(*chosen[mask, direction], tells) if (mask, direction) in chosen else NOT_TIMED
                                       for direction in DIRECTIONS}))
@@ -137,12 +159,18 @@ def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
         return f"only {first.method} ran: {tells.unit.text(first.rate)} at {format_length(seqlen)}{rest}"
     cell_id, length = first.point.best_known[0].cell_id, f", {format_length(seqlen)}" if tells.length else ""
     num_samples = sum(len(cell.times_ms) for cell in first.point.best_known)
-    return Winner(first.method, tells.unit.text(first.rate), tells.unit.span(first.low, first.high),
-                  f"{_lead(case)}{tells.share(first.rate, cell_id)}{length}, n\u00a0=\u00a0{num_samples}", cell_id)
+    return Winner(
+        first.method,
+        tells.unit.text(first.rate),
+        tells.unit.span(first.low, first.high),
+        f"{_lead(case)}{tells.share(first.rate, cell_id)}{length}, n\u00a0=\u00a0{num_samples}",
+        cell_id,
+    )
 
 
 def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
-    """The method with the highest geometric mean among those that ran every mask of the family that any two were asked for."""
+    """The method with the highest geometric mean among those that ran every mask of the family that was
+    requested from at least two methods."""
     if not members:
         return NOT_TIMED
     asked = [case for case in members if case.is_compared or case.could_not]
@@ -155,8 +183,13 @@ def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
     if not family.is_compared:
         return f"only {first.method} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {tells.unit.text(first.rate)}"
     num_samples = sum(len(cell.times_ms) for case in asked for cell in _point(case, first.method).best_known)
-    return Winner(first.method, tells.unit.text(first.rate), tells.unit.span(first.low, first.high),
-                  f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, n\u00a0=\u00a0{num_samples}")
+    return Winner(
+        first.method,
+        tells.unit.text(first.rate),
+        tells.unit.span(first.low, first.high),
+        f"{_lead(family)}{tells.share(first.rate, first.point.best_known[0].cell_id)}, "
+        f"n\u00a0=\u00a0{num_samples}",
+    )
 
 
 def _point(case: Standing, method: str) -> Any:

@@ -1,4 +1,4 @@
-"""The store: one JSON file a cell, so that a killed run loses the cell in flight and nothing else."""
+"""The store: one JSON file for each cell, so that a killed run loses only the cell in progress."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from longca.store.lock import lock_folder
 
 @dataclass(frozen=True)
 class UnusableFile:
-    """A cell file that cannot be used, and why."""
+    """An invalid cell file, with the reason."""
 
     path: Path
     reason: str
@@ -28,9 +28,11 @@ class UnusableFile:
 
 
 class CellStore:
-    """The cells of one study's results: `<folder>/cells/<aa>/<cell_id>.json`, aa being the id's first two digits.
+    """The cells of one study's results: `<folder>/cells/<aa>/<cell_id>.json`, aa being the id's first two
+    digits.
 
-    Controls stand beside them once more for each device, `<folder>/controls/<device>/<cell_id>.json`: a device is held against its own.
+    Controls are also stored for each device, `<folder>/controls/<device>/<cell_id>.json`: each device is
+    compared with its own controls.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,23 +44,23 @@ class CellStore:
         return self.cells / cell_id[:2] / f"{cell_id}.json"
 
     def write(self, record: Record) -> Path:
-        """Put the record in place of the cell's last one, completely or not at all.
+        """Replace the record of the cell atomically.
 
         Raises:
-            UserError: the disk is full, the folder is read-only, or the like; what was there stays.
+            UserError: the disk is full, the folder is read-only, or the like; the old record is kept.
         """
         return self._write(self.path(record.cell_id), record)
 
     def write_control(self, record: Record, device: str) -> Path:
-        """Put the record of a control beside those of the same device, as `write` does.
+        """Store the record of a control with those of the same device, like `write`.
 
         Args:
-            device: what tells it from all others, such as its UUID.
+            device: a unique id of the device, such as its UUID.
         """
         return self._write(self._controls_of(device) / f"{record.cell_id}.json", record)
 
     def read_controls(self, device: str) -> dict[str, Record]:
-        """cell_id → the record of a control on this device; files that cannot be used count as missing."""
+        """cell_id → the record of a control on this device; invalid files count as missing."""
         loaded = map(self._load, sorted(self._controls_of(device).glob("[!.]*.json")))
         return {record.cell_id: record for record in loaded if isinstance(record, Record)}
 
@@ -69,31 +71,37 @@ class CellStore:
         return keep(path, encode(record), safe="Finished cells are")
 
     def write_listings(self, listings: Mapping[str, Any]) -> None:
-        """Write listings of environments, JSON by digest, beside the cells. Raises UserError."""
+        """Write listings of environments, JSON by digest, next to the cells. Raises UserError."""
         write_listings(self.folder, listings)
 
     def read(self, cell_id: str) -> Record | UnusableFile | None:
-        """The cell's record; an UnusableFile where its file cannot be used; None where it was never measured."""
+        """The cell's record; an UnusableFile for an invalid file; None if it was never measured."""
         path = self.path(cell_id)
         return self._load(path) if path.exists() else None
 
     def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
-        """All records in the order of their ids, then the controls of other devices, and all files that cannot be used.
+        """All records in the order of their ids, then the controls of other devices, and all invalid files.
 
         Never raises for a file's content.
         """
-        loaded = [self._load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)]
+        loaded = [
+            self._load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)
+        ]
         controls = [self._load(path) for path in sorted(self.controls.glob("*/[!.]*.json"))]
         records = [entry for entry in loaded if isinstance(entry, Record)]
         known = {(record.cell_id, record.run_id, record.started_at) for record in records}
-        records += [entry for entry in controls
-                    if isinstance(entry, Record) and (entry.cell_id, entry.run_id, entry.started_at) not in known]
+        records += [
+            entry
+            for entry in controls
+            if isinstance(entry, Record) and (entry.cell_id, entry.run_id, entry.started_at) not in known
+        ]
         return records, [entry for entry in (*loaded, *controls) if isinstance(entry, UnusableFile)]
 
     @contextmanager
     def lock(self, part: str | None = None, *, wait: bool = False,
-             announce: Callable[[str], object] = print, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Hold the folder, or one part of it, against other runs (`longca.store.lock.lock_folder`)."""
+             announce: Callable[[str], object] = print,
+             given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Lock the folder, or one part of it, against other runs (`longca.store.lock.lock_folder`)."""
         with lock_folder(self.folder, part, wait=wait, announce=announce, given_up=given_up):
             for folder in (self.cells, self.controls):
                 remove_leftovers(folder.glob(f"*/.*{TEMPORARY}"))

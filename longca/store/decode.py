@@ -1,4 +1,4 @@
-"""The text of one record: written with a checksum, and read with the reason why it cannot be used."""
+"""The text of one record: encoding with a checksum, and decoding with the reason for invalid texts."""
 
 import functools
 import re
@@ -10,34 +10,47 @@ from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
 from longca.core.record import Environment, Record
 from longca.core.schema import Model, problems_of
-from longca.store.checks.record import CHECKSUM_KEY, CHECKSUM_SINCE, checksum_of, checksum_of_content, contradiction
+from longca.store.checks.record import (
+    CHECKSUM_KEY,
+    CHECKSUM_SINCE,
+    checksum_of,
+    checksum_of_content,
+    contradiction,
+)
 
 MOST_OF_REASON = 500  # characters
 READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)
 
-MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000  # environments that are remembered, and bytes of each; a study has some dozens of 2 KB
-_ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = b',"environment":{', b',"environment":null', b'},"started_at":"'  # as `encode` writes
+# cached environments, and bytes of each; a study has some dozens of 2 KB
+MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000
+# as `encode` writes
+_ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = (
+    b',"environment":{',
+    b',"environment":null',
+    b'},"started_at":"',
+)
 _CHECKSUM = re.compile(rb',"checksum":"(sha256:[0-9a-f]{64})"\}\s*\Z')
 _CHANGED = "is damaged (its checksum says otherwise: it was changed after it was written)"
 
 
 class Unusable(ValueError):
-    """A text that is no record of this longca; it says why, to follow upon the name of a file or row."""
+    """A text that is not a valid record; the reason continues the name of a file or row."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(shown(reason, MOST_OF_REASON))
 
 
 def encode(record: Record) -> bytes:
-    """A line with the record as a JSON object. Its last key `checksum` has the SHA-256 of the record's JSON without that key."""
+    """A line with the record as a JSON object. Its last key `checksum` has the SHA-256 of the record's JSON
+    without that key."""
     text = record.model_dump_json().encode()
     return text[:-1] + f',"{CHECKSUM_KEY}":"{checksum_of(text)}"}}\n'.encode()
 
 
 class Decoder:
-    """Reads the texts of records. Only those of an old schema may be without a checksum.
+    """Reads the texts of records. Only records of an old schema may lack a checksum.
 
-    The environment is half of a text and the same in many records. Each one is parsed once, and these records share it.
+    The environment is half of a text and the same in many records, so each is parsed once and shared.
     """
 
     def __init__(self) -> None:
@@ -47,7 +60,8 @@ class Decoder:
         """The record in a text.
 
         Raises:
-            Unusable: it is no record, breaks the bounds of a field, contradicts itself, or is not as it was written.
+            Unusable: it is not a record, violates the bounds of a field, is inconsistent, or has a wrong
+                checksum.
         """
         if len(text) > CELL_FILE.num_bytes():
             raise Unusable(f"is larger than {CELL_FILE.value():,} MiB; {CELL_FILE.todo}")
@@ -66,19 +80,25 @@ class Decoder:
         return record
 
     def _decode_quickly(self, text: bytes) -> Record | None:
-        """The record of a text as this project writes it; None for one that must be looked at more closely."""
+        """The record of a text in this project's own format; None for other texts, which need the slower
+        path."""
         start = text.find(_ENVIRONMENT)
         end = text.find(_AFTER_ENVIRONMENT, start) + 1
         if start < 0 or not 0 < end - start < MOST_OF_SHARED or text.find(_ENVIRONMENT, start + 1) >= 0:
             return _parsed(Record, text)
         environment = self._environment(text[start + len(_ENVIRONMENT) - 1:end])
         record = environment and _parsed(Record, text[:start] + _NO_ENVIRONMENT + text[end:])
-        # both texts are JSON, so the whole one is. Null is no value of any mapping of a record: it stands in the record's own field
-        is_own = record is not None and "environment" in record.model_fields_set and record.environment is None
-        return record.model_copy(update={"environment": environment}) if record is not None and is_own else None
+        # both texts are JSON, so the whole text is. Mappings of a record never contain null, so a null
+        # belongs to a field of the record
+        is_own = (
+            record is not None and "environment" in record.model_fields_set and record.environment is None
+        )
+        return (
+            record.model_copy(update={"environment": environment}) if record is not None and is_own else None
+        )
 
     def _environment(self, text: bytes) -> Environment | None:
-        """The environment in a text, None if it is not valid: made once for equal texts."""
+        """The environment in a text, None if invalid; cached for equal texts."""
         if text not in self._environments:
             if len(self._environments) >= MOST_SHARED:
                 self._environments.clear()
@@ -87,9 +107,10 @@ class Decoder:
 
 
 def _parsed(model: type[Model], text: bytes) -> Model | None:
-    """The value of a text; None if it is not valid, or not sure to be.
+    """The value of a text; None if it is invalid or uncertain.
 
-    The parser keeps the last one of keys that stand twice. So the keys of the text are counted, and those of the value.
+    The parser keeps the last one of repeated keys, so the keys of the text and those of the value are counted
+    and compared.
     """
     num_keys = _count_keys(text)
     try:
@@ -100,16 +121,18 @@ def _parsed(model: type[Model], text: bytes) -> Model | None:
 
 
 def _count_keys(text: bytes) -> int | None:
-    """The number of keys in JSON without blanks before colons; None where that is not sure. To look for one character costs little."""
+    """The number of keys in JSON without blanks before colons; None if uncertain. Counting one character is
+    cheap."""
     if b"\n" in text or b"\t" in text or b"\r" in text or b" :" in text:
         return None
     if b"\\" not in text:
         return text.count(b'":')
-    return None if b'\\\\"' in text else text.count(b'":') - text.count(b'\\":')  # the second ones are inside of a text
+    # the second kind is inside of a text
+    return None if b'\\\\"' in text else text.count(b'":') - text.count(b'\\":')
 
 
 def _num_keys(value: Any) -> int:
-    """The number of keys of the JSON objects that a value was read from."""
+    """The number of keys of the JSON objects of a value."""
     if type(value) is dict:
         return len(value)
     if type(value) is tuple:
@@ -118,7 +141,7 @@ def _num_keys(value: Any) -> int:
         return 0
     count = len(value.model_fields_set)
     for name in _with_keys(type(value)):
-        count += _num_keys(getattr(value, name))  # of a field that was left out it is empty
+        count += _num_keys(getattr(value, name))  # empty for an omitted field
     return count
 
 
@@ -136,17 +159,21 @@ def _has_keys(annotation: Any) -> bool:
 
 
 def _as_written(text: bytes) -> bytes | None:
-    """The JSON that the checksum at the end of a text is of; None where there is none, or it is of another JSON."""
-    place = text.rfind(b',"checksum":')
-    match = _CHECKSUM.fullmatch(text, max(place, 0))
-    written = text[:place] + b"}"
+    """The JSON before a text's final checksum; None if the checksum is missing or wrong."""
+    position = text.rfind(b',"checksum":')
+    match = _CHECKSUM.fullmatch(text, max(position, 0))
+    written = text[:position] + b"}"
     return written if match is not None and checksum_of(written) == match[1].decode() else None
 
 
 def decode_content(content: Any) -> Record:
     """The record in parsed JSON that may have a checksum. Raises Unusable, as `Decoder.decode` does."""
     checksum = content.get(CHECKSUM_KEY) if isinstance(content, dict) else None
-    written = {key: value for key, value in content.items() if key != CHECKSUM_KEY} if checksum is not None else content
+    written = (
+        {key: value for key, value in content.items() if key != CHECKSUM_KEY}
+        if checksum is not None
+        else content
+    )
     record = _checked(from_content(written), checksum is not None)
     if checksum is not None and checksum != checksum_of_content(written):
         raise Unusable(_CHANGED)
@@ -154,7 +181,8 @@ def decode_content(content: Any) -> Record:
 
 
 def _checked(record: Record, has_checksum: bool) -> Record:
-    """The same record. Raises Unusable where it contradicts itself, or lacks a checksum that its schema has."""
+    """The same record. Raises Unusable if it is inconsistent, or lacks the checksum that its schema
+    requires."""
     if not has_checksum and record.schema_version >= CHECKSUM_SINCE:
         raise Unusable("is damaged (it has no checksum)")
     if (why := contradiction(record)) is not None:
@@ -163,7 +191,8 @@ def _checked(record: Record, has_checksum: bool) -> Record:
 
 
 def from_content(content: Any) -> Record:
-    """The record that parsed JSON without a checksum stands for, by the bounds of its fields alone. Raises Unusable."""
+    """The record from parsed JSON without a checksum, checked only by the bounds of its fields. Raises
+    Unusable."""
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version is None:
         raise Unusable("is damaged (not a record: it has no schema version)")

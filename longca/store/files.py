@@ -1,4 +1,4 @@
-"""Writing a file completely or not at all."""
+"""Atomic writing of files."""
 
 import contextlib
 import fcntl
@@ -15,13 +15,16 @@ from longca.core.errors import UserError
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes], mode: int = 0o666, *, unless_equal: bool = False) -> None:
-    """Write beside and rename: a reader sees the old file or the new one, whenever the writer dies. Raises OSError.
+def write_atomically(
+    path: Path, content: bytes | Iterable[bytes], mode: int = 0o666, *, unless_equal: bool = False
+) -> None:
+    """Write to a temporary file and rename it, so that readers see the old file or the new one even if the
+    writer dies. Raises OSError.
 
     Args:
-        content: all of it, or its pieces.
-        mode: who may do what with a new file, less what the process's umask forbids.
-        unless_equal: leave a file as it is that holds this already.
+        content: the whole content, or its chunks.
+        mode: permissions of a new file, restricted by the process's umask.
+        unless_equal: leave a file with this content untouched.
     """
     temporary, file = _temporary(path, mode)
     try:
@@ -41,13 +44,13 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes], mode: int = 0
 
 
 def keep(path: Path, content: bytes, *, safe: str) -> Path:
-    """Put content in place of a file's, completely or not at all, in a folder that is made where it is missing.
+    """Replace the content of a file atomically, and create a missing folder.
 
     Args:
-        safe: what a failure leaves as it was, for the message: "Finished cells are".
+        safe: subject of the message's assurance that a failure loses nothing: "Finished cells are".
 
     Raises:
-        UserError: the disk is full, the folder is read-only, or the like; what was there stays.
+        UserError: the disk is full, the folder is read-only, or the like; the old file is kept.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,21 +62,23 @@ def keep(path: Path, content: bytes, *, safe: str) -> Path:
 
 
 def _temporary(path: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """A new file beside `path`, locked as long as it is open: one that is not locked has no writer any more."""
+    """A new temporary file next to `path`, locked while it is open: an unlocked one has no writer any
+    more."""
     while True:
         temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{TEMPORARY}")
         file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
-        with contextlib.suppress(OSError):  # of a file system without locks, where nothing is taken for left over
+        # of a file system without locks, where no file counts as left over
+        with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_SH)
-        if temporary.exists():  # else it was taken for left over before it was locked
+        if temporary.exists():  # otherwise another process removed it as left over before it was locked
             return temporary, file
         file.close()
 
 
 def remove_leftovers(temporary: Iterable[Path]) -> None:
-    """Remove those temporary files whose writers have died."""
+    """Remove temporary files of ended writers."""
     for path in temporary:
-        with contextlib.suppress(OSError):  # gone already, being written, or not ours to remove: it is ignored anyway
+        with contextlib.suppress(OSError):  # already removed, still being written, or not removable: ignored
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +88,7 @@ def remove_leftovers(temporary: Iterable[Path]) -> None:
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> Path:
-    """Write `content`, or all of its pieces, completely or not at all; a file that holds it already is not touched."""
+    """Write `content`, or all of its chunks, atomically; a file with this content is not touched."""
     try:
         if isinstance(content, bytes) and path.exists() and path.read_bytes() == content:
             return path

@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 
 def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) -> pd.DataFrame:
-    """The records of all sources as a frame, one row a record; a record that stands in several of them once.
+    """The records of all sources as a frame, one row for each distinct record.
 
-    Its columns are those of docs/reference/columns.md. `frame.attrs` has `units` and `meanings` by column. Text columns hold "", others NA
-    where they do not apply. A warning tells of files and rows that could not be read.
+    Its columns are those of docs/reference/columns.md. `frame.attrs` has `units` and `meanings` by column.
+    Missing values are "" in text columns and NA in others. Unreadable files and rows give a warning.
 
     Args:
-        sources: studies by name or YAML file, folders of results, records.parquet or records.json files; several may be given. A study that
-            was not measured here stands for this project's own records of it. None of them: all of this project's own records.
-        playoffs: also the rows of play-offs, whose column `playoff` is not empty. Their cells have a row of their own, too.
-        repeats: also the rows of cells that were measured a second time, whose column `repeat` is true.
+        sources: studies by name or YAML file, results folders, records.parquet or records.json files. A study
+            without own results means its committed records. Without sources, all committed records are
+            loaded.
+        playoffs: include rows of play-offs, whose column `playoff` is not empty, in addition to the cells'
+            own rows.
+        repeats: include rows of repeats, whose column `repeat` is true.
 
     Raises:
         UserError: there is no such study or file, or no record in it; or the extra `lab` is not installed.
@@ -44,20 +46,33 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
     check_installed("longca.load", "pandas", "pyarrow")
     places = [_place(source) for source in sources] or committed()
     if not places:
-        raise UserError("This longca has no records of its own", todo="Give a study, a folder of results, or files of records")
+        raise UserError(
+            "This longca has no records of its own",
+            todo="Give a study, a folder of results, or files of records",
+        )
     loaded = load_records(*places)
     if loaded.problems:
-        warnings.warn(f"{plural(len(loaded.problems), 'source of records')} could not be read, first {loaded.problems[0]}", stacklevel=2)
+        warnings.warn(
+            f"{plural(len(loaded.problems), 'source of records')} could not be read, first "
+            f"{loaded.problems[0]}",
+            stacklevel=2,
+        )
     if not loaded.records:
-        raise UserError(f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`")
-    frame = derived(in_order([*loaded.records, *(loaded.playoffs if playoffs else []), *(loaded.repeats if repeats else [])]))
+        raise UserError(
+            f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`"
+        )
+    frame = derived(
+        in_order(
+            [*loaded.records, *(loaded.playoffs if playoffs else []), *(loaded.repeats if repeats else [])]
+        )
+    )
     frame.attrs = {"units": {column.name: column.unit for column in COLUMNS},
                    "meanings": {column.name: column.meaning for column in COLUMNS}}
     return frame
 
 
 def _place(source: str | Path) -> Path:
-    """The file or folder of a source: one that is there, else the results of a study."""
+    """The file or folder of a source: an existing path, else the results of a study."""
     if not isinstance(source, (str, os.PathLike)):
         several = isinstance(source, (list, tuple, set))
         raise UserError(f"A source of records cannot be {source!r}",

@@ -33,70 +33,83 @@ class GpuModel(Frozen):
 
 
 class Stated(Frozen):
-    """A number, and where it is from: a URL, records of this project, or an assumption that says so."""
+    """A number with its source: a URL, records of this project, or a declared assumption."""
 
     value: float = Field(gt=0)
     source: str = Field(min_length=8)
 
 
 class Network(Frozen):
-    """A profile of messages between GPUs: those of one node, and those of different ones."""
+    """A profile of messages between GPUs, within a node and between nodes."""
 
     name: str
     summary: str
     gpu: str
-    """the model of GPU that such machines have"""
+    """the GPU model of such machines"""
     ranks_per_node: int = Field(ge=1)
     intra_gb_s: Stated
-    """10^9 bytes a second that a GPU sends to others of its node, and as much that it receives"""
+    """10^9 bytes per second that a GPU sends within its node while it receives as much"""
     inter_gb_s: Stated
-    """the same to other nodes: of one GPU, while all GPUs of its node send"""
+    """the same between nodes, for each GPU while all GPUs of its node send"""
     intra_us: Stated
-    """microseconds of a batch of messages in addition to its bytes"""
+    """latency of a batch of messages, in microseconds"""
     inter_us: Stated
     overlap: Stated
-    """time that kernels lose to overlapped messages, as a share of these"""
+    """slowdown of kernels by overlapped messages, as a share of the messages' time"""
     measured: bool = False
-    """its numbers within a node are fitted on records; else nothing of it was measured by this project"""
+    """True if the numbers within a node are fitted on records; otherwise this project measured none of
+    them"""
     kernel_ratio: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """by "kernel direction", time on this machine's GPU over that of the project's records, as `longca probe` measured it"""
+    """by "kernel direction", time on this machine's GPU over that of the committed records, measured by
+    `longca probe`"""
     wider: float = Field(1.0, ge=1)
-    """the factor by which intervals are wider than those of records: the machine was busy while it was probed"""
+    """factor on the width of intervals, since the machine was busy during the probe"""
 
 
 class Hardware(Frozen):
-    """All GPUs and networks that are known."""
+    """All known GPUs and networks."""
 
     gpus: tuple[GpuModel, ...] = ()
     networks: tuple[Network, ...] = ()
 
     def find(self, gpu_name: str) -> GpuModel | None:
-        """The GPU that reports this very name: "NVIDIA H20" is no "NVIDIA H200"."""
+        """The GPU with exactly this name: "NVIDIA H20" is not "NVIDIA H200"."""
         return next((gpu for gpu in self.gpus if gpu_name in gpu.gpu_names), None)
 
     def named(self, name: str) -> GpuModel:
-        """The GPU that somebody names: as the file or the driver names it, in any case; or by its first words, where one GPU has them.
+        """The GPU of a user's name: a name of the file or the driver, case-insensitive, or a unique prefix of
+        words.
 
         Raises:
-            UserError: there is none, or several begin so.
+            UserError: no GPU matches, or several do.
         """
         wanted = name.casefold().split()
-        names = {gpu.name: [gpu.name, *gpu.gpu_names, *(one.removeprefix("NVIDIA ") for one in gpu.gpu_names)] for gpu in self.gpus}
+        names = {
+            gpu.name: [gpu.name, *gpu.gpu_names, *(one.removeprefix("NVIDIA ") for one in gpu.gpu_names)]
+            for gpu in self.gpus
+        }
         same = [gpu for gpu in self.gpus if wanted in [one.casefold().split() for one in names[gpu.name]]]
-        alike = same or [gpu for gpu in self.gpus if wanted and gpu.name.casefold().split()[:len(wanted)] == wanted]
+        alike = same or [
+            gpu for gpu in self.gpus if wanted and gpu.name.casefold().split()[: len(wanted)] == wanted
+        ]
         if len(alike) > 1:
-            raise UserError(f"GPU '{name}' may be {' or '.join(repr(gpu.name) for gpu in alike)}", todo="Give one of these names")
+            raise UserError(
+                f"GPU '{name}' may be {' or '.join(repr(gpu.name) for gpu in alike)}",
+                todo="Give one of these names",
+            )
         if not alike:
-            raise unknown("GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml")
+            raise unknown(
+                "GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml"
+            )
         return alike[0]
 
     def peak_tflops(self, gpu_name: str, dtype: str) -> float | None:
-        """The ceiling for that GPU and dtype; None where no source gives one."""
+        """The peak rate for that GPU and dtype; None without a source."""
         gpu = self.find(gpu_name) if dtype in ("bf16", "fp16") else None
         return gpu.peak_tflops.value if gpu else None
 
     def bandwidth_gb_s(self, gpu_name: str) -> float | None:
-        """The bandwidth of that GPU's memory; None where no source gives it."""
+        """The memory bandwidth of that GPU; None without a source."""
         gpu = self.find(gpu_name)
         return gpu.bandwidth_gb_s.value if gpu else None
 
@@ -111,16 +124,20 @@ def load_hardware(path: Path | None = None) -> Hardware:
     """The file in the project's `config`, or else the one that came with longca. Without both, no GPU is known.
 
     Raises:
-        UserError: the file is not valid, or lists a name twice.
+        UserError: the file is invalid, or lists a name twice.
     """
     if path is None:
         path = next(iter(hardware_files()), None)
         if path is None:
             return Hardware()
     content = read_yaml(path) or []
-    hardware = parse(Hardware, content if isinstance(content, dict) else {"gpus": content}, str(path))  # once it was a list of GPUs
-    names = [*(name for gpu in hardware.gpus for name in gpu.gpu_names), *(network.name for network in hardware.networks)]
+    # once it was a list of GPUs
+    hardware = parse(Hardware, content if isinstance(content, dict) else {"gpus": content}, str(path))
+    names = [
+        *(name for gpu in hardware.gpus for name in gpu.gpu_names),
+        *(network.name for network in hardware.networks),
+    ]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UserError(f"{path}: '{twice[0]}' stands twice", todo="Each name belongs to one GPU or network")
+        raise UserError(f"{path}: '{twice[0]}' is repeated", todo="Each name belongs to one GPU or network")
     return hardware

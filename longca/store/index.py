@@ -1,8 +1,9 @@
-"""The facts about cells that commands ask of a whole study at once: read from its records, and remembered for as long as these stay.
+"""An index of facts about the cells of a whole study, read from its records and cached while these are
+unchanged.
 
-A study of 100,000 cells takes long to read and check. `longca status` and the start of a run ask for a few facts only. These are kept in
-one file beside the cells, each with the size, time and inode of the cell's file that it was read from. Where one of these has changed,
-the cell's file is read again. The index itself may be lost or damaged at any time: it is then made anew.
+A study of 100,000 cells takes long to read and check, but `longca status` and the start of a run need only a
+few facts. These are cached in one file next to the cells, with the size, time and inode of each cell's file.
+A cell's file is read again when one of these changes. A lost or damaged index is rebuilt.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from longca.store.files import write_atomically
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file
-LOG_LINES = 2  # the first ones of an error's log: they say where it was raised
+LOG_LINES = 2  # first lines of an error's log, which name the origin of the error
 
 
 Stamp = tuple[int, int, int]
-"""size, time and inode of a file: another one after each write, also of one that restores the time of the content"""
+"""size, time and inode of a file, which change with each write, even if the modification time is restored"""
 
 
 class CellFacts(NamedTuple):
@@ -37,35 +38,35 @@ class CellFacts(NamedTuple):
     status: str
     method_version: str
     time_ms: float | None = None
-    """median; of several ranks the slowest counts"""
+    """median of the slowest rank"""
     tflops: float | None = None
     """of all ranks together"""
     gb_per_s: float | None = None
     """of a copy"""
     error_of_budget: float | None = None
-    """the largest error over the error allowed there"""
+    """the largest ratio of an error to its budget"""
     reason: str = ""
     """why there is no number, in one line"""
     log_start: str = ""
-    """first lines of an error's log, and the notes of where ranks were that died or were stopped"""
+    """first lines of an error's log, and the code positions of ranks that died or were stopped"""
     is_control: bool = False
     num_disturbed: int = 0
-    """records in a row during which others used the device"""
+    """number of consecutive disturbed records"""
     is_noisy: bool = False
     is_drifting: bool = False
-    """its samples drift in the order measured"""
+    """True if its samples drift in the order of measurement"""
     num_unsettled: int = 0
-    """records in a row that drifted or were disturbed"""
+    """number of consecutive drifting or disturbed records"""
     digest: str = ""
     """16 hexadecimal digits of the SHA-256 of the record's JSON"""
     device: str = ""
-    """model that measured it; empty where no process got as far as telling"""
+    """device model; empty if no process reported it"""
     container: str | None = None
-    """digest of the image that it was measured in"""
+    """digest of its image"""
     shortest_ms: float | None = None
-    """the interval of the median, from here"""
+    """lower end of the interval of the median"""
     longest_ms: float | None = None
-    """to here"""
+    """upper end of the interval"""
     unit: str = ""
     """the device itself: see `View.unit`"""
     run_id: str = ""
@@ -87,7 +88,8 @@ class CellFacts(NamedTuple):
         log = record.outcome.log.splitlines()[:LOG_LINES] if isinstance(record.outcome, Failed) else []
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         shortest, longest = view.bounds_of_median_ms or (None, None)
-        return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
+        return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms),
+                   view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
                    digest_of(record), view.device, view.software and view.software.container,
@@ -101,10 +103,10 @@ Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str],
 
 
 class _Index(NamedTuple):
-    """The index as columns: much quicker to read than rows."""
+    """The index as columns, which are much faster to read than rows."""
 
     code: str
-    """digest of the code that wrote it"""
+    """digest of the writing code"""
     names: list[str]
     """ids of cells, in order"""
     sizes: list[int]
@@ -121,36 +123,42 @@ class _Index(NamedTuple):
 
 
 def cell_facts(store: CellStore) -> tuple[dict[str, CellFacts], list[UnusableFile]]:
-    """cell_id → facts of each cell in the order of their ids, and all files that cannot be used. Reads only what has changed since."""
+    """cell_id → facts of each cell in the order of ids, and all invalid files. Reads only changed files."""
     code = files_digest(reached([Path(__file__)]))
     names, stamps, problems = _scan(store.cells)
     index = _read(store.cells / NAME, code)
     if index is not None and index.names == names and index.stamps() == stamps:
         return dict(zip(names, index.rows(), strict=True)), problems
-    known = {} if index is None else dict(zip(index.names, zip(index.stamps(), index.rows(), strict=True), strict=True))
-    found: dict[str, tuple[Stamp, CellFacts]] = {}
+    known = (
+        {}
+        if index is None
+        else dict(zip(index.names, zip(index.stamps(), index.rows(), strict=True), strict=True))
+    )
+    entries: dict[str, tuple[Stamp, CellFacts]] = {}
     for name, stamp in zip(names, stamps, strict=True):
         before = known.get(name)
         if before is not None and before[0] == stamp:
-            found[name] = before
+            entries[name] = before
             continue
         record = store.read(name)
         if isinstance(record, Record):
-            found[name] = stamp, CellFacts.of(record)
+            entries[name] = stamp, CellFacts.of(record)
         elif record is not None:
             problems.append(record)
-    if len(found) >= FEWEST and found != known:
-        sizes, times_ns, inodes = (list(column) for column in zip(*(stamp for stamp, _ in found.values()), strict=True))
-        facts = tuple(list(column) for column in zip(*(facts for _, facts in found.values()), strict=True))
-        made = _Index(code, list(found), sizes, times_ns, inodes, cast("Columns", facts))
-        with suppress(OSError):  # whoever cannot write there reads all cells each time
+    if len(entries) >= FEWEST and entries != known:
+        sizes, times_ns, inodes = (
+            list(column) for column in zip(*(stamp for stamp, _ in entries.values()), strict=True)
+        )
+        facts = tuple(list(column) for column in zip(*(facts for _, facts in entries.values()), strict=True))
+        made = _Index(code, list(entries), sizes, times_ns, inodes, cast("Columns", facts))
+        with suppress(OSError):  # without write access, all cells are read each time
             write_atomically(store.cells / NAME, to_json(made, inf_nan_mode="constants"))
-    return {name: facts for name, (_, facts) in found.items()}, problems
+    return {name: facts for name, (_, facts) in entries.items()}, problems
 
 
 def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:
-    """Names and stamps of all cells' files, in order, and the files that lie in another folder than their names say."""
-    found: list[tuple[str, Stamp]] = []
+    """Names and stamps of all cells' files, in order, and misplaced files."""
+    stamps: list[tuple[str, Stamp]] = []
     strays: list[UnusableFile] = []
     for folder in _entries(cells):
         for entry in _entries(folder.path) if folder.is_dir() else ():
@@ -164,9 +172,9 @@ def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:
                 status = entry.stat()
             except FileNotFoundError:  # removed just now
                 continue
-            found.append((name[:-5], (status.st_size, status.st_ctime_ns, status.st_ino)))
-    found.sort()
-    return [name for name, _ in found], [stamp for _, stamp in found], strays
+            stamps.append((name[:-5], (status.st_size, status.st_ctime_ns, status.st_ino)))
+    stamps.sort()
+    return [name for name, _ in stamps], [stamp for _, stamp in stamps], strays
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
@@ -178,13 +186,15 @@ def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _read(path: Path, code: str) -> _Index | None:
-    """The index; None if it is not there, is damaged, or was written by other code."""
+    """The index; None if it is missing, damaged, or written by other code."""
     try:
         index = _FILE.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
     columns = (index.sizes, index.times_ns, index.inodes, *index.facts)
-    return index if index.code == code and all(len(column) == len(index.names) for column in columns) else None
+    return (
+        index if index.code == code and all(len(column) == len(index.names) for column in columns) else None
+    )
 
 
 _FILE = TypeAdapter(_Index)

@@ -1,7 +1,7 @@
-"""The lock of a results folder: one run of it at a time, or several runs of different parts.
+"""The lock of a results folder: one run at a time, or several runs of different parts.
 
-It is an `flock`, which the system drops with the process that holds it: a killed run leaves nothing to clean up. The
-files themselves stay, since removing one would let two processes lock two files of one name.
+It is an `flock`, which the system releases with its process, so a killed run needs no cleanup. The lock files
+are never removed, since otherwise two processes could lock two files of the same name.
 """
 
 import errno
@@ -21,33 +21,46 @@ from longca.core.errors import UserError
 
 NAME = ".lock"
 RETRY_SECONDS = 0.2
-SIGNATURE_BYTES = 4096  # that are read; anybody who may write to the file could write more
-SHOWN_CHARS = 120  # of each fact in it
+SIGNATURE_BYTES = 4096  # bytes read, since anybody with write access could write more
+SHOWN_CHARS = 120  # of each displayed fact
 
 
 @contextmanager
-def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, announce: Callable[[str], object] = print,
+def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False,
+                announce: Callable[[str], object] = print,
                 given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold `folder` while the block runs.
+    """Lock `folder` during the block.
 
     Args:
-        part: lock this part alone: other parts may run beside it, but the same part and a run of the whole may not.
-        wait: wait for the holder to end instead of being refused.
-        announce: is told in one line that and for whom it waits.
+        part: lock only this part: other parts may run concurrently, but not the same part or a run of the
+            whole.
+        wait: wait for the holder instead of raising.
+        announce: receives one line about the wait and the holder.
         given_up: polled while it waits; once it returns True, KeyboardInterrupt is raised.
 
     Raises:
-        UserError: somebody else holds it (and `wait` is not set), or the folder cannot be written.
+        UserError: another process holds the lock (and `wait` is not set), or the folder cannot be written.
     """
     files = []
     try:
-        files.append(_take(folder, folder / NAME, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH, wait, announce, given_up))
+        files.append(
+            _take(
+                folder,
+                folder / NAME,
+                fcntl.LOCK_EX if part is None else fcntl.LOCK_SH,
+                wait,
+                announce,
+                given_up,
+            )
+        )
         if part is not None:
             files.append(_take(folder, folder / f"{NAME}.{part}", fcntl.LOCK_EX, wait, announce, given_up))
         try:
             write_signature(files[-1], new_signature())
         except OSError as error:
-            raise UserError("Cannot write the lock of the results", why=error.strerror or str(error)) from error
+            raise UserError(
+                "Cannot write the lock of the results", why=error.strerror or str(error)
+            ) from error
         yield
     finally:
         for file in reversed(files):
@@ -55,12 +68,13 @@ def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, an
 
 
 def holders(folder: Path) -> list[str]:
-    """The processes that hold the folder or a part of it, as "pid 12 on host, since …"."""
+    """The holders of the folder or a part of it, as "pid 12 on host, since …"."""
     return [_holder(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
 
 
 def try_lock(file: int, mode: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file now, alone or with others (`fcntl.LOCK_SH`). False if somebody has it. Raises OSError where there are no locks."""
+    """Lock an open file without waiting, exclusively or shared (`fcntl.LOCK_SH`). Returns False if it is
+    locked. Raises OSError without lock support."""
     try:
         fcntl.flock(file, mode | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -69,28 +83,34 @@ def try_lock(file: int, mode: int = fcntl.LOCK_EX) -> bool:
 
 
 def new_signature() -> dict[str, Any]:
-    """The facts by which a lock's file names this process as its holder."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    """The facts about this process in a lock file."""
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def write_signature(file: int, signature: dict[str, Any]) -> None:
-    """Write down who holds the lock, for the message that refuses others. A reader meanwhile finds the old or the new one, or neither."""
+    """Write the holder to the lock file, for the message to others. A concurrent reader sees the old holder,
+    the new one, or neither."""
     content = json.dumps(signature).encode()
     os.pwrite(file, content, 0)
     os.ftruncate(file, len(content))
 
 
 def read_signature(file: int) -> dict[str, Any]:
-    """The signature in a lock's file, of whatever content; empty where there is none."""
+    """The signature in a lock file of any content; empty without one."""
     try:
-        found = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
+        content = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def describe(signature: dict[str, Any]) -> str:
-    """The holder in one line of plain characters, whatever the file has: "pid 12 on host, since …", with its command if that is known."""
+    """The holder in one line of plain characters, for any file content: "pid 12 on host, since …", with its
+    command if known."""
     pid, host, since, command = (_plain(signature.get(name)) for name in ("pid", "host", "since", "command"))
     if not pid or not since:
         return "a process that has not signed yet"
@@ -121,8 +141,11 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
     except OSError as error:
         os.close(file)
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise UserError(f"Cannot lock '{path}'", why=error.strerror or str(error),
-                            todo="Put the results on a file system that has locks, with `--results`") from error
+            raise UserError(
+                f"Cannot lock '{path}'",
+                why=error.strerror or str(error),
+                todo="Put the results on a file system that has locks, with `--results`",
+            ) from error
         raise
     except BaseException:
         os.close(file)
@@ -131,7 +154,7 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
 
 
 def _wait(file: int, mode: int, given_up: Callable[[], bool]) -> None:
-    """Not by a call that blocks: signals would have no answer until it returns."""
+    """Wait by polling, since a blocking call would delay the handling of signals."""
     while not given_up():
         if try_lock(file, mode):
             return
@@ -140,17 +163,24 @@ def _wait(file: int, mode: int, given_up: Callable[[], bool]) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a lock's file. Raises OSError, also for a link or anything else that is no file: it could make us write somewhere else."""
+    """Open a lock file. Raises OSError, also for a link or another non-file, which could redirect the
+    write."""
     try:
         file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise OSError(error.errno, f"'{path.name}' in it is {'a link' if path.is_symlink() else 'no file'}: remove it") from error
+            raise OSError(
+                error.errno,
+                f"'{path.name}' in it is {'a link' if path.is_symlink() else 'no file'}: remove it",
+            ) from error
         raise
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    facts = os.fstat(file)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
         os.close(file)
-        raise OSError(errno.EINVAL, f"'{path.name}' in it is {'no file' if found.st_nlink == 1 else 'a hard link'}: remove it")
+        raise OSError(
+            errno.EINVAL,
+            f"'{path.name}' in it is {'no file' if facts.st_nlink == 1 else 'a hard link'}: remove it",
+        )
     return file
 
 

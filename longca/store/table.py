@@ -1,4 +1,4 @@
-"""The derived table: one row a record, made of the records alone."""
+"""The derived table: one row for each record, computed only from records."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained")
-"""the columns that `is_ranked` reads"""
+"""input columns of `is_ranked`"""
 FRAME_TYPES = {"str": "object", "int": "Int64", "float": "float64", "bool": "boolean", "floats": "object"}
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """The records sorted by what they measured, so that the same records give the same files."""
+    """The records sorted by their requests, so that equal records give equal files."""
     return sorted(records, key=_order)
 
 
@@ -39,33 +39,36 @@ def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> li
     """
     ordered = in_order(records)
     if not any(map(is_own, ordered)):
-        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
-                        why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+        raise UserError(
+            "There are no records to report on",
+            todo="" if problems else "Measure first with `longca run`",
+            why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "",
+        )
     return ordered
 
 
 def columns(records: Iterable[Record], hardware: Hardware | None = None) -> dict[str, list[Any]]:
-    """Column name → its values, one a record in their order, "" or None where the column does not apply.
+    """Column name → its values, one for each record in their order, "" or None if not applicable.
 
-    Ceilings and what kernels did alone are those of the same records: of what was measured apart, nothing is known.
+    Ceilings and single-GPU baselines are taken from the same records only.
 
     Args:
-        hardware: peaks of GPUs; those of `config/hardware.yaml` if not given.
+        hardware: peaks of GPUs; by default those of `config/hardware.yaml`.
     """
     known = load_hardware() if hardware is None else hardware
     content = list(records)
     ceilings, singles = Ceilings(content), Singles(content)
-    found: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
-    parts = [(found[column.name].append, column.value) for column in COLUMNS]
+    values: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
+    parts = [(values[column.name].append, column.value) for column in COLUMNS]
     for record in content:
         view = View(record, known, ceilings, singles)
         for append, value in parts:
             append(value(view))
-    return found
+    return values
 
 
 def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.DataFrame:
-    """The same as a frame: text columns hold "", other columns NA where they do not apply."""
+    """The same as a frame, with "" in text columns and NA in others for missing values."""
     return frame(columns(records, hardware))
 
 
@@ -73,16 +76,18 @@ def frame(values: dict[str, list[Any]]) -> pd.DataFrame:
     """Such columns as a frame."""
     import pandas as pd
 
-    return pd.DataFrame({column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS})
+    return pd.DataFrame(
+        {column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS}
+    )
 
 
 def is_own(record: Record) -> bool:
-    """True for the record that stands for its cell: neither of a play-off nor a repeat."""
+    """True for a cell's own record, which is neither of a play-off nor a repeat."""
     return record.playoff is None and not record.repeat
 
 
 def of_grid(table: pd.DataFrame, *, playoffs: bool = False, repeats: bool = False) -> pd.DataFrame:
-    """The rows of the grid. Those of play-offs and repeats are left out, whose cells have rows of their own.
+    """The cells' own rows, without those of play-offs and repeats.
 
     Args:
         playoffs: keep the rows of play-offs.
@@ -96,15 +101,19 @@ def of_grid(table: pd.DataFrame, *, playoffs: bool = False, repeats: bool = Fals
 
 
 def is_ranked(table: pd.DataFrame) -> pd.Series:
-    """True for the rows that may be ranked.
+    """True for rows that may be ranked: attention on standard normal inputs, with separately timed calls, and
+    not "as released".
 
-    They are attention on standard normal inputs, each call timed alone and not "as released". A study of which at most half of the rows
-    are so stands aside: it has the others for comparison alone, and they would be further points of some kernels only. Such studies are
-    ranked if there are no others.
+    Studies in which at most half of the rows qualify are excluded, since these rows exist only for comparison
+    and would add points for some kernels only. If there are no other studies, they are ranked.
     """
     attention = ~table.is_control.astype(bool)
-    usual = (attention & ~table.kernel.astype(str).str.startswith(AS_RELEASED) & (table.input_values == "normal")
-             & ~table.sustained.astype(bool))
+    usual = (
+        attention
+        & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
+        & (table.input_values == "normal")
+        & ~table.sustained.astype(bool)
+    )
     shares = usual[attention].groupby(table.study[attention]).mean()
     aside = set(shares.index[shares <= 0.5])
     return usual & ~table.study.isin(aside if len(aside) < len(shares) else ())
@@ -112,7 +121,9 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
 
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
-    return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True),
+    return (cell.kind == "cp", cell.method, cell.world, cell.mask,
+            json.dumps(cell.mask_params, sort_keys=True),
             cell.direction == "bwd",
-            cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "", cell.seed,
+            cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "",
+            cell.seed,
             record.cell_id, record.playoff or "", record.repeat, record.started_at, record.run_id)

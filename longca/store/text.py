@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers."""
 
 import math
 import re
@@ -7,7 +7,7 @@ NONE = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits and no exponent where that is readable: 0.0613, 12.3, 1,230."""
+    """A number with this many significant digits, without an exponent if readable: 0.0613, 12.3, 1,230."""
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -37,7 +37,7 @@ def format_bytes(num_bytes: float | None) -> str:
 
 
 def rate_scale(largest_tflops: float) -> tuple[float, str]:
-    """(factor, name) of the unit in which such rates have few digits."""
+    """(factor, name) of the unit for rates of this size."""
     return (1e3, "GFLOP/s") if 0 < largest_tflops < 1 else (1.0, "TFLOP/s")
 
 
@@ -48,5 +48,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def short_device(device: str) -> str:
-    """"H100" for "NVIDIA H100 80GB HBM3"; other names keep their memory, which may tell two models apart."""
+    """"H100" for "NVIDIA H100 80GB HBM3"; other names keep the memory size, which may distinguish models."""
     return re.sub(r" \d+GB HBM\d\w*$", "", device.removeprefix("NVIDIA "))

@@ -1,4 +1,4 @@
-"""The arithmetic behind the columns of the derived table: facts that follow from one record, and from others beside it."""
+"""Computation of the columns of the derived table from a record and, for some, from related records."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
 MOST_OF_REASON = 10_000  # characters
-NOISY = 0.1  # from this share of the median on, the middle half of the samples is wider than that of calls that nothing delays
-SETTLED_MS = 160.0  # calls timed alone without rests: a GPU's reading of power is a mean over a second, which shorter ones do not fill
-Place = tuple[str, str, str]  # study, one device or its model, dtype
+NOISY = 0.1  # IQR/median above which a cell counts as noisy (undisturbed cells stay below)
+SETTLED_MS = 160.0  # shorter separate calls do not fill NVML's averaging period of a second
+Place = tuple[str, str, str]  # study, individual device or model, dtype
 
 
 class View:
-    """A record with its derived facts, each computed when asked; None where it does not apply.
+    """A record with lazily derived facts; None if not applicable.
 
     Args:
         hardware: peak rates of GPUs by their makers.
-        ceilings: highest rates of controls beside the record; none if not given.
-        singles: rates of kernels on one device; none if not given.
+        ceilings: highest rates of related controls; empty by default.
+        singles: rates of kernels on one device; empty by default.
     """
 
     def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None, singles: Singles | None = None) -> None:
@@ -36,12 +36,12 @@ class View:
 
     @property
     def is_control(self) -> bool:
-        """True for a matrix product, a copy or the like: it is no attention."""
+        """True for controls, such as a matrix product or a copy."""
         return self.record.work is not None
 
     @cached_property
     def reason(self) -> str:
-        """The reason why there is no number, in one line; empty for ok."""
+        """The one-line reason for a missing number; empty for ok."""
         outcome = self.record.outcome
         if isinstance(outcome, OutOfMemory):
             size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
@@ -54,12 +54,12 @@ class View:
 
     @cached_property
     def times_ms(self) -> tuple[float, ...] | None:
-        """For each iteration, the slowest rank's time: a step is over when its last rank is."""
+        """The slowest rank's time of each iteration, since a step ends with its last rank."""
         return self._over_ranks(max)
 
     @cached_property
     def mean_times_ms(self) -> tuple[float, ...] | None:
-        """For each iteration, the mean of the ranks' times."""
+        """The mean time of the ranks for each iteration."""
         return self._over_ranks(lambda ranks: sum(ranks) / len(ranks))
 
     @cached_property
@@ -71,7 +71,7 @@ class View:
 
     @property
     def straggler_percent(self) -> float | None:
-        """The excess of the slowest rank's median over that of the median rank, in percent."""
+        """The delay of the slowest rank's median relative to the median rank, in percent."""
         times = self.rank_medians_ms
         return None if times is None else 100 * (max(times) / float(median(times)) - 1)
 
@@ -82,7 +82,7 @@ class View:
 
     @cached_property
     def quartiles_ms(self) -> tuple[float | None, ...]:
-        """(least, first quartile, median, third quartile) of the times, between samples where they fall there."""
+        """(minimum, first quartile, median, third quartile) of the times, interpolated between samples."""
         if self.times_ms is None:
             return None, None, None, None
         times = sorted(self.times_ms)
@@ -90,7 +90,7 @@ class View:
 
     @cached_property
     def bounds_of_median_ms(self) -> MedianInterval | None:
-        """The 95 % interval of the median, of few samples their range; None without times."""
+        """The 95 % interval of the median, or the range of few samples; None without times."""
         return None if self.times_ms is None else median_bounds(self.times_ms)
 
     @property
@@ -105,7 +105,7 @@ class View:
 
     @property
     def is_noisy(self) -> bool:
-        """The samples differ by more than calls do that nothing delays."""
+        """True if the samples spread more than those of undisturbed calls."""
         return self.noise is not None and self.noise > NOISY
 
     @cached_property
@@ -121,12 +121,12 @@ class View:
 
     @cached_property
     def drift(self) -> str:
-        """The drift of the samples in the order measured: see `longca.core.samples.drift`; "" where there are none."""
+        """The drift of the samples in the order of measurement: see `longca.core.samples.drift`; "" without samples."""
         return "" if self.times_ms is None else drift(self.times_ms)
 
     @property
     def drift_percent(self) -> float | None:
-        """By how much the last third of the samples is slower than the first, in percent of the median."""
+        """The slowdown of the last third of the samples relative to the first, in percent of the median."""
         change = None if self.times_ms is None else shift(self.times_ms)
         return None if change is None else 100 * change
 
@@ -136,20 +136,20 @@ class View:
 
     @property
     def num_unsettled(self) -> int:
-        """The number of records of the cell in a row that drifted or were disturbed, this one included; 0 if this one was not."""
+        """The number of consecutive drifting or disturbed records of the cell up to this one; 0 if this one was neither."""
         drifted = self.samples.again + 1 if self.is_drifting and self.samples is not None else 0
         return max(drifted, self.num_disturbed)
 
     @property
     def rests(self) -> bool | None:
-        """The GPU rested after each call; None on a CPU, in calls without a pause, and where there are no samples."""
+        """True if the GPU rested after each call; None on a CPU, for calls without pauses, and without samples."""
         if self.samples is None or self.samples.timer != "cuda_event" or self.cell.sustained:
             return None
         return self.samples.duty is not None
 
     @cached_property
     def mega_cycles(self) -> float | None:
-        """The median over samples of time and SM clock multiplied, rank 0, in 10⁶ cycles."""
+        """The median over samples of time × SM clock, rank 0, in 10⁶ cycles."""
         if self.samples is None or not self.samples.sm_clock_mhz:
             return None
         pairs = zip(self.samples.time_ms[0], self.samples.sm_clock_mhz, strict=False)
@@ -157,7 +157,7 @@ class View:
 
     @cached_property
     def flops(self) -> int | None:
-        """Floating-point operations: of attention from the exact area that was drawn, of a control by construction."""
+        """Floating-point operations: for attention from the exact area of the sampled mask, for a control by construction."""
         if self.record.work is not None:
             return self.record.work.flops
         mask = self.record.mask
@@ -165,7 +165,7 @@ class View:
 
     @property
     def nominal_flops(self) -> int | None:
-        """Operations of a block-sparse cell as if the mask had just the density asked for."""
+        """Operations of a block-sparse cell at exactly the requested density."""
         asked = self.cell.mask_params.get("density")
         return None if asked is None else self.cell.flops(round(float(asked) * self.cell.seqlen**2), 1)
 
@@ -176,7 +176,7 @@ class View:
 
     @property
     def gb_per_s(self) -> float | None:
-        """Rate at which a copy reads and writes, in 10⁹ bytes a second."""
+        """Rate of a copy's reads and writes, in 10⁹ bytes per second."""
         work = self.record.work
         return work.traffic_bytes / self.median_ms / 1e6 if work and work.traffic_bytes is not None and self.median_ms else None
 
@@ -186,7 +186,7 @@ class View:
         return mask.area / (mask.num_groups * self.cell.seqlen ** 2) if mask else None
 
     def tflops(self, time_ms: float | None) -> float | None:
-        """Rate of all ranks together, for a call of that length."""
+        """Total rate of all ranks, for a call of that duration."""
         return self.flops / time_ms / 1e9 if self.flops is not None and time_ms else None
 
     def per_device(self, time_ms: float | None) -> float | None:
@@ -199,14 +199,14 @@ class View:
 
     @cached_property
     def peak_percent(self) -> float | None:
-        """Rate in percent of the device's peak; of a copy in percent of the bandwidth."""
+        """Rate in percent of the device's peak, for a copy in percent of the bandwidth."""
         if self.gb_per_s is not None:
             return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
         return _percent(self.per_device(self.median_ms), self.peak_tflops)
 
     @cached_property
     def joules_per_token(self) -> float | None:
-        """Energy of a call of all ranks, each with the power of rank 0, for a token; None where the reading of power holds pauses, too."""
+        """Energy for each token in a call of all ranks, with the power of rank 0; None if the power reading includes pauses."""
         if self.is_control or self.samples is None or not self.samples.power_w or not self.median_ms or self.rests:
             return None
         if not self.cell.sustained and self.median_ms < SETTLED_MS:
@@ -223,7 +223,7 @@ class View:
 
     @property
     def ceiling_percent(self) -> float | None:
-        """Rate in percent of the matrix product's; None for a control itself."""
+        """Rate in percent of that of the matrix product; None for controls."""
         return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
 
     @cached_property
@@ -236,13 +236,13 @@ class View:
 
     @cached_property
     def worst_tensor(self) -> str | None:
-        """The tensor nearest to its error budget, or furthest above it; one without an error holds NaN or infinity."""
+        """The tensor with the largest ratio of error to budget; a tensor without an error contains NaN or infinity."""
         if self.accuracy is None or not self.accuracy.budget:
             return None
         return max(self.accuracy.budget, key=lambda tensor: self.budget_ratio(tensor) or 0.0)
 
     def budget_ratio(self, tensor: str | None) -> float | None:
-        """Error over budget, or the same of its worst row where that is more; above 1 is wrong."""
+        """Ratio of error to budget of the tensor or of its worst row, whichever is larger; wrong above 1."""
         if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
             return None
         error, budget = self.error(tensor), self.accuracy.budget[tensor]
@@ -265,7 +265,7 @@ class View:
 
     @cached_property
     def disturbance(self) -> str | None:
-        """The disturbance by others while it was timed, in words; empty if nothing disturbed it, None where that is not known."""
+        """A description of disturbances by other processes; empty without any, None if unknown."""
         others = self.record.others
         if others is None or self.node is None or self.samples is None:
             return None
@@ -273,7 +273,7 @@ class View:
 
     @property
     def num_disturbed(self) -> int:
-        """The number of records of the cell in a row that were disturbed, this one included; 0 if this one was not."""
+        """The number of consecutive disturbed records of the cell up to this one; 0 if this one was not."""
         return self.record.others.again + 1 if self.disturbance and self.record.others is not None else 0
 
     @cached_property
@@ -284,7 +284,7 @@ class View:
 
     @cached_property
     def device(self) -> str:
-        """Model of the GPU, or of the CPU where that did the work."""
+        """Model of the GPU, or of the CPU for cells on a CPU."""
         if self.node is None:
             return ""
         return str(self.node.gpu.get("name", "unknown GPU")) if self.device_type == "cuda" else self.node.cpu
@@ -315,14 +315,13 @@ class View:
             return None
         if len(self.samples.time_ms) == 1:
             return self.samples.time_ms[0] or None
-        return tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None  # ranks step together; a rank cut short ends all
+        return tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None  # the shortest list counts
 
 
 class Ceilings:
-    """The highest rates of the controls of each study, device and dtype, by median times; None where none was right.
+    """The highest rates of the controls of each study, device and dtype, by median times; None without a correct control.
 
-    A device is held against its own controls, or against those of all devices of its model where it has none. A copy only moves bytes, so
-    that it holds for all dtypes.
+    A device is compared with its own controls, or with those of its model if it has none. Copies apply to all dtypes.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -337,11 +336,11 @@ class Ceilings:
                 _raise(self._gb_per_s, (record.study, device, ""), view.gb_per_s)
 
     def tflops(self, view: View) -> float | None:
-        """Rate of the matrix product that ran where this record was measured, in its dtype."""
+        """Rate of the matrix product on the record's device, in its dtype."""
         return self._highest(self._tflops, view, view.cell.dtype)
 
     def gb_per_s(self, view: View) -> float | None:
-        """Rate of the copy that ran where this record was measured."""
+        """Rate of the copy on the record's device."""
         return self._highest(self._gb_per_s, view, "")
 
     def _highest(self, rates: dict[Place, float], view: View, dtype: str) -> float | None:
@@ -352,8 +351,8 @@ class Ceilings:
 class Singles:
     """Single-GPU baselines: for each cell of context parallelism, the rate of its kernel on one device.
 
-    It was measured in the same study, on the same model of device, with the very same mask (so with all tokens of the sequence), the same
-    heads and direction. Of several records the last one counts.
+    It comes from the same study and device model, with the same mask (so all tokens of the sequence), heads
+    and direction. The last of several records counts.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -368,18 +367,18 @@ class Singles:
                     self._tflops[record.study, view.device, record.cell_id] = rate
 
     def tflops(self, view: View) -> float | None:
-        """The kernel's rate on one device. None without context parallelism, and where the kernel was not measured alone."""
+        """The kernel's rate on one device. None without context parallelism, or without a single-GPU record of the kernel."""
         if view.cell.kind != "cp":
             return None
         return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))
 
 
 def _quantile(ordered: list[float], share: float) -> float:
-    """The quantile between the two values where it falls, as numpy's `percentile` gives it, bit by bit; of few values much sooner."""
-    place = share * (len(ordered) - 1)
-    index = int(place)
+    """The interpolated quantile, bit-identical to numpy's `percentile` and much faster for few values."""
+    position = share * (len(ordered) - 1)
+    index = int(position)
     low, high = ordered[index], ordered[min(index + 1, len(ordered) - 1)]
-    part = place - index
+    part = position - index
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
@@ -391,6 +390,6 @@ def _one_device(view: View) -> str:
     return f"{view.device} {next(iter(view.units), '')}"
 
 
-def _raise(highest: dict[Place, float], place: Place, rate: float | None) -> None:
+def _raise(highest: dict[Place, float], key: Place, rate: float | None) -> None:
     if rate is not None:
-        highest[place] = max(rate, highest.get(place, 0.0))
+        highest[key] = max(rate, highest.get(key, 0.0))

@@ -1,1 +1,2 @@
-"""Whole plug-ins to begin with: `longca new` copies one of these files and gives it the user's name. Nothing imports them."""
+"""Complete plug-ins as scaffolds: `longca new` copies one of these files under the user's name. No module
+imports them."""

@@ -1,4 +1,4 @@
-"""Attention in plain torch. Replace `NewKernelPrepared.forward` by your own kernel.
+"""Attention in plain torch. Replace `NewKernelPrepared.forward` with your own kernel.
 
 Shapes: T tokens, H query heads, G KV heads, D head dim. `longca/kernels/contract.py` has every method.
 """
@@ -20,11 +20,12 @@ class NewKernel(Kernel):
     label = "New kernel"  # stands in figures
     family = "both"  # of the masks: dense, sparse (blocks) or both
     summary = "Scores, softmax and sum in plain torch"  # one line for `longca list kernels`
-    url = "https://docs.pytorch.org/docs/stable/torch.html"  # of what it calls
-    needs = ("torch",)  # modules that must be installed, or it is "unavailable"
+    url = "https://docs.pytorch.org/docs/stable/torch.html"  # documentation of the called function
+    needs = ("torch",)  # required modules; without them the kernel is "unavailable"
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
-        """None, or why it cannot do this call: users read the answer. Ask traits of the mask, never its name."""
+        """Returns None, or why the kernel does not support this call; users read the reason. Use traits of
+        the mask, never its name."""
         if call.head_dim > 256:
             return "head dims up to 256"
         return None
@@ -37,9 +38,10 @@ class NewKernelPrepared(Prepared):
     """The kernel for one mask, shape, dtype and device. Only `forward` and `backward` are timed."""
 
     def __init__(self, problem: Problem) -> None:
-        """Untimed: bring the mask into the kernel's form, make plans, compile. `longca/lowering/` has masks in many forms."""
+        """Untimed: convert the mask to the kernel's format, plan, compile. `longca/lowering/` supports many
+        formats."""
         super().__init__(problem)
-        from longca.lowering.dense import dense_mask  # heavy imports stand in functions, so that lists stay quick
+        from longca.lowering.dense import dense_mask  # heavy imports inside functions keep `longca list` fast
 
         visible = dense_mask(problem.mask, problem.device)  # bool, True is visible
         self.hidden = ~visible.view(problem.mask.num_groups, 1, *visible.shape[-2:])
@@ -47,11 +49,11 @@ class NewKernelPrepared(Prepared):
         self.costs["metadata_bytes"] = visible.numel()
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
-        """Untimed: to the kernel's own layout. Here (mask groups, heads of one group, T, D)."""
+        """Untimed: convert to the kernel's layout, here (mask groups, heads of one group, T, D)."""
         return x_THD.transpose(0, 1).unflatten(0, (self.problem.mask.num_groups, -1)).contiguous()
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
-        """Untimed: back to T × heads × D."""
+        """Untimed: convert back to T × heads × D."""
         return x.flatten(0, 1).transpose(0, 1)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
@@ -62,10 +64,13 @@ class NewKernelPrepared(Prepared):
         scores = (q @ k.mT).float() * self.problem.scale
         weights = scores.masked_fill(self.hidden, float("-inf")).softmax(-1).masked_fill(self.empty_rows, 0.0)
         out = weights.to(q.dtype) @ v
-        return Forward(out.detach(), saved=(out, leaves))  # Forward(out, lse, …) if it gives its log-sum-exp, (T, H) float32
+        # Forward(out, lse, …) if the kernel returns its log-sum-exp, (T, H) float32
+        return Forward(out.detach(), saved=(out, leaves))
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Timed: (dq, dk, dv) in the kernel's layout. A backward of its own stands here instead of autograd."""
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Timed: (dq, dk, dv) in the kernel's layout. Replace autograd with your own backward."""
         import torch
 
         out, leaves = forward.saved

@@ -1,4 +1,4 @@
-"""Attention in plain torch, as a function. Replace the body of `forward` by your own kernel.
+"""Attention in plain torch, as a function. Replace the body of `forward` with your own kernel.
 
     longca bench NAME.py -m causal -s 1K        # right? how fast, beside the others?
 
@@ -8,15 +8,16 @@
     k, v       (1, G, T, D), likewise; query heads n·H/G to (n + 1)·H/G − 1 share KV head n
     mask       what `prepare` returned; without `prepare` a longca.masks.Mask
 
-and returns `out`, of the shape of q, or `(out, lse)`, lse being (1, H, T), the natural logarithm of the sum of exp(q·k / sqrt(D)).
-Rows that see no key have out 0 and lse −inf. Other orders of the axes: LAYOUT = "BTHD" (as FlashAttention), "HTD" or "THD".
+and returns `out`, of the shape of q, or `(out, lse)`, lse being (1, H, T), the natural logarithm of the sum
+of exp(q·k / sqrt(D)). Rows that see no key have out 0 and lse −inf. Other orders of the axes: LAYOUT = "BTHD"
+(as FlashAttention), "HTD" or "THD".
 """
 
 import torch
 
 
 def prepare(mask, device):
-    """Called once, untimed: put the mask into the form that the kernel needs.
+    """Called once, untimed: convert the mask to the kernel's format.
 
     mask.bands      (n, 6) whole numbers: query i of q0..q1 sees key j of k0..k1 where lo ≤ j − i ≤ hi
     mask.traits     facts: full, causal, window, num_segments, empty_rows, per_head …

@@ -1,7 +1,8 @@
-"""Each rank gathers the keys that it needs before it computes. Replace the schedules, or the mesh, by your own.
+"""Each rank gathers the keys that it needs before it computes. Replace the schedules, or the mesh, with your
+own.
 
-A planned strategy names its mesh of ranks and its schedules; sharding, messages, kernel calls and both directions follow from the plan.
-`longca/cp/contract.py` is the contract of strategies that are made in other ways.
+A planned strategy defines its mesh of ranks and its schedules; sharding, messages, kernel calls and both
+directions follow from the plan. For other strategies, `longca/cp/contract.py` has the general contract.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from longca.cp.schedule.gather import Gather
 class NewStrategy(PlannedStrategy):
     label = "New strategy"  # stands in figures
     summary = "Each rank gathers the keys that it needs, and computes with its own meanwhile"
-    url = "https://arxiv.org/abs/2407.21783"  # of where it comes from
+    url = "https://arxiv.org/abs/2407.21783"  # source
 
     class Params(Frozen):
-        """Parameters with their defaults; a study may give others: `strategy: {NAME: {stages: 2}}`."""
+        """Parameters with their defaults; a study may override them: `strategy: {NAME: {stages: 2}}`."""
 
         stages: int = Field(1, ge=0)
-        """steps in which remote keys are computed with; 0: one step, after all have arrived"""
+        """steps for remote keys; 0: one step, after all keys have arrived"""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """Division among ranks: `Mesh(world)` is one ring that divides keys; `longca.cp.partition.mesh` has meshes with heads, too."""
+        """The mesh of ranks: `Mesh(world)` is one ring that splits keys; `longca.cp.partition.mesh` also has
+        meshes with heads."""
         return Mesh(world)
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:
-        """The schedules to choose among, the simplest first: `Gather` here, `Ring` in `longca.cp.schedule.ring`."""
+        """The schedules to choose among, the simplest first: `Gather` here, `Ring` in
+        `longca.cp.schedule.ring`."""
         return (Gather(self.params.stages),)

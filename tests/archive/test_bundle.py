@@ -126,7 +126,7 @@ def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "kind", "why"), [
-    ("top/link", tarfile.SYMTYPE, "is no file"), ("top/../../file", tarfile.REGTYPE, "lies outside of it"),
+    ("top/link", tarfile.SYMTYPE, "is not a file"), ("top/../../file", tarfile.REGTYPE, "lies outside of it"),
     ("/tmp/file", tarfile.REGTYPE, "lies outside of it")])
 def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
     path = tmp_path / "evil.tar.gz"

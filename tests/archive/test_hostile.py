@@ -49,7 +49,7 @@ def test_without_its_study_a_bundle_is_not_ok(folder):
 @pytest.mark.parametrize(("text", "expected"), [
     ("grids: [", "cannot be read"),
     ("grids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "their titles differ"),
-    ("title: Three cells\ngrids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "not known here"),
+    ("title: Three cells\ngrids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "unknown here"),
     ("title: Three cells\ngrids: [{kernel: naive, mask: full, seqlen: 64, heads: 1}]", "1 difference")])
 def test_another_study_in_its_place_is_not_ok(folder, text, expected):
     (folder / "config/studies/three.yaml").write_text(text)
@@ -114,7 +114,7 @@ def test_odd_provenance_is_one_line(folder, text):
 def test_a_member_that_is_no_plain_file_is_refused(tmp_path, kind, target):
     member = tarfile.TarInfo("top/file")
     member.type, member.linkname = kind, target
-    with pytest.raises(UserError, match="'top/file' in it is no file"), opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")):
+    with pytest.raises(UserError, match="'top/file' in it is not a file"), opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")):
         pass
 
 

@@ -55,9 +55,9 @@ def test_keys_that_are_none_are_named(packed, tmp_path):
         sign(packed, public)
     sign(packed, secret)
     (tmp_path / "odd.pub").write_text("no key\n")
-    with pytest.raises(UserError, match=r"'.*odd\.pub' is no public key of minisign"):
+    with pytest.raises(UserError, match=r"'.*odd\.pub' is not a public key of minisign"):
         refusal(packed, tmp_path / "odd.pub")
-    with pytest.raises(UserError, match="is no packed bundle"):
+    with pytest.raises(UserError, match="is not a packed bundle"):
         refusal(tmp_path, public)
 
 
@@ -102,5 +102,5 @@ def test_the_commands_sign_and_print_the_same_sums(longca, bundle, study_file, r
 def test_where_minisign_is_missing_one_line_says_what_to_install(longca, packed, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     for act in (sign, refusal):
-        with pytest.raises(UserError, match=r"no minisign here.*Install it: `apt-get install minisign`"):
+        with pytest.raises(UserError, match=r"minisign, the program that signs and checks signatures, is missing.*Install it: `apt-get install minisign`"):
             act(packed, tmp_path / "any.key")

@@ -53,7 +53,7 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in, wit
     (["archive", "quik"], ["Unknown study 'quik'", "'quick'"]),
     (["archive", "quick"], ["no records"]),
     (["verify", "README.md"], ["'README.md' cannot be unpacked"]),
-    (["verify", "docs"], ["'docs' is no bundle", "manifest-sha256.txt"]),
+    (["verify", "docs"], ["'docs' is not a bundle", "manifest-sha256.txt"]),
 ])
 def test_what_cannot_be(longca, arguments, expected):
     done = longca(*arguments)

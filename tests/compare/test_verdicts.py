@@ -41,7 +41,7 @@ def outcome(a: Record, b: Record, **rule: Any) -> tuple[str, str]:
     (failed(OOM), failed(OOM), "untimed", "oom"),
     (timed(), timed(asked=cell(dtype="fp16")), "incomparable", "another dtype: bf16, fp16"),
     (timed(), timed(asked=cell(head_dim=64)), "incomparable", "another head dim: 128, 64"),
-    (timed(digest="1" * 16), timed(digest="2" * 16), "incomparable", "another mask was drawn"),
+    (timed(digest="1" * 16), timed(digest="2" * 16), "incomparable", "another mask was sampled"),
     (timed(), timed(gpu="NVIDIA Nameless"), "incomparable", "no peak is known of NVIDIA Nameless"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_outcomes(a: Record, b: Record, expected: str, why: str):
@@ -168,7 +168,7 @@ def test_fail_on(text: str, expected: list[str]):
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("slowr", "'slower'"), ("slower:x", "no percentage"), ("broke:3%", "has no limit"), ("slower:1%", "--tolerance 1%"),
+    ("slowr", "'slower'"), ("slower:x", "not a percentage"), ("broke:3%", "has no limit"), ("slower:1%", "--tolerance 1%"),
     ("same", "Unknown condition"),
 ])
 def test_conditions_that_cannot_be(text: str, expected: str):

@@ -1,4 +1,5 @@
-"""Who may write when, under any order in which ranks and streams may come to do what they have to."""
+"""Ready/full handshake of symmetric memory: no buffer is overwritten before it is read, under random
+interleavings."""
 
 from __future__ import annotations
 

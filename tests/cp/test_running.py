@@ -1,4 +1,5 @@
-"""What adds up over steps, some of which are for some rows alone: as a sum in float32, brought to the dtype once."""
+"""Output and dQ accumulators over CP steps, including steps that cover only some rows: float32 sums, rounded
+once."""
 
 from unittest import mock
 

@@ -63,7 +63,7 @@ def test_a_study_in_the_image(digest, workflow, tmp_path):
 def test_another_image_is_refused(digest, workflow):
     done = workflow(f"image_digest=sha256:{'ab' * 32}")
     assert done.returncode == 2
-    assert [line for line in done.stderr.splitlines() if "is not the one that is asked for" in line and digest in line]
+    assert [line for line in done.stderr.splitlines() if "is not the requested one" in line and digest in line]
 
 
 def test_the_whole_image_is_still_the_one_that_was_built(digest):

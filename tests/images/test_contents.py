@@ -51,10 +51,10 @@ def test_the_command_compares_lists(longca, tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(listed))
     done = longca("image", "diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
     assert done.returncode == 1
-    assert "differ in 1 things; 1 of them can touch a number" in " ".join(done.stdout.split()) and "3.12.1" in done.stdout
+    assert "differ in 1 things; 1 of them can affect a number" in " ".join(done.stdout.split()) and "3.12.1" in done.stdout
     assert json.loads(longca("image", "diff", str(tmp_path / "a.json"), str(tmp_path / "a.json"), "--json").stdout)["differences"] == []
     broken = longca("image", "diff", str(tmp_path / "a.json"), str(tmp_path / "c.json"))
-    assert broken.returncode == 2 and "is no list of an image's contents" in " ".join(broken.stderr.split())
+    assert broken.returncode == 2 and "is not a list of an image's contents" in " ".join(broken.stderr.split())
 
 
 def test_a_bill_of_materials_names_every_package():

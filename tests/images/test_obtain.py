@@ -84,7 +84,7 @@ def test_a_failed_build_leaves_nothing(calls, tmp_path, capsys):
 
 
 def test_another_image_than_asked_for_is_no_success(calls):
-    with pytest.raises(UserError, match="not the one that is asked for"):
+    with pytest.raises(UserError, match="not the requested one"):
         obtain(locate("cpu"), DIGEST, announce=quiet)
 
 

@@ -13,7 +13,7 @@ from tests.ranking.test_table import timed
 
 
 def rested(*args, **fields):
-    return with_rests(timed(*args, **fields))
+    return with_duty(timed(*args, **fields), 0.5)
 
 
 def text(rate):

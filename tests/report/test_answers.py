@@ -211,7 +211,7 @@ def test_reasons_are_grouped_gravest_first():
 def test_tiles_count_what_is_there():
     found = {tile.label: tile for tile in tiles(derived(quick_study()))}
     assert found["Cells measured"].value == "232 of 281" and "42 unsupported" in found["Cells measured"].detail
-    assert "1 cell beyond it" in found["Nearest to its error budget"].detail
+    assert "1 cell beyond it" in found["Largest ratio of error to budget"].detail
 
 
 def test_worst_errors_name_each_tensor_once():

@@ -57,7 +57,7 @@ def test_each_record_is_counted_where_it_ran(records: list[Record], environments
     assert found.ran == {"pinned": 1, "files": 1, "neither": 1, "unknown": 3}
     assert found.sentence == (
         "6 records ran in 2 environments: 1 in a pinned image, 1 in the files of hopper alone, "
-        "1 in other files, of 3 it is not known (they are of an older longca, or their listings are not here); "
+        "1 in other files, of 3 it is unknown (they are of an older version, or their listings are missing); "
         "of the loaded files, packages and modules 3 are those of hopper, 1 differs: torch/lib/libtorch.so; "
         "of 1 object of the system and of Python 1"
     )
@@ -73,7 +73,7 @@ def test_without_a_list_nothing_is_compared(records: list[Record], environments:
     assert found.ran == {"pinned": 1, "files": 0, "neither": 2, "unknown": 3} and found.comparison is None
     assert "2 outside of any, and no list of an image is here to compare their files with" in found.sentence
     assert summary_of(records[:2], environments, [image()]).sentence.startswith(
-        "Where the 2 records ran is not known"
+        "Where the 2 records ran is unknown"
     )
 
 

@@ -163,7 +163,7 @@ def test_a_page_of_several_images_warns_first_and_lists_them(tmp_path):
 def test_without_controls_the_page_says_so(tmp_path):
     chosen = [entry for entry in gpu_study()[-9:] if entry.work is None]
     text = build(chosen, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
-    assert "nothing on this page proves the timer" in text and "shares of a ceiling are left out" in text
+    assert "nothing on this page validates the timer" in text and "shares of a ceiling are omitted" in text
     assert "of ceiling" not in text.split("<script", 2)[1] and 'href="#ceilings"' not in text
     Outline(text)
 
@@ -250,9 +250,9 @@ def test_a_page_names_the_files_of_its_records_that_lie_beside_it_and_no_others(
     assert "h%20200.parquet" in Outline(whole).links and "the same rows are in h 200.parquet beside this page" in whole
     assert "longca report &#39;h 200.parquet&#39; --out h200.html" in whole and "columns of h 200.parquet" in whole
     part = text(*files)
-    assert "h%20200.parquet" in Outline(part).links and "some of the records of this page" in part and "makes this page again" not in part
+    assert "h%20200.parquet" in Outline(part).links and "some of the records of this page" in part and "rebuilds this page" not in part
     assert "the same rows are in the files that it was made from" in part and "more.parquet" not in part
-    assert "stands alone" in text(files[1]) and "stands alone" in text()
+    assert "no side files" in text(files[1]) and "no side files" in text()
 
 
 def test_a_page_links_to_the_pages_above_it_that_are_there(tmp_path):

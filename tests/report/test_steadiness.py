@@ -21,7 +21,7 @@ def test_drift_rests_precision_and_clocks_are_told():
                record(cell(seqlen=16384), Unsupported(reason="no"), gpu="NVIDIA H100")]
     found = steadiness(derived(records))
     drift, precision, rests, clocks = found.sentences
-    assert drift.startswith("2 of 3 results drift: ") and "Of 1 more it is not known" in drift
+    assert drift.startswith("2 of 3 results drift: ") and "unknown for 1 more" in drift
     assert "in 1 of 3 results with six samples" in precision and clocks.startswith("In 1 of 4 results")
     assert rests == "GPUs rested after each call, busy for at most 50 % of the time."
     assert {drifting.text for drifting in found.drifting} == {"+7.6 %", "-7.6 %"}
@@ -33,7 +33,7 @@ def test_records_without_rests_are_not_mixed_in_silence():
     only_old = " ".join(steadiness(derived([old])).sentences)
     assert "without rests" in only_old and "not steady" not in only_old
     few = steadiness(derived([timed((1.0,) * 5, 1024, duty=None, steady=None)]))
-    assert few.sentences[0].startswith("Whether samples drift is not known of any result") and not few.drifting
+    assert few.sentences[0].startswith("The drift of all results is unknown") and not few.drifting
 
 
 def test_a_cpu_neither_rests_nor_is_told_to():

@@ -61,7 +61,7 @@ def test_another_image(digest, accidents, cluster, scenario):
     with scenario(cluster) as jobs:
         project.run(*APPTAINER, "--until", "image", settings=(CPU,))
         output = project.start(*APPTAINER, settings=(CPU, f"image_digest=sha256:{'ab' * 32}")).finish(code=2)
-        assert [line for line in output.splitlines() if "is not the one that is asked for" in line and digest in line]
+        assert [line for line in output.splitlines() if "is not the requested one" in line and digest in line]
         assert not jobs(), "nothing was sent"
         run = project.start(*APPTAINER, "--retries", "0", settings=(CPU,))
         project.wait_for(lambda: slow_cells(project), run)
@@ -71,7 +71,7 @@ def test_another_image(digest, accidents, cluster, scenario):
         assert output.splitlines()[-1].startswith("longca: Image ")
         log = next((project.folder / "results/slurm-logs/rule_collect").iterdir()).read_text()
         for printed in (output, log):
-            assert [line for line in printed.splitlines() if "is not the one that was obtained" in line and digest in line], printed
+            assert [line for line in printed.splitlines() if "is not the obtained one" in line and digest in line], printed
         assert "FAILED" in states(jobs(), "collect")
         kept = project.cells()
         place.unlink()

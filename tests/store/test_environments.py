@@ -236,5 +236,5 @@ def test_a_process_outside_has_the_files_of_the_same_folder(tmp_path: Path):
         "modules": [each.model_dump() for each in there.modules],
     }
     assert ImageList.of("there", contents).compared(INSTALLED, here).is_image
-    with pytest.raises(ValueError, match="is no list"):
+    with pytest.raises(ValueError, match="is not a list"):
         ImageList.of("wrong", {"files": 7})

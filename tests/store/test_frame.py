@@ -40,7 +40,7 @@ def test_a_study_a_folder_and_a_file_are_the_same_records(folder: Path):
 def test_units_and_meanings_stand_with_the_frame(folder: Path):
     frame = longca.load("quick")
     assert frame.attrs["units"]["time_ms_median"] == "ms" and set(frame.attrs["units"]) == set(frame.columns)
-    assert frame.attrs["meanings"]["seed"] == "Seed of all that is drawn in the mask"
+    assert frame.attrs["meanings"]["seed"] == "Seed of random values in the mask"
     assert frame[frame.status == "ok"].attrs == frame.attrs
 
 

@@ -147,7 +147,7 @@ def test_nominal_operations_are_those_of_the_density_asked():
     assert row["nominal_tflops"] == pytest.approx(row["nominal_flops"] / 2e9)
     assert one()["nominal_flops"] is None and one()["nominal_tflops"] is None
     said = {column.name: column.meaning for column in COLUMNS}
-    assert "exact area" in said["flops"] and "density asked" in said["nominal_flops"]
+    assert "exact area" in said["flops"] and "requested density" in said["nominal_flops"]
 
 
 def test_the_worst_tensor_is_the_one_nearest_to_its_budget():
@@ -219,7 +219,7 @@ def test_hardware_is_found_by_its_whole_name(tmp_path):
     twice = tmp_path / "hardware.yaml"
     entry = "- {name: X, gpu_names: [G], peak_tflops: {value: 1, source: 'https://x'}, bandwidth_gb_s: {value: 1, source: 'https://x'}}\n"
     twice.write_text(entry * 2)
-    with pytest.raises(UserError, match="'G' stands twice"):
+    with pytest.raises(UserError, match="'G' is repeated"):
         load_hardware(twice)
     twice.write_text(entry.replace("value: 1", "value: 0", 1))
     with pytest.raises(UserError, match="greater than 0"):

@@ -1,10 +1,13 @@
-"""Compiles the kernels that PyPI has as sources for this Python and its torch: FlashAttention 1, 2 and 3, and FlashInfer's modules.
+"""Compiles the kernels that PyPI has as sources for this Python and its torch: FlashAttention 1, 2 and 3, and
+FlashInfer's modules.
 
-    python -m tools.kernel_build SOURCES --lock containers/hopper-cu130/sources.lock [--only fa2,fa3] [--archs 80,90]
+    python -m tools.kernel_build SOURCES --lock containers/hopper-cu130/sources.lock [--only fa2,fa3] [--archs
+    80,90]
 
-SOURCES holds the source packages that the lock names; each is checked by its hash. Extensions and their Python files are put beside
-this Python's packages. It needs nvcc (of PyPI's nvidia-cuda-nvcc, or the machine's), a C++ compiler, this Python's torch, and no
-network. With ccache on PATH it goes on where it was stopped. If something is missing it ends with one line and exit code 2.
+SOURCES holds the source packages that the lock names; each is checked by its hash. Extensions and their
+Python files are put beside this Python's packages. It needs nvcc (of PyPI's nvidia-cuda-nvcc, or the
+machine's), a C++ compiler, this Python's torch, and no network. With ccache on PATH it goes on where it was
+stopped. If something is missing it ends with one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from . import fa1, fa2, fa3, fastvideo, flashinfer_modules
 from .compiler import BuildError, Compiler
 
 Build = Callable[[Path, Path, Path, Compiler, tuple[str, ...]], Path | None]
-PACKAGES: dict[str, tuple[Build, str, str]] = {  # which source package, and where in it; none: it is installed already
+# which source package, and where in it; none: it is installed already
+PACKAGES: dict[str, tuple[Build, str, str]] = {
     "fa3": (fa3.build, "xformers-", "third_party/flash-attention/hopper"),
     "fa2": (fa2.build, "flash_attn-2", "."),
     "fa1": (fa1.build, "flash_attn-1", "."),
@@ -34,7 +38,9 @@ WORK = Path("/opt/build")  # the same on every machine, and so in messages and o
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="kernel_build", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="kernel_build", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sources", type=Path)
     here = Path(sysconfig.get_path("platlib"))
     parser.add_argument("--into", type=Path, default=here, help="a folder of Python packages [this Python's]")
@@ -42,7 +48,9 @@ def main() -> None:
     parser.add_argument("--lock", type=Path, default=lock, help="SHA-256 and URL of each source package")
     parser.add_argument("--only", default=",".join(PACKAGES), help="which of them")
     parser.add_argument("--archs", default=",".join(ARCHS), help="compute capabilities without the dot")
-    parser.add_argument("--work", type=Path, default=WORK, help="where sources and objects go; emptied before and after")
+    parser.add_argument(
+        "--work", type=Path, default=WORK, help="where sources and objects go; emptied before and after"
+    )
     options = parser.parse_args()
     try:
         wanted, archs = _chosen(options.only, tuple(PACKAGES)), _chosen(options.archs, ARCHS)
@@ -51,9 +59,18 @@ def main() -> None:
             build, package, folder = PACKAGES[name]
             start = time.perf_counter()
             shutil.rmtree(options.work, ignore_errors=True)
-            unpacked = _unpacked(options.sources, options.lock, package, options.work / "src") if package else options.work
-            library = build(unpacked / folder, options.work / "objects", options.into.resolve(), compiler, archs)
-            print(f"{name}: {library or 'nothing for these GPUs'} after {time.perf_counter() - start:.0f} s", flush=True)
+            unpacked = (
+                _unpacked(options.sources, options.lock, package, options.work / "src")
+                if package
+                else options.work
+            )
+            library = build(
+                unpacked / folder, options.work / "objects", options.into.resolve(), compiler, archs
+            )
+            print(
+                f"{name}: {library or 'nothing for these GPUs'} after {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
         shutil.rmtree(options.work, ignore_errors=True)
     except (BuildError, OSError) as error:
         print(f"kernel_build: {error}", file=sys.stderr)
@@ -70,7 +87,11 @@ def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 def _unpacked(sources: Path, lock: Path, package: str, into: Path) -> Path:
     """The folder of a source package that has the hash of its lock."""
     lines = [line.split() for line in lock.read_text(encoding="utf-8").splitlines()]
-    digest, name = next((digest, url.rpartition("/")[2]) for digest, url in lines if url.rpartition("/")[2].startswith(package))
+    digest, name = next(
+        (digest, url.rpartition("/")[2])
+        for digest, url in lines
+        if url.rpartition("/")[2].startswith(package)
+    )
     file = sources / name
     if not file.is_file():
         raise BuildError(f"'{file}' is missing: `longca image fetch` gets it")

@@ -1,8 +1,9 @@
-"""nvcc and g++ behind one face: units are compiled side by side, each once for its content and flags, and linked to an extension.
+"""nvcc and g++ behind one face: units are compiled side by side, each once for its content and flags, and
+linked to an extension.
 
-Where ccache is on PATH it keeps every object by the hash of its preprocessed source, its flags and its compiler. So a build that was
-stopped goes on where it was, and a second build takes minutes. Objects of one unit are the same bytes each time: nvcc names its
-temporary files after the object, not after its process.
+Where ccache is on PATH it keeps every object by the hash of its preprocessed source, its flags and its
+compiler. So a build that was stopped goes on where it was, and a second build takes minutes. Objects of one
+unit are the same bytes each time: nvcc names its temporary files after the object, not after its process.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Compiler:
     @property
     def cache(self) -> list[str]:
         """The command that goes before a compiler's, if ccache is here."""
-        return [found] if (found := shutil.which("ccache")) else []
+        return [program] if (program := shutil.which("ccache")) else []
 
     @property
     def suffix(self) -> str:
@@ -76,32 +77,51 @@ class Compiler:
     @property
     def runtime(self) -> Path:
         """The library of CUDA's runtime. Raises BuildError."""
-        found = sorted(path for name in ("lib", "lib64") for path in (self.cuda / name).glob("libcudart.so*"))
-        if not found:
-            raise BuildError(f"There is no libcudart below {self.cuda}: install nvidia-cuda-runtime of torch's CUDA version")
-        return found[0]
+        libraries = sorted(
+            path for name in ("lib", "lib64") for path in (self.cuda / name).glob("libcudart.so*")
+        )
+        if not libraries:
+            raise BuildError(
+                f"There is no libcudart below {self.cuda}: install nvidia-cuda-runtime of torch's CUDA "
+                f"version"
+            )
+        return libraries[0]
 
     def objects(self, units: Sequence[Unit], into: Path) -> list[Path]:
-        """Compile the units, the first ones first, and give their objects in that order. Raises BuildError."""
+        """Compile the units, the first ones first, and give their objects in that order. Raises
+        BuildError."""
         with ThreadPoolExecutor(self.jobs) as pool:
             return list(pool.map(lambda unit: self._object(unit, into), units))
 
     def link(self, objects: Iterable[Path], library: Path) -> None:
         """Link the objects against torch and the CUDA runtime that torch brings. Raises BuildError."""
         library.parent.mkdir(parents=True, exist_ok=True)
-        here = [name for name in TORCH_LIBRARIES if (self.torch / f"lib/lib{name}.so").exists()]  # a torch without CUDA lacks two
+        # a torch without CUDA lacks two
+        here = [name for name in TORCH_LIBRARIES if (self.torch / f"lib/lib{name}.so").exists()]
         libraries = [f"-L{self.torch / 'lib'}", *(f"-l{name}" for name in here), str(self.runtime)]
-        command = ["g++", "-shared", "-Wl,--build-id=none", *map(str, objects), *libraries, "-o", str(library)]
+        command = ["g++", "-shared", "-Wl,--build-id=none", *map(str, objects), *libraries, "-o",
+                   str(library)]
         run(command, library.parent, library.name)
 
     def _object(self, unit: Unit, into: Path) -> Path:
-        folder = into / unit.source.replace("/", "_")  # of its own: names of temporary files do not collide there
+        # of its own: names of temporary files do not collide there
+        folder = into / unit.source.replace("/", "_")
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / "unit.o"
-        headers = (self.torch / "include", self.torch / "include/torch/csrc/api/include", Path(sysconfig.get_paths()["include"]),
-                   self.cuda / "include", self.cuda / "include/cccl")
-        compiler = [str(self.cuda / "bin/nvcc"), "--objdir-as-tempdir", "-Xcompiler=-fPIC"] if unit.is_cuda else ["g++", "-fPIC"]
-        command = [*self.cache, *compiler, *unit.flags, *(f"-I{path}" for path in headers), "-c", unit.source, "-o", str(target)]
+        headers = (
+            self.torch / "include",
+            self.torch / "include/torch/csrc/api/include",
+            Path(sysconfig.get_paths()["include"]),
+            self.cuda / "include",
+            self.cuda / "include/cccl",
+        )
+        compiler = (
+            [str(self.cuda / "bin/nvcc"), "--objdir-as-tempdir", "-Xcompiler=-fPIC"]
+            if unit.is_cuda
+            else ["g++", "-fPIC"]
+        )
+        command = [*self.cache, *compiler, *unit.flags, *(f"-I{path}" for path in headers), "-c", unit.source,
+                   "-o", str(target)]
         run(command, unit.folder, unit.source)
         return target
 
@@ -111,8 +131,8 @@ def _toolkit(site: Path) -> Path:
     for folder in (site / "nvidia/cu13", Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))):
         if (folder / "bin/nvcc").exists():
             return folder
-    if (found := shutil.which("nvcc")) is not None:
-        return Path(found).resolve().parent.parent
+    if (program := shutil.which("nvcc")) is not None:
+        return Path(program).resolve().parent.parent
     raise BuildError("There is no nvcc: install nvidia-cuda-nvcc of torch's CUDA version, or set CUDA_HOME")
 
 

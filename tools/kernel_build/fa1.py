@@ -1,6 +1,8 @@
-"""FlashAttention 1, the extension alone: head dims 32, 64 and 128, bf16 and fp16. Its block-sparse operators, fp16 only, raise.
+"""FlashAttention 1, the extension alone: head dims 32, 64 and 128, bf16 and fp16. Its block-sparse operators,
+fp16 only, raise.
 
-Each dtype of a head dim is a unit of its own, under a name of its own: as released, one unit takes ten minutes.
+Each dtype of a head dim is a unit of its own, under a name of its own: as released, one unit takes ten
+minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ NAME = "flash_attn_cuda"
 DTYPES = {"bf16": "__nv_bfloat16", "fp16": "__half"}
 HEAD_DIMS = (64, 128, 32)  # the greatest that each source takes, the longest to compile first
 DIRECTIONS = {  # (parameters, arguments, which of them has the dtype)
-    "bwd": ("FMHA_dgrad_params &params, cudaStream_t stream, const bool configure", "params, stream, configure", "params"),
+    "bwd": (
+        "FMHA_dgrad_params &params, cudaStream_t stream, const bool configure",
+        "params, stream, configure",
+        "params",
+    ),
     "fwd": ("Launch_params<FMHA_fprop_params> &launch", "launch", "launch.params"),
 }
 LEFT_OUT = (
@@ -21,8 +27,16 @@ LEFT_OUT = (
     "run_fmha_block_dgrad_fp16_sm80(const FMHA_dgrad_params &, cudaStream_t)",
 )
 COMMON = ("-O3", "-std=c++17", "-w", f"-DTORCH_EXTENSION_NAME={NAME}", "-I.", "-Isrc", "-Icutlass/include")
-CUDA = (*COMMON, "--expt-relaxed-constexpr", "--expt-extended-lambda", "--use_fast_math",
-        *(f"-U__CUDA_NO_{name}__" for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")))
+CUDA = (
+    *COMMON,
+    "--expt-relaxed-constexpr",
+    "--expt-extended-lambda",
+    "--use_fast_math",
+    *(
+        f"-U__CUDA_NO_{name}__"
+        for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
+    ),
+)
 
 
 def build(sources: Path, work: Path, site: Path, compiler: Compiler, archs: tuple[str, ...]) -> Path:
@@ -48,7 +62,8 @@ def _one_dtype_each(folder: Path) -> list[str]:
                 (folder / names[-1]).write_text(
                     f'#include "static_switch.h"\n#undef FP16_SWITCH\n'
                     f"#define FP16_SWITCH(IS_BF16, F) {{ using elem_type = {element}; F(); }}\n"
-                    f'#define {function} {function}_{dtype}\n#include "src/fmha_{direction}_hdim{head_dim}.cu"\n')
+                    f'#define {function} {function}_{dtype}\n#include "src/fmha_{direction}_hdim{head_dim}.cu"\n'
+                )
     return names
 
 
@@ -59,7 +74,12 @@ def _chosen_by_dtype() -> str:
         for head_dim in HEAD_DIMS:
             function = f"run_fmha_{direction}_hdim{head_dim}"
             lines += [f"void {function}_{dtype}({parameters});" for dtype in DTYPES]
-            lines.append(f"void {function}({parameters}) {{"
-                         f" {params}.is_bf16 ? {function}_bf16({arguments}) : {function}_fp16({arguments}); }}")
-    lines += [f'void {function} {{ TORCH_CHECK(false, "left out of this build of FlashAttention 1"); }}' for function in LEFT_OUT]
+            lines.append(
+                f"void {function}({parameters}) {{"
+                f" {params}.is_bf16 ? {function}_bf16({arguments}) : {function}_fp16({arguments}); }}"
+            )
+    lines += [
+        f'void {function} {{ TORCH_CHECK(false, "left out of this build of FlashAttention 1"); }}'
+        for function in LEFT_OUT
+    ]
     return "\n".join(lines) + "\n"

@@ -86,7 +86,7 @@ class Block:
 
     @property
     def memory(self) -> Figures:
-        """Of training curves: the peak memory of a rank with each strategy, over that of one rank."""
+        """The peak memory of a rank in training with each strategy, over that of one rank."""
         (row,) = [row for row in self.rows if row[0].startswith("peak memory of a rank")]
         alone, *ranks = (_number(_FIGURE.findall(cell)[0]) for cell in row[1:])
         return Figures(rank / alone for rank in ranks)

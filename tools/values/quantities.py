@@ -16,7 +16,8 @@ from tools.table import read_records
 from tools.values.figures import Block, Figures, Span, block
 
 BEST_OF = ("fa3", "fa4", "flex_flash", "cudnn_flex")  # as in the table of `band` over the quickest of these
-_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")  # fmt: skip
+_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+          "twelve")  # fmt: skip
 
 
 @dataclass(frozen=True)

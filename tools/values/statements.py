@@ -142,9 +142,9 @@ def load(path: Path = FILE) -> dict[str, Statements]:
     return pages
 
 
-def digest(found: list[Result]) -> str:
+def digest(numbers: list[Result]) -> str:
     """Names the numbers of a page, whatever the words between them."""
-    return hashlib.sha256("\n".join(result.text for result in found).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(result.text for result in numbers).encode()).hexdigest()[:16]
 
 
 def renewed(page: str, statements: Statements, names: Mapping[str, Any]) -> str:
@@ -164,24 +164,24 @@ def unaccounted(page: str, statements: Statements) -> list[Result]:
         ValueProblem: a text of the statements is not there, or lacks what its reason asks for.
     """
     prose = hide(page)
-    found = results(prose)
+    numbers = results(prose)
     if statements.frozen:
-        if statements.frozen != digest(found):
+        if statements.frozen != digest(numbers):
             raise ValueProblem(
-                f"the numbers of a frozen page have changed: their digest is {digest(found)}"
+                f"the numbers of a frozen page have changed: their digest is {digest(numbers)}"
             )
         return []
     covered = [span for sentence in statements.computed for span in sentence.spans(page)]
     covered += [span for reason, text in _stated(statements) for span in _spans(page, reason, text)]
-    return [result for result in found if not _is_covered(result, prose, covered)]
+    return [result for result in numbers if not _is_covered(result, prose, covered)]
 
 
-def unaccounted_in_text(text: str, found: list[Result], statements: Statements) -> list[Result]:
+def unaccounted_in_text(text: str, numbers: list[Result], statements: Statements) -> list[Result]:
     """The same of a text in code, whose numbers were `found`."""
     covered = [
         match.span() for _, words in _stated(statements) for match in re.finditer(_literal(words), text)
     ]
-    return [result for result in found if not _is_covered(result, text, covered)]
+    return [result for result in numbers if not _is_covered(result, text, covered)]
 
 
 def _stated(statements: Statements) -> Iterator[tuple[str, str]]:

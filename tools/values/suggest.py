@@ -1,4 +1,5 @@
-"""Entries for docs/values.yaml that account for numbers which nothing accounts for; what is left to write is the reason."""
+"""Entries for docs/values.yaml that account for numbers which nothing accounts for; what is left to write is
+the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tools.pages import ROOT
 from tools.values.check import pages
 from tools.values.statements import Statements, ValueProblem, unaccounted
 
-_BEFORE = re.compile(r"(?:\S+\s+){0,4}\S*$")  # words on each side of a number
+_BEFORE = re.compile(r"(?:\S+\s+){0,4}\S*\Z")  # words on each side of a number
 _AFTER = re.compile(r"\S*(?:\s+\S+){0,4}")
 
 
@@ -26,7 +27,7 @@ def suggestions(statements: Mapping[str, Statements]) -> str:
             ]
         except ValueProblem:
             continue  # `check.of_pages` tells
-        entries = dict.fromkeys(json.dumps(_around(text, *place), ensure_ascii=False) for place in places)
+        entries = dict.fromkeys(json.dumps(_around(text, *span), ensure_ascii=False) for span in places)
         lines += [f"{page}:", "  REASON:", *(f"    - {entry}" for entry in entries)] if entries else []
     return "\n".join(lines)
 

@@ -1,8 +1,9 @@
 """The measurement of a context-parallel cell by all its ranks: available → supported → prepared → inputs → right → timed → memory.
 
-All ranks make the same calls and the same decisions: facts that only one rank knows are gathered first. If a rank fails while no peer
-waits inside a strategy, the cell ends on all ranks with that rank's outcome, and the group stays healthy. A rank that fails between
-the messages of a strategy returns at once; its peers wait for it no longer than the group's timeout.
+All ranks make the same calls and the same decisions: rank-local facts are gathered before any collective
+decision. If a rank fails while no peer waits inside a strategy, the cell ends on all ranks with that rank's
+outcome, and the group stays healthy. A rank that fails between the messages of a strategy returns at once;
+its peers wait for it at most for the group's timeout.
 """
 
 from __future__ import annotations

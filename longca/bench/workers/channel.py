@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 
 class BrokenChannel(EOFError):
-    """Something else than a message has arrived: the channel is of no use any more."""
+    """Received data is not a message, so the channel is unusable."""
 
 
 class HasDescriptor(Protocol):
@@ -36,8 +36,8 @@ class Channel:
 
     def __init__(self, reader: int, writer: int) -> None:
         self.reader, self.writer = reader, writer
-        self._partial: list[bytes] = []  # the begin of a message, as it arrived
-        self._early: deque[Message] = deque()  # arrived together with the message that `wait` returned
+        self._partial: list[bytes] = []  # the beginning of an incomplete message
+        self._early: deque[Message] = deque()  # messages already read from the pipe but not yet returned
 
     @classmethod
     def over(cls, connection: socket) -> "Channel":

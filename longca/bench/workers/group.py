@@ -252,7 +252,7 @@ class Group:
     def _claim(self) -> None:
         """Wait until all ranks have the locks of their devices, or another rank of this run has them.
 
-        All or none: ranks that held some devices and waited for others could wait for each other for ever.
+        All-or-nothing: partial acquisition could deadlock with another run.
         """
         attempts = 0
         while True:

@@ -1,15 +1,17 @@
-"""The rendezvous of a job's tasks: a file in the folder of results, readable by its owner only, tells them where the runner listens.
+"""The rendezvous of a job's tasks: a file in the results folder, readable only by its owner, contains the
+runner's address.
 
-The runner listens at a free port that the system chooses. It writes its addresses, the port and a token into that file. So no list of
-nodes must be parsed, and no host name must be resolvable; all tasks see the folder anyway, as they see the code. Other users of a
-cluster can connect, too. So both sides of a connection prove that they know the token, by HMAC, without sending it:
+The runner listens at a free port that the system chooses. It writes its addresses, the port and a token into
+that file. So there is no need to parse a list of nodes or to resolve host names; all tasks can read the
+folder, as they can read the code. Other users of a cluster can connect, too. So both sides of a connection
+prove by HMAC that they know the token, without sending it:
 
     task  ── nonce ──────────────────────▶  runner
     task  ◀── nonce, proof ───────────────  runner
     task  ── proof, hello ───────────────▶  runner
 
-Each is a line of limited length, and all of them together have limited time. Only a hello whose proof holds is parsed. Handshakes are
-served side by side, so that whoever says nothing holds up nobody.
+Each is a line of limited length, and all of them together have limited time. Only a hello with a valid proof
+is parsed. Handshakes run concurrently, so a silent client cannot block others.
 """
 
 import hashlib

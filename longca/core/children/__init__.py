@@ -1,1 +1,1 @@
-"""Processes that this one starts: their package, their end, their output, and trial imports in them."""
+"""Child processes: their package, their termination, their output, and trial imports."""

@@ -1,4 +1,5 @@
-"""First calls: a method of a plug-in from outside the package is first called in a copy of this process, which it may end."""
+"""First calls: a method of an external plug-in is first called in a fork of this process, which it may
+crash."""
 
 import functools
 import os
@@ -14,16 +15,19 @@ from longca.core.reading import PLUGIN
 
 TICK_SECONDS = 0.005
 RETURNED, ODD = 71, 72
-"""exit codes of a copy: the call returned, or raised an Exception, which the same call here does again; it raised what is none"""
+"""exit codes of a fork: the call returned or raised an Exception, which the same call here repeats; it raised
+another BaseException"""
 
 
 def with_first_call(function: Callable[..., Any], refuse: Callable[[str], Exception]) -> Callable[..., Any]:
-    """The function, whose first call is made in a copy of this process before it is made here.
+    """The function with a first call in a fork of this process before the call here.
 
-    Copies are not made where they could do harm: beside other threads, or in a process that uses GPUs or is a rank. Nor in workers.
+    There is no fork where it could do harm: with other threads, in a process that uses GPUs, in a rank or in
+    a worker.
 
     Args:
-        refuse: makes the exception of this call, and of all further ones, from the reason why the copy did not outlive it.
+        refuse: makes the exception of this call, and of all later ones, from the reason why the fork did not
+            survive.
     """
     if os.environ.get(VARIABLE) == NONE or hasattr(function, "is_tried_first") or not hasattr(os, "fork"):
         return function
@@ -43,13 +47,16 @@ def with_first_call(function: Callable[..., Any], refuse: Callable[[str], Except
 
 def _may_copy() -> bool:
     torch: Any = sys.modules.get("torch")
-    if torch is not None and (torch.cuda.is_initialized() or (torch.distributed.is_available() and torch.distributed.is_initialized())):
+    if torch is not None and (
+        torch.cuda.is_initialized()
+        or (torch.distributed.is_available() and torch.distributed.is_initialized())
+    ):
         return False
     return threading.active_count() == 1
 
 
 def _reason(call: Callable[[], object]) -> str:
-    """The reason why a copy of this process does not outlive the call; empty if it does."""
+    """The reason why a fork of this process does not survive the call; empty if it does."""
     seconds = PLUGIN.value()
     sys.stdout.flush()
     pid = os.fork()
@@ -70,11 +77,15 @@ def _reason(call: Callable[[], object]) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code in (RETURNED, ODD):
         return "raises what is no Exception" if code == ODD else ""
-    return f"ends the process with exit code {code}" if code >= 0 else f"has the process killed by signal {-code}"
+    return (
+        f"ends the process with exit code {code}"
+        if code >= 0
+        else f"has the process killed by signal {-code}"
+    )
 
 
 def _call_in_copy(call: Callable[[], object]) -> None:
-    """Make the call, without a word, and end this process."""
+    """Make the call without output, and end this process."""
     code = RETURNED
     try:
         silence = os.open(os.devnull, os.O_RDWR)

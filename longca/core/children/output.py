@@ -1,6 +1,7 @@
-"""The output of a worker process: a pipe, whose other end a thread of its parent writes into a log that cannot grow without limit.
+"""The output of a worker process: a pipe that a thread of the parent copies into a log of limited size.
 
-A log that is full goes on in a new file, and keeps one file before it: its end is always there. Only the end is read back.
+A full log continues in a new file and keeps one previous file, so its end is always available. Only the end
+is read back.
 """
 
 import fcntl
@@ -15,21 +16,23 @@ from pathlib import Path
 
 from longca.core.reading import LOG
 
-BEFORE = ".before"  # ends the name of the file of what was printed before that in the log itself
+BEFORE = ".before"  # suffix of the previous file of a log
 CHUNK_BYTES = 1 << 16
-LEAST_BYTES = 1 << 20  # of a log, however much the run's others hold
-PIPE_BYTES = 256 << 10  # that a process may print while its parent is busy, before it waits
-MOST_READ = 256 << 10  # bytes of a log's end that are looked at
-DRAIN_SECONDS = 1.0  # for what was printed until now, of a process that goes on printing
+LEAST_BYTES = 1 << 20  # minimum size of a log, for any size of the run's other logs
+PIPE_BYTES = 256 << 10  # capacity of the pipe while the parent is busy
+MOST_READ = 256 << 10  # bytes read from a log's end
+DRAIN_SECONDS = 1.0  # to collect the output so far of a process that keeps printing
 
 
 class Output:
-    """The output of one process, from its start on. `writer` is its stdout and stderr; its parent closes that once it has started."""
+    """The output of one process since its start. `writer` is its stdout and stderr; the parent closes it
+    after the start."""
 
     def __init__(self, log: Path) -> None:
         """Raises OSError: the log cannot be written."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2  # of each of two files
+        # of each of two files
+        self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2
         self._log, self._before = log, log.with_name(log.name + BEFORE)
         self._file = _opened(log)
         self._size = os.fstat(self._file).st_size
@@ -37,7 +40,7 @@ class Output:
         self._reader, self.writer = os.pipe()
         self._wake, self._end = os.pipe()
         os.set_blocking(self._reader, False)
-        with suppress(OSError, AttributeError):  # not on every system, and not beyond a user's share
+        with suppress(OSError, AttributeError):  # not available on every system, or beyond a user's quota
             fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -52,7 +55,7 @@ class Output:
             self._mark = self._num_printed
 
     def tail(self) -> str:
-        """The end of what was printed since `begin`."""
+        """The end of the output since `begin`."""
         self._drain()
         with self._lock:
             count = min(self._num_printed - self._mark, MOST_READ)
@@ -62,7 +65,7 @@ class Output:
         return content.decode(errors="replace")
 
     def close(self) -> None:
-        """Write what is still in the pipe, and close it: what lives on cannot print any more."""
+        """Write the rest of the pipe, and close it: surviving processes cannot print any more."""
         if self._is_closed:
             return
         self._drain()
@@ -78,16 +81,16 @@ class Output:
             poll.register(file, select.POLLIN)
         while self._wake not in dict(poll.poll()):
             if not self._take():
-                poll.unregister(self._reader)  # its end: only `close` is waited for
+                poll.unregister(self._reader)  # end of the pipe: only `close` is still awaited
 
     def _drain(self) -> None:
-        """Write what is in the pipe now."""
+        """Write the current contents of the pipe."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while not self._is_closed and _bytes_in(self._reader) and time.monotonic() < deadline:
             self._take()
 
     def _take(self) -> bool:
-        """Write the next part of what is in the pipe, if there is one. False at its end."""
+        """Write the next part of the pipe, if any. Returns False at the end."""
         with self._lock:
             try:
                 content = os.read(self._reader, CHUNK_BYTES)
@@ -123,7 +126,7 @@ def _bytes_in(pipe: int) -> int:
 
 
 def _end_of(path: Path, count: int) -> bytes:
-    """The last `count` bytes of a file; fewer if it has fewer, or is not there."""
+    """The last `count` bytes of a file; fewer if it is shorter or missing."""
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - count, 0))

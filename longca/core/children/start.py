@@ -1,8 +1,8 @@
-"""Child processes that import exactly the package that their parent has imported.
+"""Child processes that import exactly the package of their parent.
 
-A parent starts this file as a script. It binds the name `longca` to the package that the file lies in, before anything else
-is imported, and then calls `main()` of the module that the parent names. So it does not matter where Python would look for a
-package of that name: whether one is installed, what PYTHONPATH says, and what lies in the working folder.
+A parent starts this file as a script. It binds the name `longca` to the package that contains this file,
+before any other import, and then calls `main()` of the module that the parent names. So the result does not
+depend on Python's search for `longca`: on an installed package, PYTHONPATH, or the working folder.
 """
 
 import importlib
@@ -14,9 +14,10 @@ from pathlib import Path
 
 
 def python(*arguments: str) -> list[str]:
-    """The beginning of the command for a child: `[*python("-u"), "-m", module, …]`, where the module has a function `main()`.
+    """The beginning of the command for a child: `[*python("-u"), "-m", module, …]`, where the module has a
+    function `main()`.
 
-    Python takes no module from the working folder: a user's `random.py` there must not stand for Python's.
+    Python imports no module from the working folder, where a user's `random.py` could shadow Python's.
 
     Args:
         arguments: options of Python.
@@ -25,7 +26,8 @@ def python(*arguments: str) -> list[str]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """A child's environment: PYTHONPATH without its empty entries, which name the working folder and are hardly ever meant."""
+    """A child's environment: PYTHONPATH without empty entries, which mean the working folder and are rarely
+    intended."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     others = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     return {**others, "PYTHONPATH": os.pathsep.join(entries)} if entries else others
@@ -41,7 +43,7 @@ def _main(words: Sequence[str]) -> None:
     package = sys.modules["longca"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
     if str(folder.parent) not in sys.path:
-        sys.path.append(str(folder.parent))  # for processes that a library starts with a copy of this path
+        sys.path.append(str(folder.parent))  # for processes that a library starts with this path
     _, name, *arguments = words
     sys.argv[:] = [name, *arguments]
     importlib.import_module(name).main()

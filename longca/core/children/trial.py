@@ -1,7 +1,7 @@
-"""Trial imports: files from outside the package are first imported in a process of their own, which may exit, crash or hang.
+"""Trial imports: external files are first imported in a separate process, which may exit, crash or hang.
 
-One process tries many files, one after another, and says of each whether it is a plug-in. It is not asked again for the same
-files: what it has said is kept in a variable of the environment, which processes that this one starts inherit.
+One process tries many files in sequence and reports for each whether it is a plug-in. Its answers are cached
+in an environment variable, which child processes inherit.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ from longca.core.host import boot_id
 from longca.core.reading import CHUNK_BYTES, PLUGIN
 
 Refusal = tuple[str, str, str]
-"""what happened, why, and what to do: parts of a UserError"""
+"""what, why and todo of a UserError"""
 
 VARIABLE = "LONGCA_TRIALS"
 NONE = "none"
-"""its value in a process that needs no trials, since its own end is expected: a worker"""
+"""its value in a process without trials, since it may crash: a worker"""
 MOST_KEPT = 60_000  # characters of that variable: the system allows 131,072
 MOST_PRINTED = 10 << 20  # bytes
-LAST_PRINTED = 400  # bytes that are looked through for the last line
-SLOWEST_READING = 1 << 20  # bytes a second, of files: a process that reads less may hang
+LAST_PRINTED = 400  # bytes searched for the last line
+SLOWEST_READING = 1 << 20  # bytes per second from files; a slower process may hang
 LONGEST_READING = 300.0  # seconds: a large library on a cold network disk
 TICK_SECONDS = 0.02
 GOODBYE_SECONDS = 1.0
@@ -40,7 +40,7 @@ MEND = "Mend or remove the file"
 
 
 def refusals(kind: str, files: Sequence[Path]) -> dict[Path, Refusal]:
-    """The files that cannot be used as plug-ins of this kind, and why."""
+    """The files that are not valid plug-ins of this kind, with reasons."""
     if os.environ.get(VARIABLE) == NONE:
         return {}
     keys = {file: _key(kind, file) for file in files}
@@ -57,18 +57,21 @@ def refusals(kind: str, files: Sequence[Path]) -> dict[Path, Refusal]:
 def _known() -> dict[str, Refusal | None]:
     try:
         found = json.loads(os.environ.get(VARIABLE, "{}"))
-        return {key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in found.items()}
+        return {
+            key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in found.items()
+        }
     except (ValueError, TypeError, LookupError, AttributeError):
         return {}
 
 
 def _key(kind: str, file: Path) -> str:
-    """A digest of all that decides how the file's import ends, as far as it is known."""
+    """A digest of the known inputs of the file's import."""
     try:
         content = file.read_bytes()
     except OSError as error:
         content = str(error).encode()
-    where = (kind, str(file), sys.executable, sys.version, str(Path(__file__)), boot_id(), os.environ.get("LONGCA_CONTAINER", ""))
+    where = (kind, str(file), sys.executable, sys.version, str(Path(__file__)), boot_id(),
+             os.environ.get("LONGCA_CONTAINER", ""))
     return hashlib.sha256(json.dumps(where).encode() + content).hexdigest()[:24]
 
 
@@ -76,7 +79,7 @@ def _tried(kind: str, files: Sequence[Path]) -> dict[Path, Refusal | None]:
     verdicts: dict[Path, Refusal | None] = {}
     while left := [file for file in files if file not in verdicts]:
         trial = _Trial(kind, left)
-        if trial.strays and len(left) > 1:  # one of them leaves processes behind: which?
+        if trial.strays and len(left) > 1:  # find the file that leaves processes behind
             for file in left:
                 verdicts |= _tried(kind, [file])
             break
@@ -91,22 +94,23 @@ def _tried(kind: str, files: Sequence[Path]) -> dict[Path, Refusal | None]:
 
 
 class _Trial:
-    """One process that imports the files, and its end: it is over once this is made."""
+    """One process that imports the files, and its result. The constructor waits for its end."""
 
     def __init__(self, kind: str, files: Sequence[Path]) -> None:
         self.verdicts: dict[Path, Refusal | None] = {}
-        """of the first files, up to the one that ended it"""
+        """of the first files, up to the file that ended the process"""
         self.ending = ""
-        """the reason why that one ended it"""
+        """the reason of that end"""
         self.strays = False
-        """it has left processes that live on without it"""
+        """the process left running processes behind"""
         self._files, self._nonce, self._answers = files, secrets.token_hex(16), b""
         self._num_printed, self._printed = 0, b""
         mark = secrets.token_hex(8)
         reader, writer = os.pipe()
         child = None
         try:
-            child = subprocess.Popen([*python(), "-m", "longca.core.children.trial_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            child = subprocess.Popen([*python(), "-m", "longca.core.children.trial_child"],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                      stderr=subprocess.STDOUT, pass_fds=(writer,), start_new_session=True,
                                      env={**environment(os.environ), MARK: mark})
             os.close(writer)
@@ -131,15 +135,15 @@ class _Trial:
             child.stdin.write(json.dumps(request).encode() + b"\n")
 
     def _watched(self, child: subprocess.Popen[bytes], reader: int) -> str:
-        """The reason why the process did not come to the last file; empty if it did."""
+        """The reason why the process did not reach the last file; empty if it did."""
         assert child.stdout is not None
         seconds, begun = PLUGIN.value(), time.monotonic()
-        since, num_read = begun, 0  # of the last answer or of much reading; bytes until then
+        since, num_read = begun, 0  # time of the last answer or progress in reading; bytes read by then
         poll = select.poll()
         for file in (reader, child.stdout.fileno()):
             poll.register(file, select.POLLIN)
         while len(self.verdicts) < len(self._files):
-            ended = child.poll() is not None  # asked before its last words are read
+            ended = child.poll() is not None  # queried before the last answers are read
             for file, _ in poll.poll(0.0 if ended else 1e3 * TICK_SECONDS):
                 content = os.read(file, CHUNK_BYTES)
                 if not content:
@@ -154,30 +158,38 @@ class _Trial:
             if self._num_printed > MOST_PRINTED:
                 return f"its import prints more than {MOST_PRINTED >> 20} MiB"
             now, read = time.monotonic(), _bytes_read(child.pid)
-            if read - num_read > SLOWEST_READING * (now - since) and now - since > 1.0 and now - begun < LONGEST_READING:
+            if (
+                read - num_read > SLOWEST_READING * (now - since)
+                and now - since > 1.0
+                and now - begun < LONGEST_READING
+            ):
                 since, num_read = now, read
             if now - since > seconds + min(_seconds_queued(child.pid), LONGEST_READING):
                 return f"its import is not done after {seconds} s; {PLUGIN.todo}"
         return ""
 
     def _heard(self, content: bytes, since: float) -> float:
-        """Takes the answers, of which anything else is left out. The time of the last one."""
+        """Collects the answers and ignores other output. Returns the time of the last answer."""
         self._answers += content
         for line in re.findall(self._nonce.encode() + rb"(.*)\n", self._answers)[len(self.verdicts):]:
             parts = json.loads(line)
-            self.verdicts[self._files[len(self.verdicts)]] = None if parts is None else (parts[0], parts[1], parts[2])
+            self.verdicts[self._files[len(self.verdicts)]] = (
+                None if parts is None else (parts[0], parts[1], parts[2])
+            )
             since = time.monotonic()
         return since
 
     def _death(self, code: int) -> str:
         known = {number.value: number.name for number in Signals}
-        how = f"exits with code {code}" if code >= 0 else f"is killed by {known.get(-code, f'signal {-code}')}"
+        how = (
+            f"exits with code {code}" if code >= 0 else f"is killed by {known.get(-code, f'signal {-code}')}"
+        )
         lines = self._printed.decode(errors="replace").strip().splitlines()
         return f"the process that imports it {how}" + (f", last words: {lines[-1]}" if lines else "")
 
 
 def _leaves_behind(child: subprocess.Popen[bytes], mark: str) -> bool:
-    """True if processes with this mark live on after the child has ended."""
+    """True if processes with this mark are still running after the end of the child."""
     deadline = time.monotonic() + GOODBYE_SECONDS
     while child.poll() is None or marked(mark):
         if time.monotonic() > deadline:
@@ -187,14 +199,14 @@ def _leaves_behind(child: subprocess.Popen[bytes], mark: str) -> bool:
 
 
 def _seconds_queued(pid: int) -> float:
-    """Seconds that the process has waited for a core, of which it is not to blame; 0 where the system does not say."""
+    """Seconds that the process waited for a core, which do not count against it; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int((PROCESSES / str(pid) / "schedstat").read_text().split()[1]) / 1e9
     return 0.0
 
 
 def _bytes_read(pid: int) -> int:
-    """Bytes that the process has read from files so far, mapped ones included; 0 where the system does not say."""
+    """Bytes that the process has read from files, including mapped ones; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         faults = int((PROCESSES / str(pid) / "stat").read_text().rpartition(") ")[2].split()[9])
         counts = dict(line.split(": ") for line in (PROCESSES / str(pid) / "io").read_text().splitlines())

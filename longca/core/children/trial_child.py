@@ -10,13 +10,14 @@ from longca.core.children.processes import die_with
 from longca.core.children.trial import MEND
 from longca.core.plugin import BrokenPlugin, load_file
 
-OUT_OF_REACH = 200  # the least number of the descriptor for answers: one that is written to by mistake has a small one
+OUT_OF_REACH = 200  # lowest descriptor for answers, beyond descriptors that a plug-in may write to by mistake
 
 
 def main() -> None:
-    """Import the files of the request, which is a line of JSON on standard input, and answer for each. Ends the process.
+    """Import the files of the request, a line of JSON on standard input, and answer for each. Ends the
+    process.
 
-    An answer is a line: the nonce, and a refusal as JSON, or `null` of a file that is a plug-in.
+    An answer is a line: the nonce, and a refusal as JSON, or `null` for a valid plug-in.
     """
     request = json.loads(sys.stdin.readline())
     sys.path[:] = request["path"]
@@ -29,8 +30,8 @@ def main() -> None:
             load_file(request["kind"], Path(file))
         except BrokenPlugin as error:
             refusal = error.what, error.why, error.todo
-        except KeyboardInterrupt:  # nobody has pressed anything: it has raised it
+        except KeyboardInterrupt:  # raised by the plug-in: there is no keyboard
             refusal = f"Plug-in '{file}' cannot be imported", "KeyboardInterrupt", MEND
         sys.stdout.flush()
         os.write(answers, f"{request['nonce']}{json.dumps(refusal)}\n".encode())
-    os._exit(0)  # without what plug-ins may have registered for the end
+    os._exit(0)  # without exit handlers of plug-ins

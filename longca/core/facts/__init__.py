@@ -1,1 +1,1 @@
-"""Facts that records hold beside their numbers: drawn lengths, and listings of software."""
+"""Facts in records other than measurements: sampled lengths, and listings of software."""

@@ -1,4 +1,4 @@
-"""Lengths that were drawn for a mask, as a record holds them: all of a few, digest and quantiles of many."""
+"""Sampled lengths of a mask in a record: a full list of few lengths, digest and quantiles of many."""
 
 import hashlib
 import struct
@@ -9,25 +9,25 @@ from pydantic import Field
 
 from longca.core.schema import Count, Frozen
 
-MOST_LENGTHS = 512  # that a record holds one by one; the committed studies have up to 178 documents
+MOST_LENGTHS = 512  # in the full list of a record; the committed studies have up to 178 documents
 QUANTILES = 5
 
 
 class DrawnLengths(Frozen):
-    """Lengths in the order in which they were drawn, in tokens."""
+    """Lengths in tokens, in the order of sampling."""
 
     count: Count
     lengths: Annotated[tuple[Count, ...], Field(max_length=MOST_LENGTHS)] = ()
-    """all of them; empty where there are more than `MOST_LENGTHS`"""
+    """all lengths; empty if there are more than `MOST_LENGTHS`"""
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of all of them as little-endian integers of 64 bits"""
+    """SHA-256 of all lengths as little-endian 64-bit integers"""
     quantiles: Annotated[tuple[Count, ...], Field(max_length=QUANTILES)] = ()
-    """least, lower quartile, median, upper quartile and largest, each one of the lengths; empty where all are
-    listed"""
+    """least, lower quartile, median, upper quartile and largest length, each an actual length; empty if all
+    are listed"""
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> Self:
-        """The record's form of these lengths, none of them negative."""
+        """The record's form of these non-negative lengths."""
         values = list(map(int, lengths))
         digest = hashlib.sha256(struct.pack(f"<{len(values)}q", *values)).hexdigest()
         if len(values) <= MOST_LENGTHS:

@@ -1,8 +1,8 @@
-"""Listings of the software that measured: what is installed, and what a process has loaded. A record names
-each by its digest.
+"""Listings of software: installed distributions, and files that a process has loaded. A record refers to each
+listing by its digest.
 
-Listings are stored once, beside the records (`longca.store.environments.listings`). Equal files have equal
-listings in whatever folder they are.
+Listings are stored once, next to the records (`longca.store.environments.listings`). Equal files have equal
+listings in any folder.
 """
 
 import hashlib
@@ -28,30 +28,29 @@ class Distribution(Frozen):
     name: Word
     version: Word
     record: Sha256 | None
-    """hash of its RECORD: paths and hashes of its files, less scripts, bytecode and what the installer wrote;
-    None where it has no RECORD"""
+    """hash of its RECORD: paths and hashes of its files, without scripts, bytecode and files of the
+    installer; None without RECORD"""
 
 
 class SharedObject(Frozen):
-    """A shared object or executable that was loaded, known by its build id, a hash, or both."""
+    """A loaded shared object or executable, identified by its build id, a hash, or both."""
 
     origin: Literal["distribution", "module", "python", "system", "elsewhere"]
-    """a distribution's own file; one beside modules that no distribution lists; of Python; of the system;
-    anywhere else"""
+    """origin: a distribution; modules without distribution; Python; the system; elsewhere"""
     owner: Word = ""
     """the distribution or the top-level module"""
     path: FileName
-    """below the folder of packages or of Python; of the system the whole path, elsewhere the name alone"""
+    """relative to the folder of packages or of Python; the whole path for system files, otherwise only the
+    name"""
     build_id: Annotated[str, Field(pattern=r"^[0-9a-f]{2,128}$")] | None = None
     sha256: Sha256 | None = None
     hashed: Literal["content", "record", "sample"] | None = None
-    """where `sha256` is from: the content; the RECORD of its distribution, whose size agrees; of a large file
-    its size and 16 parts"""
+    """source of `sha256`: the content; the RECORD of its distribution, if the size agrees; size and 16
+    samples of a large file"""
 
 
 class LooseModule(Frozen):
-    """A top-level module that was imported and belongs to no distribution, such as a build that was unpacked
-    by hand."""
+    """An imported top-level module without distribution, such as a manually unpacked build."""
 
     name: Word
     num_files: Count
@@ -59,11 +58,11 @@ class LooseModule(Frozen):
     sha256: Sha256
     """over paths and hashes of all its files"""
     is_whole: bool = True
-    """False where it is so large that only names and sizes were hashed"""
+    """False if, because of its size, only names and file sizes were hashed"""
 
 
 class Installation(Frozen):
-    """The software that a process could load, and the system below it."""
+    """The software available to a process, and its system."""
 
     kind: Literal["installed"] = "installed"
     python: Word
@@ -74,11 +73,11 @@ class Installation(Frozen):
     driver: Word | None = None
     """of the GPU; None without one"""
     firmware: Annotated[dict[Word, Word], Field(max_length=100)] = {}
-    """of the GPU, as far as NVML tells: vbios, gsp, inforom"""
+    """of the GPU, as far as NVML reports it: vbios, gsp, inforom"""
     container: Word | None = None
     """digest of the image"""
     lock: Word | None = None
-    """digest of the lock that the packages were installed from"""
+    """digest of the lock of the installed packages"""
     distributions: Annotated[tuple[Distribution, ...], Field(max_length=MOST_DISTRIBUTIONS)] = ()
 
 
@@ -87,10 +86,9 @@ class LoadedSoftware(Frozen):
 
     kind: Literal["loaded"] = "loaded"
     distributions: Annotated[tuple[Word, ...], Field(max_length=MOST_DISTRIBUTIONS)] = ()
-    """names of those of which a module was imported"""
+    """names of distributions with an imported module"""
     changed: Annotated[tuple[FileName, ...], Field(max_length=MOST_OBJECTS)] = ()
-    """imported files of distributions whose size is not that of RECORD: they were edited after they were
-    installed"""
+    """imported files of distributions whose size differs from RECORD: they were edited after installation"""
     modules: Annotated[tuple[LooseModule, ...], Field(max_length=MOST_MODULES)] = ()
     objects: Annotated[tuple[SharedObject, ...], Field(max_length=MOST_OBJECTS)] = ()
 
@@ -100,7 +98,7 @@ class RankEnvironment(Frozen):
 
     installed: ListingDigest
     loaded: ListingDigest | None = None
-    """None where the system does not tell what a process has loaded"""
+    """None if the system does not list loaded files of a process"""
 
     def __hash__(self) -> int:
         return hash((self.installed, self.loaded))
@@ -111,21 +109,21 @@ _LISTING: TypeAdapter[Listing] = TypeAdapter(Listing)
 
 
 def listing_content(listing: Listing) -> dict[str, Any]:
-    """The listing as JSON that `listing_digest` takes. Values that are not known are left out."""
+    """The listing as JSON for `listing_digest`, without unknown values."""
     return listing.model_dump(mode="json", exclude_none=True)
 
 
 def listing_digest(content: Any) -> str:
-    """The SHA-256 of JSON, whatever the order of its keys."""
+    """The SHA-256 of JSON, independent of the order of keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_listing(digest: str, content: Any) -> Listing:
-    """The listing that JSON from outside stands for.
+    """The listing from external JSON.
 
     Raises:
-        ValueError: it is no listing of this longca, or not the one of this digest. The message follows upon
-        its name.
+        ValueError: it is not a valid listing, or its digest differs. The message continues a sentence that
+            begins with its name.
     """
     try:
         listing = _LISTING.validate_python(content)

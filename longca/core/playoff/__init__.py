@@ -1,2 +1,2 @@
-"""What a run measures again after its cells: the fastest methods of a case, in turn, and a few cells a second
-time. Rules, cases, and the order of calls."""
+"""Second measurements after the cells of a run: play-offs of the fastest methods of a case, and repeats of a
+few cells. Rules, cases, and the order of calls."""

@@ -21,12 +21,12 @@ MOST_REPEATS = 1_000_000
 
 
 class RepeatRules(Frozen):
-    """The rules by which cells are drawn that are measured a second time."""
+    """The rules that select the cells for a second measurement."""
 
     share: float = Field(default=0.02, ge=0, le=1)
-    """of the cells that have a time"""
+    """of the timed cells"""
     least: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 4
-    """so many at least, if there are as many"""
+    """minimum number, if there are as many"""
     most: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 40
     """so many at most"""
     twins: float = Field(default=0.1, ge=0, le=1)
@@ -40,7 +40,7 @@ class RepeatRules(Frozen):
         return self
 
     def count(self, num_cells: int) -> int:
-        """The number of repeats of so many cells that have a time."""
+        """The number of repeats for this number of timed cells."""
         return min(max(math.ceil(self.share * num_cells), self.least), self.most, num_cells)
 
     def count_twins(self, num_playoffs: int, *, at_least_one: bool) -> int:
@@ -51,15 +51,16 @@ class RepeatRules(Frozen):
 
 
 def may_repeat(cell: Cell) -> bool:
-    """True for cells whose repeats say something about others: kernels whose calls are timed alone."""
+    """True for cells whose repeats are representative: kernels whose calls are timed separately."""
     return cell.kind == "kernel" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)
 
 
 def drawn(times_ms: Mapping[Cell, float], seed: int) -> list[Cell]:
-    """All cells in an order of which every beginning is a fair sample.
+    """All cells, ordered such that every prefix is a fair sample.
 
-    Cells are drawn in turn from the groups of one kernel, direction and decade of time, so that short and long calls of each kernel are
-    among the first. The order within a group depends on the seed and the cell alone: cells that are added leave the others in theirs.
+    Cells are taken in turn from the groups of one kernel, direction and decade of time, so that the first
+    cells include short and long calls of each kernel. The order within a group depends only on the seed and
+    the cell, so new cells do not change the order of others.
     """
     groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
     for cell, time_ms in times_ms.items():

@@ -14,31 +14,31 @@ from longca.core.units import parse_length
 
 
 class PlayoffRules(Frozen):
-    """The rules by which the players of a case are chosen and timed. After a change of how they are timed,
-    cases are played off again."""
+    """The rules that select and time the players of a case. After a change of the timing rules, play-offs are
+    repeated."""
 
     mask: tuple[str, ...] = ()
-    """only cases of these masks are played off; without any, all"""
+    """only cases of these masks have play-offs; all if empty"""
     seqlen: tuple[Annotated[int, BeforeValidator(parse_length)], ...] = ()
-    """only cases of these lengths; without any, all"""
+    """only cases of these lengths; all if empty"""
     first: int = Field(default=3, ge=2, le=MOST_PLAYERS)
-    """so many of the fastest play"""
+    """number of players: the fastest methods"""
     within: float = Field(default=0.05, ge=0, le=10)
-    """and all whose time is longer than the shortest by at most this share; also all that it takes a play-off
-    to tell from the first"""
+    """further players: all methods whose time exceeds the shortest by at most this share, and all that tie
+    with the first"""
     min_rounds: int = Field(default=10, ge=6, le=MOST_ROUNDS)
-    """rounds at least; in a round each player makes one timed call"""
+    """minimum number of rounds; each player makes one timed call in a round"""
     max_rounds: int = Field(default=300, ge=6, le=MOST_ROUNDS)
-    """rounds at most"""
+    """maximum number of rounds"""
     max_seconds: float = Field(default=10.0, gt=0, le=1e6)
-    """no round begins after so long, but for the least number of them"""
+    """no round begins after this time, except for the minimum number"""
     precision: float = Field(default=0.003, gt=0, le=1)
-    """rounds end when the ratio of each player's time to the first's is known within this share …"""
+    """rounds end when the ratio of each player's time to the first's has an interval within this share …"""
     apart: float = Field(default=0.01, gt=0, le=10)
-    """… or is above 1 by at least this share"""
+    """… or exceeds 1 by at least this share"""
     own_files: bool = False
-    """kernels in files outside of the package play, too: in one process with the others, whose memory they
-    can reach"""
+    """kernels from external files take part, too: in one process with the others, whose memory they can
+    access"""
 
     @field_validator("mask", "seqlen", mode="before")
     @classmethod
@@ -46,7 +46,7 @@ class PlayoffRules(Frozen):
         return value if isinstance(value, (list, tuple)) else (value,)
 
     def has_case(self, cell: Cell) -> bool:
-        """True if the case of a cell is to be played off."""
+        """True if the case of a cell has a play-off."""
         return (
             may_play(cell)
             and (not self.mask or cell.mask in self.mask)
@@ -55,7 +55,7 @@ class PlayoffRules(Frozen):
 
     @property
     def of_timing(self) -> dict[str, Any]:
-        """The rules that have a part in each player's number. The others say who plays."""
+        """The rules that affect the timing of players. The others select the players."""
         return self.model_dump(exclude={"mask", "seqlen", "first", "within", "own_files"})
 
     @model_validator(mode="after")

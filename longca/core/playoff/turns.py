@@ -16,12 +16,12 @@ class Turns(Frozen):
     """The order of a player's timed calls among those of all players."""
 
     num_players: int = Field(ge=2, le=MOST_PLAYERS)
-    """that began; some may have left"""
+    """at the beginning; some may have dropped out"""
     numbers: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_ROUNDS)]
-    """of each sample: round · num_players + place in the round. All rounds of a play-off are numbered in the
-    order played"""
+    """of each sample: round · num_players + position in the round. Rounds are numbered in the order of
+    play"""
     ending: Ending
-    """why the rounds ended: the order was decided, their number, or time"""
+    """why the rounds ended: decided order, maximum number, or time"""
 
     @model_validator(mode="after")
     def _ascending(self) -> Turns:

@@ -7,19 +7,20 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from statistics import median
 
-FEWEST_FOR_DRIFT = 10  # of fewer samples no order is rare enough to tell, or too few hold each third
+FEWEST_FOR_DRIFT = 10  # with fewer samples no order is rare enough, or thirds are too small
 DRIFT_LEVEL = 0.01  # of false alarms
-DRIFT_SHARE = 0.01  # of the median, between the first and the last third: less is no matter
+DRIFT_SHARE = 0.01  # of the median, between the first and the last third: smaller drifts are ignored
 
 
 def shift(samples: Sequence[float]) -> float | None:
-    """The median of the last third less that of the first third, as a share of the median of all; None for fewer than three."""
+    """The median of the last third minus that of the first third, as a share of the overall median; None for
+    fewer than three samples."""
     third = len(samples) // 3
     return (median(samples[-third:]) - median(samples[:third])) / median(samples) if third else None
 
 
 def trend_chance(samples: Sequence[float]) -> float:
-    """The probability that samples without a trend show one as strong, by the test of Mann and Kendall (two-sided, ties counted)."""
+    """The p-value of the Mann-Kendall trend test (two-sided, corrected for ties)."""
     count = len(samples)
     ordered: list[float] = []
     score = 0
@@ -33,7 +34,8 @@ def trend_chance(samples: Sequence[float]) -> float:
 def drift(samples: Sequence[float]) -> str:
     """The drift of samples in the order measured: "rising", "falling", "none"; "unknown" for fewer than ten.
 
-    They drift if the test of Mann and Kendall says so at 1 %, and the medians of their first and last third differ by more than 1 %.
+    They drift if the Mann-Kendall test is significant at 1 %, and the medians of their first and last third
+    differ by more than 1 %.
     """
     if len(samples) < FEWEST_FOR_DRIFT:
         return "unknown"
@@ -48,7 +50,7 @@ def _spread(count: int) -> int:
 
 
 def _ties(ordered: Sequence[float]) -> list[int]:
-    """How often each value stands there, of those that stand there more than once."""
+    """The counts of values that occur more than once."""
     counts: list[int] = []
     start = 0
     while start < len(ordered):

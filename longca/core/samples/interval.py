@@ -1,4 +1,4 @@
-"""The interval of the median of timed calls, by order statistics: no assumption about how times are spread."""
+"""The interval of the median of timed calls, by order statistics, without assumptions on the distribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-EXACT_UP_TO = 1_000  # samples; of more, the normal approximation of the binomial gives the same ranks within one
+# samples; above, the normal approximation of the binomial gives the same ranks within one
+EXACT_UP_TO = 1_000
 
 
 class MedianInterval(NamedTuple):
@@ -20,12 +21,13 @@ class MedianInterval(NamedTuple):
 
 
 def median_interval(samples: Sequence[float]) -> MedianInterval | None:
-    """The 95 % interval of the median by order statistics: no drawing, no assumption about the distribution.
+    """The 95 % interval of the median by order statistics, deterministic and without assumptions on the
+    distribution.
 
-    The k-th least and the k-th largest sample, with the largest k for which at least 95 % of all such intervals hold the median.
+    It lies between the k-th least and the k-th largest sample, with the largest k for which the coverage is
+    at least 95 %.
 
-    Returns:
-        None for fewer than six samples: even their extremes hold it less often.
+    Returns: None for fewer than six samples, whose extremes have a lower coverage.
     """
     rank = _rank(len(samples))
     if rank is None:
@@ -35,7 +37,8 @@ def median_interval(samples: Sequence[float]) -> MedianInterval | None:
 
 
 def median_bounds(samples: Sequence[float]) -> MedianInterval:
-    """The interval of the median. Of fewer than six samples, whose interval would hold it less often, it is the range of all.
+    """The interval of the median. For fewer than six samples, whose coverage is lower, it is the range of all
+    samples.
 
     Args:
         samples: at least one.
@@ -44,7 +47,8 @@ def median_bounds(samples: Sequence[float]) -> MedianInterval:
 
 
 def median_precision(samples: Sequence[float]) -> float | None:
-    """The distance from the median to the farther end of its interval, as a share of the median; None where there is no interval."""
+    """The distance from the median to the farther end of its interval, as a share of the median; None without
+    an interval."""
     interval = median_interval(samples)
     if interval is None:
         return None
@@ -54,10 +58,12 @@ def median_precision(samples: Sequence[float]) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _rank(count: int) -> int | None:
-    """How many samples lie below the interval of the median of so many, and above it; None where there is no interval."""
+    """The number of samples below, and above, the interval of the median for this number of samples; None
+    without an interval."""
     if count > EXACT_UP_TO:
         return math.floor((count - 1.959964 * math.sqrt(count)) / 2) - 1
-    outside, rank = 0, -1  # ways in which so many samples at most fall below the median
+    # cumulative number of ways in which at most this many samples fall below the median
+    outside, rank = 0, -1
     while True:
         outside += math.comb(count, rank + 1)
         if 2 * outside > (1 - CONFIDENCE) * 2**count:

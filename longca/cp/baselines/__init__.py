@@ -1,1 +1,1 @@
-"""Parts of the peers' strategies and of the study's own that are not in the strategy contract."""
+"""Helpers for strategies of other projects and of the study, outside of the strategy contract."""

@@ -1,4 +1,5 @@
-"""Prepared strategies of other projects, which are one differentiable function of a rank's shards and send messages by themselves."""
+"""Prepared strategies of other projects: one differentiable function of a rank's shards that sends its own
+messages."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class AutogradPrepared(PreparedStrategy):
         out = self.call(*leaves)
         return Forward(out.detach(), saved=(out, leaves))
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         out, leaves = forward.saved

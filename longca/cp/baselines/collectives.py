@@ -1,4 +1,5 @@
-"""Collectives of other projects' schedules, besides `Comm.all_to_all`; their bytes are counted like its."""
+"""Collectives for schedules of other projects, in addition to `Comm.all_to_all`; their bytes are counted in
+the same way."""
 
 from __future__ import annotations
 
@@ -14,11 +15,10 @@ if TYPE_CHECKING:
 
 
 def ring_shift(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Sends x to the next rank and receives as much from the rank before.
+    """Sends x to the next rank and receives a tensor of the same size from the previous rank.
 
-    Returns:
-        A function that waits and returns the tensor received, of x's shape. Of two shifts in flight the first is waited for first.
-        On a GPU the current stream waits, not the host.
+    Returns: A function that waits and returns the received tensor, of x's shape. Two shifts in flight must be
+        awaited in order. On a GPU the current stream waits, not the host.
     """
     import torch
     import torch.distributed as dist
@@ -45,19 +45,22 @@ def all_gather(comm: Comm, mine: torch.Tensor) -> torch.Tensor:
 
     gathered = mine.new_empty(comm.world, *mine.shape)
     comm.moved_bytes += (comm.world - 1) * mine.nbytes
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.11
+    # its name up to torch 2.11
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     with as_peer_lost():
         gather(gathered.view(-1), mine.contiguous().view(-1))
     return gathered
 
 
 def reduce_scatter(comm: Comm, parts: torch.Tensor) -> torch.Tensor:
-    """Parts for all ranks, (world, …) → the sum over ranks of the parts for this one, added in their dtype by the backend."""
+    """Parts for all ranks, (world, …) → the sum over ranks of the parts for this rank, accumulated in their
+    dtype by the backend."""
     import torch.distributed as dist
 
     total = parts.new_empty(parts.shape[1:])
     comm.moved_bytes += (comm.world - 1) * total.nbytes
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name up to torch 2.11
+    # its name up to torch 2.11
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     with as_peer_lost():
         scatter(total.view(-1), parts.contiguous().view(-1))
     return total

@@ -1,7 +1,7 @@
-"""A stand-in for the private functions of `flash_attn`, over the copy of FlashAttention-2 inside torch.
+"""A shim for the private functions of `flash_attn`, based on torch's copy of FlashAttention-2.
 
-It is for packages that call no other kernel, where `flash_attn` itself is not installed. A backward call costs a copy of dq, dk and dv
-besides the kernel: the functions write into given tensors, and torch's operator returns new ones.
+It serves packages that call only `flash_attn`, if that is not installed. A backward call has the extra cost
+of copying dq, dk and dv: the functions write into given tensors, but torch's operator returns new ones.
 Shapes: B × T × heads × D, or T × heads × D with the bounds of packed segments.
 """
 
@@ -20,17 +20,24 @@ if TYPE_CHECKING:
 
 VERSION = "2.8.3"  # the signatures are those of this version
 KERNELS = ("fa2", "torch_flash")
-HIDDEN = ("flashinfer",)  # yunchang only checks that it is installed, but then sets TORCH_CUDA_ARCH_LIST for the whole process
+# yunchang only checks whether it is installed, but then sets TORCH_CUDA_ARCH_LIST for the whole process
+HIDDEN = ("flashinfer",)
 NOTES: dict[str, tuple[str, ...]] = {
-    "fa2": (), "torch_flash": ("torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",)}
+    "fa2": (),
+    "torch_flash": (
+        "torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients "
+        "once",
+    ),
+}
 
 
 @functools.cache
 def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
-    """A function that imports modules of a package over a kernel: `fa2`, which is `flash_attn` itself, or `torch_flash`, the stand-in.
+    """A function that imports modules of a package on top of a kernel: `fa2`, which is `flash_attn` itself,
+    or `torch_flash`, the shim.
 
-    The package is loaded once for each kernel and stays as long as the process; no other code finds it or the stand-in. Its own
-    `__init__` is not run, and it does not find any of `HIDDEN`.
+    The package is loaded once for each kernel for the lifetime of the process; other code cannot see it or
+    the shim. Its `__init__` is not run, and the modules in `HIDDEN` are hidden from it.
     """
     spec = importlib.util.find_spec(package)
     assert spec is not None, "`available` has been asked"
@@ -39,7 +46,9 @@ def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
 
     def module(name: str) -> ModuleType:
         roots = {package} | {name.partition(".")[0] for name in known}
-        before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots}
+        before = {
+            name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots
+        }
         sys.modules.update(known)
         try:
             return importlib.import_module(f"{package}.{name}")
@@ -54,13 +63,19 @@ def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
 
 def _stand_in() -> dict[str, ModuleType]:
     top, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
-    for function in (_flash_attn_forward, _flash_attn_backward, _flash_attn_varlen_forward, _flash_attn_varlen_backward):
+    for function in (
+        _flash_attn_forward,
+        _flash_attn_backward,
+        _flash_attn_varlen_forward,
+        _flash_attn_varlen_backward,
+    ):
         interface.__dict__[function.__name__] = function
     top.__dict__.update(__version__=VERSION, flash_attn_interface=interface, flash_attn_func=None)
     return {"flash_attn": top, "flash_attn.flash_attn_interface": interface}
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any, ...], causal: bool,
+           window: tuple[int, int], scale: float
            ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, LSE …, H, T).
 
@@ -69,44 +84,54 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any,
     """
     import torch
 
-    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *bounds, 0.0, causal, False, scale=scale, window_size_left=window[0],
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *bounds, 0.0, causal, False, scale=scale,
+                                                           window_size_left=window[0],
                                                            window_size_right=window[1])
     return out, lse
 
 
-def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+              lse: torch.Tensor,
               bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
               ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(dq, dk, dv)."""
     import torch
 
-    no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of a dropout that is not used
+    no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of the unused dropout
     return torch.ops.aten._flash_attention_backward(
-        dout, q, k, v, out, lse, *bounds, 0.0, causal, no_random, no_random.new_empty(0), scale=scale, window_size_left=window[0],
+        dout, q, k, v, out, lse, *bounds, 0.0, causal, no_random, no_random.new_empty(0), scale=scale,
+                                                    window_size_left=window[0],
         window_size_right=window[1])
 
 
-def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1,
+                        softcap=0.0,
                         alibi_slopes=None, return_softmax=False):
     bounds = None, None, q.shape[1], k.shape[1]
     return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
 
 
-def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
-                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False):
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+                               softmax_scale, causal,
+                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None,
+                               return_softmax=False):
     bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
 
 
-def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left=-1,
-                         window_size_right=-1, softcap=0.0, alibi_slopes=None, deterministic=False, rng_state=None):
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal,
+                         window_size_left=-1,
+                         window_size_right=-1, softcap=0.0, alibi_slopes=None, deterministic=False,
+                         rng_state=None):
     bounds = None, None, q.shape[1], k.shape[1]
     window = window_size_left, window_size_right
     _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
 
 
-def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-                                dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k,
+                                max_seqlen_q, max_seqlen_k,
+                                dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1,
+                                softcap=0.0,
                                 alibi_slopes=None, deterministic=False, rng_state=None):
     bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     window = window_size_left, window_size_right

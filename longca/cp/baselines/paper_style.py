@@ -1,4 +1,5 @@
-"""Common part of the two strategies in the style of the study (arXiv 2510.17896): their masks, their sharding, and its padding.
+"""Common part of the two strategies in the style of the study (arXiv 2510.17896): masks, sharding and
+padding.
 
 The two are `strategies/paper_style_ring.py` and `strategies/paper_style_allgather.py`.
 """
@@ -32,7 +33,8 @@ BOTH = (0, 1)
 
 
 class PaperStyle(Strategy):
-    """A strategy for full and causal attention, over the sequence or inside documents: what the study's own code runs on several GPUs."""
+    """A strategy for full and causal attention, over the sequence or within documents, as in the study's
+    multi-GPU code."""
 
     url = "https://arxiv.org/abs/2510.17896"
     baseline = True
@@ -43,19 +45,23 @@ class PaperStyle(Strategy):
         return None
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell.call_spec, device_type)
+        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(
+            cell.call_spec, device_type
+        )
 
 
 def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:
-    """Traits of a call whose queries see all given keys of their document, or those that precede them; lengths are those of the call."""
+    """Traits of a call whose queries see all given keys of their document, or the preceding ones; lengths are
+    those of the call."""
     full = traits.num_segments == 1 and not causal
     square = full and num_q == num_k
-    return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full, causal=False,
+    return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full,
+                   causal=False,
                    num_segments=int(square), window=FULL if square else None)
 
 
 def add_rows(whole: torch.Tensor, rows: torch.Tensor, part: torch.Tensor) -> None:
-    """whole[rows] += part in the dtype of the whole, no row twice: `index_add_` would go through atomics."""
+    """whole[rows] += part in the dtype of the whole, for distinct rows: `index_add_` would use atomics."""
     whole.index_copy_(0, rows, whole.index_select(0, rows).add_(part))
 
 
@@ -64,20 +70,21 @@ class HeldTokens:
     """The tokens of some chunks of a rank, without the padding."""
 
     positions: np.ndarray
-    """of the tokens in the sequence, (L,) int64, by document"""
+    """positions of the tokens in the sequence, (L,) int64, by document"""
     rows: np.ndarray
     """their rows among the rank's padded rows, (L,)"""
     lengths: np.ndarray
     """tokens of each document, (N,)"""
     ends: np.ndarray
-    """tokens of each document from its beginning to the last that is held, (N,)"""
+    """tokens of each document from its beginning to the last held token, (N,)"""
 
 
 class PaddedDocuments:
     """Sharding in which all ranks have the same number of rows of every document, padding included.
 
-    Each document is cut into 2P equal chunks, the last ones padded; rank r holds chunks r and 2P − 1 − r of every document, one
-    document after the other. So all ranks have the same area of a causal document. P = 2, one document of 7 tokens and a row of padding:
+    Each document is cut into 2P equal chunks, the last ones padded; rank r holds chunks r and 2P − 1 − r of
+    every document, document by document. So all ranks have the same area of a causal document. P = 2, one
+    document of 7 tokens and a row of padding:
 
         chunk    0     1     2     3
         tokens   0 1 | 2 3 | 4 5 | 6 ·
@@ -98,11 +105,11 @@ class PaddedDocuments:
 
     @cached_property
     def num_padding(self) -> int:
-        """Rows of all ranks that hold no token."""
+        """Number of padding rows on all ranks."""
         return self.num_rows * self.world - int(self.bounds[-1])
 
     def held(self, rank: int, halves: tuple[int, ...] = BOTH) -> HeldTokens:
-        """The tokens that a rank holds of the first chunk (0) of each document, of the second (1), or of both."""
+        """The tokens of a rank in the first chunk (0) of each document, in the second (1), or in both."""
         numbers = np.array([(rank, 2 * self.world - 1 - rank)[half] for half in halves])
         start, end = self.bounds[:-1, None], self.bounds[1:, None]
         chunk_start = np.minimum(start + numbers * self._chunk[:, None], end)
@@ -114,7 +121,7 @@ class PaddedDocuments:
         return HeldTokens(positions, positions + offset.ravel()[chunk], lengths.sum(axis=1), ends)
 
     def rows_of(self, documents: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rank, row of that rank) of the first lengths[n] tokens of documents[n], one document after the other."""
+        """(rank, row on that rank) of the first lengths[n] tokens of documents[n], document by document."""
         document, inside = spread(np.zeros_like(lengths), lengths)
         document = documents[document]
         number, offset = np.divmod(inside, self._chunk[document])
@@ -125,11 +132,14 @@ class PaddedDocuments:
 
 def full_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
     """The mask in which queries see all keys of their document; lengths are of each document."""
-    return Mask(int(q_lengths.sum()), int(k_lengths.sum()), (band.make(*_edges(q_lengths), *_edges(k_lengths)),))
+    return Mask(
+        int(q_lengths.sum()), int(k_lengths.sum()), (band.make(*_edges(q_lengths), *_edges(k_lengths)),)
+    )
 
 
 def causal_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
-    """As `full_mask`, but only the last query of a document sees its last key, the one before sees one key less, and so on."""
+    """Like `full_mask`, but only the last query of a document sees its last key, the preceding query sees one
+    key less, and so on."""
     q0, q1 = _edges(q_lengths)
     k0, k1 = _edges(k_lengths)
     return Mask(int(q_lengths.sum()), int(k_lengths.sum()), (band.make(q0, q1, k0, k1, hi=k1 - q1),))
@@ -141,7 +151,7 @@ def _edges(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class PaperStylePrepared(PreparedStrategy):
-    """Keys and values of a rank are in one buffer of 2R rows × G heads × D: first k, then v, padding included."""
+    """Keys and values of a rank are in one buffer of 2R rows × G heads × D: first k, then v, with padding."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
         segments = diagonal_segments(problem.mask)
@@ -152,8 +162,11 @@ class PaperStylePrepared(PreparedStrategy):
         self.comm, self._kernel, self._counted = comm, kernel, Counter()
         self._kv_rows = self.both(self.mine.rows)
         if self.documents.num_padding:
-            self.notes.append(f"documents are padded to multiples of {2 * comm.world} tokens: {self.documents.num_padding} rows "
-                              f"more than the {problem.mask.seqlen_q} tokens")
+            self.notes.append(
+                f"documents are padded to multiples of {2 * comm.world} tokens: {self.documents.num_padding} "
+                f"rows "
+                f"more than the {problem.mask.seqlen_q} tokens"
+            )
 
     def call(self, mask: Mask) -> LocalCall:
         """The kernel prepared for a part of the mask; its costs are added to the strategy's."""
@@ -169,7 +182,7 @@ class PaperStylePrepared(PreparedStrategy):
         return torch.from_numpy(index).to(self.problem.device)
 
     def both(self, rows: np.ndarray) -> torch.Tensor:
-        """Rows of a rank's buffer: of the keys of these rows, then of their values."""
+        """Rows of a rank's buffer: the keys of these rows, then their values."""
         return self.on_device(np.concatenate([rows, rows + self.documents.num_rows]))
 
     def pad(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -185,6 +198,13 @@ class PaperStylePrepared(PreparedStrategy):
 
     @property
     def shard_bytes(self) -> float:
-        """Bytes of the keys of an even share of the tokens, for formulas of traffic. Values are as much again."""
+        """Bytes of the keys of an even share of the tokens, for traffic formulas. Values have the same
+        size."""
         problem = self.problem
-        return problem.mask.seqlen_q / self.comm.world * problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
+        return (
+            problem.mask.seqlen_q
+            / self.comm.world
+            * problem.num_kv_heads
+            * problem.head_dim
+            * problem.dtype.itemsize
+        )

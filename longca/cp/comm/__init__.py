@@ -1,1 +1,2 @@
-"""Communication between ranks: collectives, point-to-point messages, receive buffers, and symmetric memory written by copy engines."""
+"""Communication between ranks: collectives, point-to-point messages, receive buffers, and symmetric memory
+written by copy engines."""

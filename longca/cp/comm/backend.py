@@ -1,4 +1,5 @@
-"""The communication that strategies see, and the choice of its backend: NCCL, gloo, or symmetric memory where a trial of it succeeds."""
+"""The communication interface of strategies, and the choice of its backend: NCCL, gloo, or symmetric memory
+if a trial succeeds."""
 
 from __future__ import annotations
 
@@ -26,21 +27,24 @@ NUM_ELEMENTS = 1024
 
 
 class Comm(WorldGroup):
-    """All that a strategy needs of the other ranks: collectives, comm streams, and receive buffers."""
+    """Communication for strategies: collectives, comm streams, and receive buffers."""
 
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
         super()._enter(rank, world, device, timeout)
         self.keeps_order = self.device.type == "cuda"
-        """messages of a comm stream run one after the other, also where one passes on what another brings: the host need not wait"""
+        """True if messages of a comm stream run in order, even if one forwards data of another, so that the
+        host need not wait"""
         self.messages: Messages = "nccl"
         self.messages_note = ""
-        """for a reader: the outcome of asking for another backend; the same on all ranks"""
+        """a note on the outcome of a request for another backend; the same on all ranks"""
         self._streams: dict[tuple[Messages, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaSymmetricMemory(self)
-        self._refused: str | None = None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        self._refused: str | None = None
 
     def use(self, messages: Messages) -> None:
-        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`."""
+        """Selects the backend of future comm streams and receive buffers: see
+        `longca.core.study.Measure.messages`."""
         self._memory.release()
         self.messages, self.messages_note = "nccl", ""
         if messages == "nccl":
@@ -53,7 +57,7 @@ class Comm(WorldGroup):
             self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
 
     def stream(self, name: str) -> CommStream | SymmetricCommStream:
-        """The comm stream of that name. All ranks make it together when they first ask for it, and keep it."""
+        """The cached comm stream of that name. Its first use is collective: all ranks create it together."""
         key = self.messages, name
         if key not in self._streams:
             symmetric = self.messages == "symmetric"
@@ -63,7 +67,9 @@ class Comm(WorldGroup):
 
     def receive_buffers(self) -> ReceiveBuffers:
         """The receive buffers of one prepared strategy."""
-        return SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+        return (
+            SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+        )
 
     @property
     def unseen_bytes(self) -> int:
@@ -80,7 +86,8 @@ class Comm(WorldGroup):
 
 
 def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
-    """None if ranks can write into each other's memory: asked first, and then tried once. Else the first reason, the same on all ranks."""
+    """None if ranks can write into each other's memory, by a query and one trial. Otherwise the first reason,
+    the same on all ranks."""
     if group.world == 1:
         return "a lone rank has no peer"
     if group.device.type != "cuda":
@@ -97,19 +104,30 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
     return None
 
 
-def _agreed(group: WorldGroup, check: Callable[[WorldGroup, CudaSymmetricMemory], str | None], memory: CudaSymmetricMemory) -> str | None:
-    """The first reason that the check finds on any rank; None if it finds none."""
+def _agreed(
+    group: WorldGroup,
+    check: Callable[[WorldGroup, CudaSymmetricMemory], str | None],
+    memory: CudaSymmetricMemory,
+) -> str | None:
+    """The first reason of the check on any rank; None if there is none."""
     try:
         mine = check(group, memory)
-    except Exception as error:  # torch and the driver say no in many ways
+    except Exception as error:  # torch and the driver raise many kinds of errors
         mine = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return next((f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None), None)
+    return next(
+        (f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None),
+        None,
+    )
 
 
 def _check_libraries(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
     from torch.distributed import _symmetric_memory as symmetric
 
-    missing = [name for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2") if not hasattr(memory.driver, name)]
+    missing = [
+        name
+        for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
+        if not hasattr(memory.driver, name)
+    ]
     missing += [] if hasattr(symmetric, "rendezvous") else ["torch.distributed._symmetric_memory.rendezvous"]
     return f"{missing[0]} is missing" if missing else None
 
@@ -124,7 +142,7 @@ def _check_peer_access(group: WorldGroup, memory: CudaSymmetricMemory) -> str | 
 
 
 def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
-    """Sends a message to the next rank. The host waits for it, but not for ever."""
+    """Sends a message to the next rank. The host waits for it with a time limit."""
     import torch
 
     stream, buffer = memory.signal_stream(), memory.allocate(NUM_ELEMENTS * torch.int32.itemsize)
@@ -139,7 +157,7 @@ def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None
     done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
     while not done.query():
         if time.monotonic() > deadline:
-            stream.fill_signals(LARGEST_NUMBER)  # else the stream would wait on
+            stream.fill_signals(LARGEST_NUMBER)  # otherwise the stream would keep waiting
             return f"a message has not arrived in {TRIAL_SECONDS:.0f} s"
         time.sleep(POLL_SECONDS)
     arrived = buffer.view(group.rank, 0, message.shape, message.dtype)

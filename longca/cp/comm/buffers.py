@@ -1,8 +1,8 @@
 """Receive buffers of a prepared strategy.
 
-A sender that writes straight into a receiver's memory must know the address. So buffers have names, the same on all ranks; a strategy
-reserves them while it is prepared, and all ranks allocate them together. Messages of NCCL and gloo need none of this: their receive
-buffers are ordinary tensors, made when they are needed.
+A sender that writes directly into a receiver's memory needs the address. So buffers have names, the same on
+all ranks; a strategy reserves them during preparation, and all ranks allocate them together. NCCL and gloo do
+not need this: their receive buffers are ordinary tensors, allocated on demand.
 
     while prepared:  reserve("keys 0: k", bytes) …   then allocate(), all ranks together
     in each call:    receiver:  x = empty("keys 0: k", shape, like)
@@ -25,30 +25,31 @@ ALIGNED_BYTES = 512
 
 
 class ReceiveBuffers:
-    """Receive buffers that are new tensors each time, for messages by NCCL or gloo."""
+    """Receive buffers for NCCL or gloo: a new tensor each time."""
 
     fixed: ClassVar[bool] = False
-    """True where buffers have fixed addresses, which senders must name"""
+    """True if buffers have fixed addresses, which senders must specify"""
 
     def reserve(self, name: str, num_bytes: int) -> None:
-        """Asks for a buffer. Its size is the largest that any rank has asked for under this name."""
+        """Requests a buffer. Its size is the largest request of any rank under this name."""
 
     def allocate(self) -> None:
-        """Makes the reserved buffers: called once, by all ranks together, after the last `reserve`."""
+        """Allocates the reserved buffers: called once, collectively, after the last `reserve`."""
 
     def empty(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
         """A tensor to receive into: contiguous, with the dtype and device of another tensor.
 
-        A later call with the same name may return the same memory. So its content must have been read before, in the order of the stream.
+        A later call with the same name may return the same memory, so its content must be read before that,
+        in stream order.
         """
         return like.new_empty(*shape)
 
     def keep(self, received: torch.Tensor) -> torch.Tensor:
-        """The received tensor, or a copy of it that later messages do not overwrite."""
+        """The received tensor, or a copy that later messages do not overwrite."""
         return received
 
     def offset(self, name: str, start: int) -> BufferOffset | None:
-        """For the sender: where a message starts in a buffer, in elements. None where senders need not know."""
+        """For the sender: the start of a message in a buffer, in elements. None if senders do not need it."""
         return None
 
 
@@ -64,12 +65,12 @@ class SymmetricMemory(Protocol):
     """The allocator of symmetric buffers."""
 
     def allocate(self, num_bytes: int) -> SymmetricBuffer:
-        """Called by all ranks together, with the same size. Raises on all ranks if one has too little memory."""
+        """A collective call with the same size on all ranks. Raises on all ranks if one lacks memory."""
         ...
 
 
 class SymmetricReceiveBuffers(ReceiveBuffers):
-    """Receive buffers that are parts of one symmetric buffer, which lives as long as the strategy."""
+    """Receive buffers in one symmetric buffer, which lives as long as the strategy."""
 
     fixed = True
 
@@ -94,7 +95,11 @@ class SymmetricReceiveBuffers(ReceiveBuffers):
         self._buffer = self._memory.allocate(total) if total else None
 
     def empty(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        return self.view(self._group.rank, name, 0, shape, like.dtype) if math.prod(shape) else like.new_empty(*shape)
+        return (
+            self.view(self._group.rank, name, 0, shape, like.dtype)
+            if math.prod(shape)
+            else like.new_empty(*shape)
+        )
 
     def keep(self, received: torch.Tensor) -> torch.Tensor:
         return received.clone()
@@ -102,17 +107,21 @@ class SymmetricReceiveBuffers(ReceiveBuffers):
     def offset(self, name: str, start: int) -> BufferOffset:
         return BufferOffset(self, name, start)
 
-    def view(self, rank: int, name: str, start: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A part of a rank's buffer, from its element `start` on."""
+    def view(
+        self, rank: int, name: str, start: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A part of a rank's buffer, from element `start` on."""
         end_byte = (start + math.prod(shape)) * dtype.itemsize
-        assert end_byte <= self._sizes[name], f"{name}: {self._sizes[name]} bytes were asked for, not {end_byte}"
+        assert end_byte <= self._sizes[name], (
+            f"{name}: {self._sizes[name]} bytes were asked for, not {end_byte}"
+        )
         assert self._buffer is not None, "`allocate` comes first"
         return self._buffer.view(rank, self._start_byte[name] + start * dtype.itemsize, shape, dtype)
 
 
 @dataclass(frozen=True)
 class BufferOffset:
-    """The place in a receive buffer where a message goes, the same for every receiver."""
+    """The destination of a message in a receive buffer, the same for every receiver."""
 
     receive_buffers: SymmetricReceiveBuffers
     name: str
@@ -120,5 +129,5 @@ class BufferOffset:
     """in elements"""
 
     def at(self, peer: int, message: torch.Tensor) -> torch.Tensor:
-        """The memory of that peer which the message is written to."""
+        """The peer's memory for the message."""
         return self.receive_buffers.view(peer, self.name, self.start, message.shape, message.dtype)

@@ -1,8 +1,8 @@
 """Headers: a short text of each rank for every call, which all ranks read on the host.
 
-Ranks of one machine write headers into a small file that all have mapped. That costs a few microseconds and
-no system call, so each call of an attention layer on a GPU can have a header. Other ranks use a process
-group of their own over gloo.
+Ranks of one machine write headers into a small memory-mapped file. This takes a few microseconds and no
+system call, so each call of an attention layer on a GPU can have a header. Other ranks use a separate process
+group over gloo.
 
 A header has a fixed place and size, so ranks that call different things can still read each other's
 headers. A rank may post several headers before it reads those of the others.
@@ -45,7 +45,7 @@ SPIN_S = 200e-6  # ranks of one machine mostly come within so long; a sleep take
 MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
 LEAST_S = 1e-3
 LOOK_S = 0.1
-"""time between two looks whether a rank that is waited for still lives"""
+"""interval of checks whether an awaited rank is still alive"""
 
 
 class Headers(Protocol):
@@ -75,7 +75,7 @@ class Headers(Protocol):
         """Waits for what `poll` returns.
 
         Raises:
-            PeerLost: a rank has posted none within so many seconds of this rank's, or is gone.
+            PeerLost: a rank failed, or did not post within this number of seconds.
         """
         ...
 
@@ -91,7 +91,7 @@ class Headers(Protocol):
 
 
 def open_headers(group: WorldGroup) -> Headers:
-    """Headers by shared memory where all ranks can map one file, else by gloo. All ranks call it together."""
+    """Headers in shared memory if all ranks can map one file, else by gloo. A collective call."""
     return SharedHeaders.attempt(group) or GatheredHeaders(group.new_host_group(), group.rank, group.world)
 
 
@@ -127,7 +127,7 @@ class SharedHeaders:
 
     @classmethod
     def attempt(cls, group: WorldGroup) -> SharedHeaders | None:
-        """None on all ranks where one of them cannot map the file of rank 0."""
+        """None on all ranks if one of them cannot map the file of rank 0."""
         file = _new_file(group.world) if group.rank == 0 else None
         machines = group.gather([boot_id(), file.name if file is not None else ""])
         path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
@@ -137,7 +137,8 @@ class SharedHeaders:
                 headers = cls(FileIO(path, "r+") if file is None else file, group.rank, group.world)
         outcomes = group.gather(headers is not None)
         if file is not None:
-            Path(path).unlink(missing_ok=True)  # it lives on while it is mapped, and nobody else can open it
+            # it exists while it is mapped, and no other process can open it
+            Path(path).unlink(missing_ok=True)
         if all(outcomes):
             return headers
         for opened in filter(None, (headers, file)):
@@ -197,7 +198,7 @@ class SharedHeaders:
         self._memory[self._rank : self._rank + 1] = b"\1"
 
     def close(self) -> None:
-        """The others can read what was posted before, and then find that this rank is gone."""
+        """Other ranks can still read earlier posts, and then detect the end of this rank."""
         self._memory.close()
         self._file.close()
 
@@ -260,7 +261,7 @@ class _Exchange(NamedTuple):
 
 
 class GatheredHeaders:
-    """Headers by a process group over gloo, which nothing else uses."""
+    """Headers by a separate process group over gloo."""
 
     def __init__(self, torch_group: Any, rank: int, world: int) -> None:
         self._torch_group, self._rank, self._world = torch_group, rank, world
@@ -292,7 +293,7 @@ class GatheredHeaders:
             self._send(reason.encode("utf-8", "backslashreplace")[:MAX_BYTES], ENDING)
 
     def close(self) -> None:
-        """The process group ends with the group that made it."""
+        """The process group ends with its parent group."""
 
     def _send(self, header: bytes, number: int) -> None:
         import torch
@@ -334,7 +335,7 @@ def _flag_bytes(world: int) -> int:
 
 
 def _new_file(world: int) -> FileIO | None:
-    """A file for the headers of so many ranks, full of zeros. None where there is no room for one."""
+    """A zero-filled file for the headers of this many ranks. None if there is no space."""
     folder = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else tempfile.gettempdir()
     with suppress(OSError):
         fd, path = tempfile.mkstemp(prefix="longca-headers-", dir=folder)

@@ -1,16 +1,19 @@
-"""Messages that a rank writes straight into the memory of another, by copy engines: no multiprocessor is taken.
+"""Messages that a rank writes directly into the memory of another by copy engines, without using
+multiprocessors.
 
-Each rank does the steps of its batches one after the other, on one stream, and no host waits. A handshake of two signals guards each
-message. They are counters that only grow, so they need not be reset, and a rank that looks late misses nothing:
+Each rank executes the steps of its batches in order on one stream, and no host waits. A ready/full handshake
+of two signals guards each message. Signals are increasing counters, so they need no reset, and a late reader
+misses nothing:
 
     receiver                              sender
     signal "ready" n  ──────────────────▶ wait for "ready" n         the receive buffer is free
                       ◀────────────────── write the messages
     wait for "full" n ◀────────────────── signal "full" n            all messages of the batch are there
 
-n counts the batches between these two ranks. No rank waits for itself: a batch's first steps wait for nobody, its sends wait for the
-first steps of the same batch elsewhere, and its last steps wait for those sends. So if batches do not wait for each other in a circle,
-ranks do not either. That also holds where a driver puts several streams of a rank into one queue, if all ranks post in the same order.
+n counts the batches between these two ranks. The first steps of a batch do not wait, its sends wait for the
+first steps of the same batch on other ranks, and its last steps wait for those sends. So there is no deadlock
+unless batches wait for each other in a cycle. This also holds if a driver merges several streams of a rank
+into one queue, provided that all ranks post in the same order.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class SendSignal:
 
 @dataclass(frozen=True)
 class WaitSignal:
-    """Waits until the peer has sent this number, or a later one."""
+    """Waits until the peer's signal has reached this number."""
 
     peer: int
     signal: Signal
@@ -50,7 +53,7 @@ class WaitSignal:
 
 @dataclass(frozen=True)
 class WriteMessages:
-    """Writes all messages that the batch has for the peer."""
+    """Writes all messages of the batch for the peer."""
 
     peer: int
 
@@ -59,7 +62,8 @@ HandshakeStep = SendSignal | WaitSignal | WriteMessages
 
 
 class SignalHandshake:
-    """The ready/full handshake of one rank on one comm stream. One batch with a peer here is one batch with this rank there."""
+    """The ready/full handshake of one rank on one comm stream. Batches with a peer correspond one-to-one to
+    the peer's batches with this rank."""
 
     def __init__(self, rank: int, world: int) -> None:
         self._rank, self._world = rank, world
@@ -67,15 +71,20 @@ class SignalHandshake:
         self._received: Counter[int] = Counter()
 
     def batch(self, receivers: Iterable[int], senders: Iterable[int]) -> list[HandshakeStep]:
-        """The steps of a batch with messages to and from these peers. Called once for each batch, in their order."""
-        receivers = sorted(set(receivers), key=self._distance)  # so that not all ranks write to the same one first
+        """The steps of a batch with messages to and from these peers. Called once for each batch, in
+        order."""
+        receivers = sorted(set(receivers), key=self._distance)  # so that ranks write to different peers first
         senders = sorted(set(senders))
         self._sent.update(receivers)
         self._received.update(senders)
         steps: list[HandshakeStep] = [SendSignal(peer, "ready", self._received[peer]) for peer in senders]
         for peer in receivers:
             number = self._sent[peer]
-            steps += [WaitSignal(peer, "ready", number), WriteMessages(peer), SendSignal(peer, "full", number)]
+            steps += [
+                WaitSignal(peer, "ready", number),
+                WriteMessages(peer),
+                SendSignal(peer, "full", number),
+            ]
         return steps + [WaitSignal(peer, "full", self._received[peer]) for peer in senders]
 
     def _distance(self, peer: int) -> int:
@@ -83,10 +92,11 @@ class SignalHandshake:
 
 
 class SignalStream(Protocol):
-    """The stream of one comm stream, and the signals of peers to this rank. All is done in order, and the host waits for nothing."""
+    """The GPU stream of one comm stream, with the signals of peers to this rank. Operations run in order, and
+    the host never waits."""
 
     def wait_for_current(self) -> None:
-        """Later work starts when the work that the current stream has been given so far is done."""
+        """Makes later work wait for the present work of the current stream."""
         ...
 
     def send_signal(self, peer: int, signal: Signal, number: int) -> None: ...
@@ -101,13 +111,14 @@ class SignalStream(Protocol):
 
 
 class SymmetricCommStream:
-    """Comm stream over symmetric memory. Tensors received into come from `ReceiveBuffers.empty`, and senders name their offset."""
+    """Comm stream over symmetric memory. Tensors received into come from `ReceiveBuffers.empty`, and senders
+    name their offset."""
 
     def __init__(self, stream: SignalStream, group: WorldGroup) -> None:
         self._stream, self._group, self._handshake = stream, group, SignalHandshake(group.rank, group.world)
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
-        """As `CommStream.post`. Besides, one batch with a peer here must be one batch there."""
+        """Like `CommStream.post`. In addition, batches of two ranks must correspond one-to-one."""
         sends = [(peer, x, offset) for peer, x, offset in sends if x.numel()]
         receives = [(peer, x) for peer, x in receives if x.numel()]
         if not sends and not receives:

@@ -1,8 +1,9 @@
 """Symmetric memory of GPUs in one machine, and CUDA streams that send and wait for signals.
 
-Memory comes from torch's symmetric memory, peer to peer, without multicast. A stream waits for a number, and writes one to a peer, by
-stream memory operations of the driver. Neither needs a multiprocessor: an attention kernel that takes all of them would not give one.
-A stream whose peer is gone waits for ever, and so does whoever waits for that stream: whoever started the ranks must end them.
+Memory comes from torch's symmetric memory, peer to peer, without multicast. Streams wait for signals and
+write them to peers by the driver's stream memory operations, which need no multiprocessor (an attention
+kernel may occupy all of them). A stream whose peer has failed waits forever, as do its dependents; the
+launcher must end these ranks.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from longca.cp.comm.symmetric import Signal
 
 DRIVER = "libcuda.so.1"
-WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
-WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
+# CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
+WAIT_AT_LEAST = 0
+WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: earlier writes of the stream are visible with the number
 NUMBERS = 1 << 32
 LARGEST_NUMBER = (1 << 31) - 1
-"""a signal that no wait is ahead of"""
+"""a signal beyond every wait"""
 RELEASE_S, POLL_S = 2.0, 0.01
 SIGNAL_ROWS = {"ready": 0, "full": 1}
 SIGNAL_BYTES = 4
@@ -38,8 +40,8 @@ T = TypeVar("T")
 class CudaSymmetricMemory:
     """The symmetric memory of one rank.
 
-    A buffer that nobody refers to any more is freed by the next `release`, not at once. To free it, the driver waits for all work of
-    the GPU, which may wait for a peer that is gone; a rank that fails must be able to say so first.
+    An unreferenced buffer is freed by the next `release`, not immediately. Freeing waits for all work of the
+    GPU, which may wait for a failed peer; a failing rank must be able to report its error first.
     """
 
     def __init__(self, group: WorldGroup) -> None:
@@ -56,7 +58,7 @@ class CudaSymmetricMemory:
 
     @cached_property
     def driver(self) -> ctypes.CDLL:
-        """The CUDA driver. Raises OSError where there is none."""
+        """The CUDA driver. Raises OSError without one."""
         return ctypes.CDLL(DRIVER)
 
     def allocate(self, num_bytes: int) -> CudaSymmetricBuffer:
@@ -72,7 +74,7 @@ class CudaSymmetricMemory:
         return stream
 
     def release_waits(self) -> None:
-        """Lets streams go on that wait for signals of peers. Buffers keep what was there."""
+        """Releases streams that wait for signals of peers. Buffers are unchanged."""
         for reference in self._streams:
             if (stream := reference()) is not None:
                 stream.release_waits()
@@ -85,13 +87,13 @@ class CudaSymmetricBuffer:
         """Raises RuntimeError on all ranks, with the reason, if one has no such memory."""
         from torch.distributed import _symmetric_memory as symmetric
 
-        os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"  # torch looks when ranks first meet
+        os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"  # torch reads it at the first rendezvous
         self._rank = group.rank
         self.tensor = _on_all_ranks(group, lambda: _allocate(num_bytes, group.device))
         self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, group.torch_group))
 
     def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        if rank == self._rank:  # a slice of the tensor keeps the whole alive, a view of a peer's buffer does not
+        if rank == self._rank:  # a slice keeps the whole tensor alive, a view of a peer's buffer does not
             end_byte = start_byte + math.prod(shape) * dtype.itemsize
             return self.tensor[start_byte:end_byte].view(dtype).view(*shape)
         return self.handle.get_buffer(rank, tuple(shape), dtype, start_byte // dtype.itemsize)
@@ -108,20 +110,24 @@ class CudaSignalStream:
     def __init__(self, group: WorldGroup, signals: CudaSymmetricBuffer, driver: ctypes.CDLL) -> None:
         """
         Args:
-            signals: 4-byte numbers, (2, world): of each rank, the last "ready" and the last "full" that it has sent to this one.
+            signals: 4-byte numbers, (2, world): the last "ready" and the last "full" signal from each rank to
+                this one.
 
         Raises:
             RuntimeError: on all ranks, with the reason, if one cannot begin.
         """
         self._group, self._signals, self._driver = group, signals, driver
-        self._stream, self._addresses = _on_all_ranks(group, self._begin)  # nobody sends a signal before all have begun at 0
+        # no rank sends a signal before all counters are 0
+        self._stream, self._addresses = _on_all_ranks(group, self._begin)
 
     def _begin(self) -> tuple[Any, list[int]]:
         import torch
 
         self.fill_signals(0)
         torch.cuda.synchronize(self._group.device)
-        return torch.cuda.Stream(self._group.device, priority=-1), [self._signals.address(rank) for rank in range(self._group.world)]
+        return torch.cuda.Stream(self._group.device, priority=-1), [
+            self._signals.address(rank) for rank in range(self._group.world)
+        ]
 
     def wait_for_current(self) -> None:
         import torch
@@ -129,30 +135,44 @@ class CudaSignalStream:
         self._stream.wait_stream(torch.cuda.current_stream(self._group.device))
 
     def send_signal(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWriteValue32_v2, self._address(peer, signal, self._group.rank), number, WRITE_AFTER_ALL)
+        self._do(
+            self._driver.cuStreamWriteValue32_v2,
+            self._address(peer, signal, self._group.rank),
+            number,
+            WRITE_AFTER_ALL,
+        )
 
     def wait_signal(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWaitValue32_v2, self._address(self._group.rank, signal, peer), number, WAIT_AT_LEAST)
+        self._do(
+            self._driver.cuStreamWaitValue32_v2,
+            self._address(self._group.rank, signal, peer),
+            number,
+            WAIT_AT_LEAST,
+        )
 
     def write(self, target: torch.Tensor, x: torch.Tensor) -> None:
         import torch
 
         with torch.cuda.stream(self._stream):
-            target.copy_(x, non_blocking=True)  # contiguous, of one dtype, between two GPUs: a copy engine's work
+            # contiguous, of one dtype, between two GPUs: a copy engine's work
+            target.copy_(x, non_blocking=True)
 
     def record_event(self) -> Any:
         return self._stream.record_event()
 
     def fill_signals(self, number: int) -> None:
-        """Sets this rank's signals as if all peers had sent this number: from the current stream."""
+        """Sets this rank's signals, on the current stream, as if all peers had sent this number."""
         import torch
 
-        self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(number)
+        self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(
+            number
+        )
 
     def release_waits(self) -> None:
-        """Lets all work of this stream go on, whatever peers do.
+        """Releases all work of this stream, independent of peers.
 
-        Another stream sets the signals, since this one waits. A peer that is not done may set them back: so again.
+        Another stream sets the signals, since this one waits. An active peer may overwrite them, so this is
+        repeated.
         """
         import torch
 
@@ -166,18 +186,22 @@ class CudaSignalStream:
         return self._addresses[rank] + (SIGNAL_ROWS[signal] * self._group.world + sender) * SIGNAL_BYTES
 
     def _do(self, operation: Any, address: int, number: int, flags: int) -> None:
-        status = operation(ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_uint64(address), ctypes.c_uint32(number % NUMBERS),
-                           ctypes.c_uint(flags))
+        status = operation(
+            ctypes.c_void_p(self._stream.cuda_stream),
+            ctypes.c_uint64(address),
+            ctypes.c_uint32(number % NUMBERS),
+            ctypes.c_uint(flags),
+        )
         if status:
             raise RuntimeError(f"{operation.__name__} failed: CUDA driver error {status}")
 
 
 def _on_all_ranks(group: WorldGroup, work: Callable[[], T]) -> T:
-    """The result of a rank's own work. RuntimeError on all ranks if it fails on one."""
+    """The result of local work. Raises RuntimeError on all ranks if it fails on one."""
     results, reason = [], ""
     try:
         results.append(work())
-    except Exception as error:  # torch, the store and the driver say no in many ways
+    except Exception as error:  # torch, the store and the driver raise many kinds of errors
         reason = f"rank {group.rank}, symmetric memory: {error}"
     for of_rank in filter(None, group.gather(reason)):
         raise RuntimeError(of_rank)
@@ -185,7 +209,7 @@ def _on_all_ranks(group: WorldGroup, work: Callable[[], T]) -> T:
 
 
 def _allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
-    """Memory straight from the driver: torch's pool for symmetric memory would keep what is freed.
+    """Memory directly from the driver, since torch's pool for symmetric memory would keep freed memory.
 
     So torch's allocator does not count it.
     """
@@ -197,6 +221,6 @@ def _allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
 
     try:
         return attempt()
-    except RuntimeError:  # memory that torch's allocator keeps for later may be what is missing
+    except RuntimeError:  # torch's allocator may hold the missing memory in its cache
         torch.cuda.empty_cache()
         return attempt()

@@ -1,4 +1,4 @@
-"""Partitions of block masks. They stay block masks, made of the parts of blocks that a rank holds."""
+"""Partitions of block masks, which remain block masks of the parts of blocks on each rank."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ class BlockPartition(MaskPartition):
         assert mask.grid is not None
         super().__init__(mask, sharding)
         self._grid = mask.grid
-        self._rows, self._cols = (np.diff(sharding.num_before(bounds.ravel()).reshape(*bounds.shape, -1), axis=1).astype(np.float64)
-                                  for bounds in (self._grid.q_bounds, self._grid.k_bounds))
+        self._rows, self._cols = (
+            np.diff(sharding.num_before(bounds.ravel()).reshape(*bounds.shape, -1), axis=1).astype(np.float64)
+            for bounds in (self._grid.q_bounds, self._grid.k_bounds)
+        )
         """tokens of each rank in each block, (G, M, P) and (G, N, P)"""
 
     @cached_property
@@ -39,7 +41,10 @@ class BlockPartition(MaskPartition):
         return self._sum_over_blocks(begins, (self._cols > 0).astype(np.float64))
 
     def _sum_over_blocks(self, blocks: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        parts = (rows.T @ (some.astype(np.float64) @ col) for rows, some, col in zip(self._rows, blocks, cols, strict=True))
+        parts = (
+            rows.T @ (some.astype(np.float64) @ col)
+            for rows, some, col in zip(self._rows, blocks, cols, strict=True)
+        )
         return np.sum(list(parts), axis=0).astype(np.int64)
 
     @cached_property
@@ -56,17 +61,34 @@ class BlockPartition(MaskPartition):
         num_queries = int(self.sharding.num_tokens[rank])
         num_keys = sum(end - start for _, start, end in keys)
         if num_queries == 0 or num_keys == 0:
-            return Mask(num_queries, num_keys, tuple(np.empty((0, 6)) for _ in range(self.mask.num_groups)), name=self.mask.name)
-        grid = self._striped_grid(rank, keys) if isinstance(self.sharding, StripedSharding) else self._chunked_grid(rank, keys)
+            return Mask(
+                num_queries,
+                num_keys,
+                tuple(np.empty((0, 6)) for _ in range(self.mask.num_groups)),
+                name=self.mask.name,
+            )
+        grid = (
+            self._striped_grid(rank, keys)
+            if isinstance(self.sharding, StripedSharding)
+            else self._chunked_grid(rank, keys)
+        )
         return Mask(num_queries, num_keys, grid=grid, name=self.mask.name)
 
     def _striped_grid(self, rank: int, keys: Sequence[KvRange]) -> BlockGrid:
         num_queries = int(self.sharding.num_tokens[rank])
-        return _side_by_side([self._grid.stripe(rank, owner, self.sharding.world).move(0, -start, num_queries, end - start)
-                              for owner, start, end in keys])
+        return _side_by_side(
+            [
+                self._grid.stripe(rank, owner, self.sharding.world).move(0, -start, num_queries, end - start)
+                for owner, start, end in keys
+            ]
+        )
 
     def _chunked_grid(self, rank: int, keys: Sequence[KvRange]) -> BlockGrid:
-        tokens = [part for owner, start, end in keys for part in _token_ranges(self.sharding.ranges(owner), start, end)]
+        tokens = [
+            part
+            for owner, start, end in keys
+            for part in _token_ranges(self.sharding.ranges(owner), start, end)
+        ]
         rows = self.sharding.ranges(rank)
         seen = _stacked([self._grid.move(-part.start, 0, len(part), self.sharding.seqlen) for part in rows])
         num_queries = int(self.sharding.num_tokens[rank])
@@ -74,7 +96,7 @@ class BlockPartition(MaskPartition):
 
 
 def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
-    """The tokens with local indices start..end, of a rank that holds these ranges."""
+    """The tokens with local indices start..end, on a rank with these ranges."""
     found, held = [], 0
     for part in ranges:
         inside = part[max(start - held, 0):max(end - held, 0)]
@@ -84,13 +106,13 @@ def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
 
 
 def _side_by_side(grids: Sequence[BlockGrid]) -> BlockGrid:
-    """Grids with the same rows, one right of the other."""
+    """Horizontal concatenation of grids with the same rows."""
     return BlockGrid(np.concatenate([grid.visible for grid in grids], axis=2), grids[0].q_bounds,
                      _joined_bounds([grid.k_bounds for grid in grids]))
 
 
 def _stacked(grids: Sequence[BlockGrid]) -> BlockGrid:
-    """Grids with the same columns, one below the other."""
+    """Vertical concatenation of grids with the same columns."""
     return BlockGrid(np.concatenate([grid.visible for grid in grids], axis=1),
                      _joined_bounds([grid.q_bounds for grid in grids]), grids[0].k_bounds)
 

@@ -1,6 +1,6 @@
 """Partitions of band masks by chunks of tokens.
 
-The rows of each band are first divided at the chunks' edges. The columns of such a piece fall into three parts:
+The rows of each band are first divided at the edges of chunks. The columns of such a piece have three parts:
 
         left ends    inside     right ends
        ·  ·  · ┌──┬────────────┬──┐
@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import KvLayout, MaskPartition, join_rectangles, shift_bands, tagged_bands
+from longca.cp.partition.mask_partition import (
+    KvLayout,
+    MaskPartition,
+    join_rectangles,
+    shift_bands,
+    tagged_bands,
+)
 from longca.cp.partition.sharding import ChunkedSharding, TokenRanges, by_rank
 from longca.masks.band import INF, areas, tight
 from longca.masks.mask import Mask
@@ -28,7 +34,8 @@ if TYPE_CHECKING:
 
 
 class ChunkedPartition(MaskPartition):
-    """A band mask on a chunked sharding. A "piece" is the part of one band on one chunk of queries; pieces are sorted by rank."""
+    """A band mask on a chunked sharding. A "piece" is the part of one band on one chunk of queries; pieces
+    are sorted by rank."""
 
     sharding: ChunkedSharding
 
@@ -45,23 +52,35 @@ class ChunkedPartition(MaskPartition):
         self._q0, self._q1 = np.maximum(q0[band], edges[chunk]), np.minimum(q1[band], edges[chunk + 1])
         # columns that some row sees: all of them, since every row of a normal band sees a key
         self._start, self._end = np.maximum(k0, self._q0 + self._lo), np.minimum(k1, self._q1 + self._hi)
-        # columns that all rows see, drawn in to whole chunks where they are bounded by ends of rows
+        # columns that all rows see, reduced to whole chunks at ragged ends
         start, end = np.maximum(k0, self._q1 - 1 + self._lo), np.minimum(k1, self._q0 + self._hi + 1)
-        inner_start = np.where(start > k0, edges[np.minimum(np.searchsorted(edges, start), len(edges) - 1)], k0)
-        inner_end = np.where(end < k1, edges[np.maximum(np.searchsorted(edges, end, side="right") - 1, 0)], k1)
+        inner_start = np.where(
+            start > k0, edges[np.minimum(np.searchsorted(edges, start), len(edges) - 1)], k0
+        )
+        inner_end = np.where(
+            end < k1, edges[np.maximum(np.searchsorted(edges, end, side="right") - 1, 0)], k1
+        )
         empty = (inner_start >= inner_end) | (start >= end)
-        self._inner_start, self._inner_end = np.where(empty, self._end, inner_start), np.where(empty, self._end, inner_end)
+        self._inner_start, self._inner_end = (
+            np.where(empty, self._end, inner_start),
+            np.where(empty, self._end, inner_end),
+        )
         self._divide_ends()
 
     def _divide_ends(self) -> None:
-        """Divides the columns left and right of the inner ones, with the ends of rows, into one band for each chunk of keys."""
+        """Divides the columns left and right of the inner ones, which contain the row ends, into one band for
+        each chunk of keys."""
         edges, chunk_of = self.sharding.edges, self.sharding.chunk_of
         pieces, chunks = [], []
         for start, end in ((self._start, self._inner_start), (self._inner_end, self._end)):
             piece, chunk = spread(chunk_of(start), np.where(start < end, np.searchsorted(edges, end), 0))
             pieces.append(piece)
             chunks.append(chunk)
-        num_left, self._end_piece, self._end_chunk = len(pieces[0]), np.concatenate(pieces), np.concatenate(chunks)
+        num_left, self._end_piece, self._end_chunk = (
+            len(pieces[0]),
+            np.concatenate(pieces),
+            np.concatenate(chunks),
+        )
         at = self._end_piece
         start, end = self._start[at], self._end[at]
         end[:num_left], start[num_left:] = self._inner_start[at[:num_left]], self._inner_end[at[num_left:]]
@@ -70,7 +89,8 @@ class ChunkedPartition(MaskPartition):
 
     @cached_property
     def _inner_keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of the keys that all rows of a piece see, as local indices of each rank, (n, P) each."""
+        """(start, end) of the keys that all rows of a piece see, as local indices of each rank, (n, P)
+        each."""
         return self.sharding.num_before(self._inner_start), self.sharding.num_before(self._inner_end)
 
     @cached_property
@@ -79,7 +99,9 @@ class ChunkedPartition(MaskPartition):
         start, end = self._inner_keys
         total = by_rank(np.add, self._rank, (end - start) * (self._q1 - self._q0)[:, None], world, 0)
         pair = self._rank[self._end_piece] * world + owner[self._end_chunk]
-        return total + np.bincount(pair, areas(self._ends), world * world).astype(np.int64).reshape(world, world)
+        return total + np.bincount(pair, areas(self._ends), world * world).astype(np.int64).reshape(
+            world, world
+        )
 
     @cached_property
     def band_rows(self) -> np.ndarray:
@@ -89,7 +111,9 @@ class ChunkedPartition(MaskPartition):
         place = self._end_piece * world + self.sharding.owner[self._end_chunk]
         at_ends = np.bincount(place, of_ends, start.size).astype(np.int64).reshape(start.shape)
         num_rows = (self._q1 - self._q0)[:, None]
-        return by_rank(np.add, self._rank, np.where(start < end, num_rows, np.minimum(at_ends, num_rows)), world, 0)
+        return by_rank(
+            np.add, self._rank, np.where(start < end, num_rows, np.minimum(at_ends, num_rows)), world, 0
+        )
 
     @cached_property
     def needed_keys(self) -> TokenRanges:
@@ -101,21 +125,32 @@ class ChunkedPartition(MaskPartition):
         full_start, full_end = (side[first:last][:, layout.owners] for side in self._inner_keys)
         piece, number = np.nonzero(full_start < full_end)
         infinite = np.full(len(piece), INF)
-        full = np.stack([self._q0[first + piece], self._q1[first + piece], full_start[piece, number], full_end[piece, number],
+        full = np.stack([self._q0[first + piece], self._q1[first + piece], full_start[piece, number],
+                         full_end[piece, number],
                          -infinite, infinite], axis=1)
-        to_local = self.sharding.offset - self.sharding.edges[:-1]  # of each chunk: from a token to its local index
+        # of each chunk: from a token to its local index
+        to_local = self.sharding.offset - self.sharding.edges[:-1]
         full = layout.place(shift_bands(full, to_local[self._chunk[first + piece]], 0), layout.owners[number])
         ends, owner, group = self._local_ends(first, last, layout, to_local)
         bands = np.concatenate([full, layout.place(ends, owner)])
         group = np.concatenate([self._group[first + piece], group])
-        return self._mask_of_bands(rank, keys, [join_rectangles(bands[group == number]) for number in range(self.mask.num_groups)])
+        return self._mask_of_bands(
+            rank, keys, [join_rectangles(bands[group == number]) for number in range(self.mask.num_groups)]
+        )
 
-    def _local_ends(self, first: int, last: int, layout: KvLayout, to_local: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(bands with ends of rows in local indices, their owners, their head groups), of the pieces first..last."""
+    def _local_ends(
+        self, first: int, last: int, layout: KvLayout, to_local: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(bands with ends of rows in local indices, their owners, their head groups), of the pieces
+        first..last."""
         owner, wanted = self.sharding.owner[self._end_chunk], np.zeros(self.sharding.world, dtype=bool)
         wanted[layout.owners] = True
         mine = np.flatnonzero((self._end_piece >= first) & (self._end_piece < last) & wanted[owner])
         piece, chunk = self._end_piece[mine], self._end_chunk[mine]
         bands, kept = tight(self._ends[mine])
         piece, chunk = piece[kept], chunk[kept]
-        return shift_bands(bands, to_local[self._chunk[piece]], to_local[chunk]), owner[mine][kept], self._group[piece]
+        return (
+            shift_bands(bands, to_local[self._chunk[piece]], to_local[chunk]),
+            owner[mine][kept],
+            self._group[piece],
+        )

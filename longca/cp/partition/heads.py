@@ -19,18 +19,18 @@ from longca.cp.partition.sharding import even_ranges
 
 @dataclass(frozen=True)
 class RankHeads:
-    """The heads of one rank. Both ranges are empty where there are more ranks than query heads."""
+    """The heads of one rank. Both ranges may be empty if there are more ranks than query heads."""
 
     q: range
     kv: range
-    """KV heads that these query heads attend to. They are sent to the rank"""
+    """KV heads of these query heads, which are sent to the rank"""
     local_kv: tuple[int, ...]
-    """KV heads of the rank's kernel call, as indices into `kv`. A kernel gives every KV head the same number of query heads, so where
-    the rank's heads cut through a KV group, a KV head stands here more than once"""
+    """KV heads of the rank's kernel call, as indices into `kv`. A kernel assigns the same number of query
+    heads to every KV head, so a KV head is repeated here if the rank's heads split a KV group"""
 
     @property
     def expanded(self) -> bool:
-        """The kernel call needs some KV head more than once."""
+        """True if the kernel call repeats a KV head."""
         return len(self.local_kv) > len(self.kv)
 
 
@@ -38,7 +38,8 @@ class RankHeads:
 class HeadPlan:
     """The heads of all ranks, in the order of the heads.
 
-    Each query head is on exactly one rank. In a plan of one chunk of the heads (`HeadChunk.heads`) it is on one rank at most.
+    Each query head is on exactly one rank. In a plan of one chunk of the heads (`HeadChunk.heads`) it is on
+    one rank at most.
     """
 
     num_q_heads: int
@@ -55,13 +56,14 @@ class HeadPlan:
 
     @cached_property
     def replicated(self) -> bool:
-        """Some KV head is on several ranks, so its gradient is a sum over them."""
+        """True if some KV head is on several ranks, so that its gradient is a sum over them."""
         return sum(len(share.kv) for share in self.ranks) > self.num_kv_heads
 
     def mask_groups(self, rank: int, num_groups: int) -> range | None:
-        """The mask's head groups that a rank needs, or None where no kernel call can have these heads.
+        """The mask's head groups of a rank, or None if no kernel call can have these heads.
 
-        A kernel gives each mask group the same number of KV heads. So a rank needs whole groups, or heads of a single group.
+        A kernel assigns the same number of KV heads to each mask group, so a rank needs whole groups, or
+        heads of a single group.
 
         Args:
             num_groups: head groups of the mask.
@@ -72,12 +74,12 @@ class HeadPlan:
         return groups if whole or len(groups) == 1 else None
 
 
-@lru_cache(maxsize=64)  # a study asks for each of a few plans thousands of times
+@lru_cache(maxsize=64)  # a study requests each of a few plans thousands of times
 def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
     """Divides the heads, in order, among `world` ranks.
 
-    Ranks get whole KV groups while there are enough of them: then no KV head is sent twice. With more ranks than KV heads the query
-    heads are divided, and each rank gets a copy of the KV heads that it needs.
+    Ranks get whole KV groups if there are enough, so that no KV head is sent twice. With more ranks than KV
+    heads the query heads are split, and each rank gets copies of its KV heads.
     """
     ratio = num_q_heads // num_kv_heads
     if world <= num_kv_heads:
@@ -88,7 +90,7 @@ def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
 
 
 def share_of(q: range, ratio: int) -> RankHeads:
-    """The share of a rank that has these query heads.
+    """The share of a rank with these query heads.
 
     Args:
         ratio: query heads for each KV head.
@@ -97,5 +99,6 @@ def share_of(q: range, ratio: int) -> RankHeads:
         return RankHeads(q, range(0), ())
     kv = range(q.start // ratio, -(-q.stop // ratio))
     served = [min(q.stop, (head + 1) * ratio) - max(q.start, head * ratio) for head in kv]
-    step = math.gcd(*served)  # query heads for each KV head of the kernel call: the most that go evenly, to expand the least
+    # query heads for each KV head of the kernel call: the largest common divisor, which minimises copies
+    step = math.gcd(*served)
     return RankHeads(q, kv, tuple(index for index, count in enumerate(served) for _ in range(count // step)))

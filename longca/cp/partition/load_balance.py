@@ -1,6 +1,7 @@
-"""The shardings that a planner chooses among. All give each rank the same number of tokens, but for a few where it does not divide.
+"""The shardings that a planner chooses among. All give each rank the same number of tokens up to
+divisibility.
 
-Their names are data: they appear in records' notes, in tables and in `make_sharding`.
+Their names are data: they appear in notes of records, in tables and in `make_sharding`.
 
     name            sharding                    balance by                            keeps neighbours together
     contiguous      one chunk a rank            nothing                               yes
@@ -23,34 +24,39 @@ from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
 
-CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024", "level-2048", "level-256", "stripes")
+CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024",
+              "level-2048", "level-256", "stripes")
 """names of the shardings that planners try by default; of equally cheap ones the first counts"""
 
 # limits of `rebalanced`
 TARGET_IMBALANCE = 1.05  # it stops when no rank has more than this multiple of the mean area
 MAX_SWAPS = 192
-SWAP_PARTNERS = 4  # ranks with the least area among which it looks for a chunk to swap
+SWAP_PARTNERS = 4  # number of least loaded ranks that are searched for a chunk to swap
 
 
 def contiguous(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th part. Of a sliding window a rank needs the neighbours' keys alone."""
+    """Rank r holds the r-th part. Under a sliding window a rank needs only the keys of its neighbours."""
     return ChunkedSharding("contiguous", even_lengths(seqlen, world), range(world), world)
 
 
 def zigzag(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows evenly along the sequence, as causal."""
-    return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
+    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows linearly
+    along the sequence, such as causal attention."""
+    return ChunkedSharding(
+        "zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world
+    )
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
-    """Token t is on rank t mod P. It balances every mask in every step, but kernels' tiles then have more ends of rows to mask."""
+    """Token t is on rank t mod P. It balances every mask in every step, but increases the number of row ends
+    that tiles must mask."""
     return StripedSharding(seqlen, world)
 
 
 def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
-    """Chunks of about `chunk` tokens, the same number on each rank, dealt by LPT (`heap-N`).
+    """Chunks of about `chunk` tokens, the same number on each rank, assigned by LPT (`heap-N`).
 
-    The chunk with the largest area is dealt first; each goes to the rank that has the least area so far and still has room.
+    Chunks are assigned in order of decreasing area, each to the least loaded rank that still has room.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = np.empty(len(lengths), dtype=np.int64)
@@ -64,14 +70,16 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
 
 
 def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
-    """Contiguous, but for some swapped chunks of about `chunk` tokens (`level-N`): most documents stay together.
+    """Contiguous, except for some swapped chunks of about `chunk` tokens (`level-N`), so that most documents
+    stay contiguous.
 
-    The rank with the largest area swaps a chunk for one with less area, of a rank with little area. That is repeated until no rank has more
-    than TARGET_IMBALANCE of the mean, no swap helps, or there were MAX_SWAPS.
+    The rank with the largest area repeatedly swaps a chunk for a smaller one of a less loaded rank, until no
+    rank exceeds TARGET_IMBALANCE of the mean, no swap helps, or MAX_SWAPS is reached.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     held = np.arange(len(work)).reshape(world, per_rank)
-    held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)  # of each rank, the smallest first
+    # of each rank, the smallest first
+    held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)
     held_work = work[held]
     area = held_work.sum(axis=1)
     enough = TARGET_IMBALANCE * area.mean()
@@ -80,7 +88,9 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
         if area[most] <= enough:
             break
         partners = np.argsort(area)[:SWAP_PARTNERS]
-        larger, one, taker, other = best_swap(held_work[most], held_work[partners], int(area[most]), area[partners], partners)
+        larger, one, taker, other = best_swap(
+            held_work[most], held_work[partners], int(area[most]), area[partners], partners
+        )
         if larger >= area[most]:
             break
         less = held_work[most, one] - held_work[taker, other]
@@ -100,16 +110,18 @@ def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: 
     """(the larger of both areas after the swap, index of our chunk, the other rank, index of its chunk).
 
     Args:
-        ours, theirs: the areas of our chunks (n,), and of those of other ranks (ranks, n); they rise.
-        our_area, their_areas, ranks: the sum of ours, the sums of theirs, none of which is larger, and the other ranks, (ranks,) each.
+        ours, theirs: the ascending areas of our chunks (n,), and of those of other ranks (ranks, n).
+        our_area, their_areas, ranks: the sum of ours, the sums of theirs, none of which is larger, and the
+            other ranks, (ranks,) each.
     """
-    # All ranks are searched at once, on one axis: the numbers of each lie above those of the rank before. They are twice the areas, so that
-    # half a difference is a whole number.
+    # All ranks are searched at once on one axis, on which the values of each rank lie above those of the
+    # previous one. Values are twice the areas, so that half a difference is an integer.
     count, num_chunks = theirs.shape
     rows, shares = np.arange(count)[:, None], their_areas[:, None]
     apart, first = rows * (4 * our_area + 2), rows * num_chunks
     at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
-    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)  # below half the difference of a chunk of ours, and above
+    # nearest values below and above half the difference, for each of our chunks
+    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)
     np.maximum(at - 1, first, out=nearest[:, 0])
     np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
     less = ours - theirs.ravel()[nearest]
@@ -132,13 +144,25 @@ def row_areas(mask: Mask, edges: np.ndarray) -> np.ndarray:
     """Visible pairs of the rows edges[n]..edges[n + 1], over all head groups, (n,) int64."""
     if mask.grid is not None:
         grid = mask.grid
-        seen = np.stack([rows.astype(np.float64) @ width for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)])
+        seen = np.stack(
+            [
+                rows.astype(np.float64) @ width
+                for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)
+            ]
+        )
         below = np.pad(np.cumsum(seen * np.diff(grid.q_bounds, axis=1), axis=1), ((0, 0), (1, 0)))
-        return np.diff(sum(np.interp(edges, bounds, total) for bounds, total in zip(grid.q_bounds, below, strict=True))).astype(np.int64)
+        return np.diff(
+            sum(np.interp(edges, bounds, total) for bounds, total in zip(grid.q_bounds, below, strict=True))
+        ).astype(np.int64)
     bands = np.concatenate(mask.groups)
-    owner, part = spread(np.searchsorted(edges, bands[:, Q0], side="right") - 1, np.searchsorted(edges, bands[:, Q1]))
+    owner, part = spread(
+        np.searchsorted(edges, bands[:, Q0], side="right") - 1, np.searchsorted(edges, bands[:, Q1])
+    )
     pieces = bands[owner]
-    pieces[:, Q0], pieces[:, Q1] = np.maximum(pieces[:, Q0], edges[part]), np.minimum(pieces[:, Q1], edges[part + 1])
+    pieces[:, Q0], pieces[:, Q1] = (
+        np.maximum(pieces[:, Q0], edges[part]),
+        np.minimum(pieces[:, Q1], edges[part + 1]),
+    )
     return np.bincount(part, areas(pieces), len(edges) - 1).astype(np.int64)
 
 
@@ -159,9 +183,9 @@ def make_sharding(name: str, mask: Mask, world: int) -> Sharding:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """Tells whether the sharding of that name may be the best for this mask.
+    """True if the sharding of that name may be the best for this mask.
 
-    Rebalanced ones (`level-N`) are left out under one or two bands, as of `causal` and `prefix_lm`: there they
-    gain little over the others.
+    Rebalanced ones (`level-N`) are excluded for one or two bands, such as `causal` and `prefix_lm`, where
+    they gain little.
     """
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

@@ -1,4 +1,5 @@
-"""The base of mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a rank).
+"""The base of mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a
+rank).
 
                  keys of rank   0        1        2
     queries of rank 0        ┌────────┬────────┬────────┐
@@ -9,8 +10,8 @@
                              │ (2, 0) │ (2, 1) │ (2, 2) │
                              └────────┴────────┴────────┘
 
-All fields are counted at once, in closed form. Masks of single fields are made only when they are asked for. There is one sub-class for
-each kind of mask and sharding (`longca.cp.partition.factory` chooses it):
+All fields are counted at once, in closed form. Masks of single fields are built on demand. There is one
+sub-class for each kind of mask and sharding (`longca.cp.partition.factory` selects it):
 
     mask     sharding   class
     bands    chunked    ChunkedPartition (chunks.py)
@@ -34,7 +35,7 @@ from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     KvRange = tuple[int, int, int]
-    """(owner, start, end): the keys start..end of those that rank `owner` holds, as local indices"""
+    """(owner, start, end): the keys start..end of rank `owner`, as local indices"""
 
 
 class MaskPartition:
@@ -43,7 +44,7 @@ class MaskPartition:
     def __init__(self, mask: Mask, sharding: Sharding) -> None:
         self.mask, self.sharding = mask, sharding
         self.kept: dict[Hashable, Any] = {}
-        """objects that others made from this partition, by keys of their own"""
+        """cache of objects that other modules derive from this partition, by their own keys"""
 
     @cached_property
     def areas(self) -> np.ndarray:
@@ -54,15 +55,16 @@ class MaskPartition:
     def band_rows(self) -> np.ndarray:
         """Rows of bands of rank r that see some key of rank s, (P, P) int64 by (r, s).
 
-        It counts the row ends that a kernel has to mask: tiles there are computed whole. For stripes it is an upper bound, evenly over s.
+        They measure the row ends that a kernel must mask, where whole tiles are computed. For stripes this is
+        an upper bound, uniform over s.
         """
         raise NotImplementedError
 
     @cached_property
     def needed_keys(self) -> TokenRanges:
-        """The keys that some query of each rank sees.
+        """The visible keys of each rank.
 
-        Stripes also count the gaps that every P-th row leaves in windows narrower than P.
+        Stripes include the gaps of windows narrower than P between every P-th row.
         """
         raise NotImplementedError
 
@@ -73,27 +75,31 @@ class MaskPartition:
 
     @cached_property
     def remote_needed(self) -> tuple[np.ndarray, np.ndarray]:
-        """`num_needed` of the other ranks, 0 for a rank itself, and the place of rank s among those that rank r needs keys of, (P, P) each.
+        """`num_needed` from other ranks (0 for the rank itself), and the index of rank s among the ranks
+        whose keys rank r needs, (P, P) each.
 
-        The order is that of a ring: the rank before r comes first. Places of ranks that are not needed mean nothing.
+        The order is that of a ring: the predecessor of r comes first. Indices of unneeded ranks are
+        undefined.
         """
         found, ranks = self.num_needed.copy(), np.arange(self.sharding.world)
         np.fill_diagonal(found, 0)
-        nearest = (ranks[:, None] - ranks) % self.sharding.world  # (rank, distance) → owner; of a rank and an owner, their distance too
+        # (rank, distance) → owner; of a rank and an owner, their distance too
+        nearest = (ranks[:, None] - ranks) % self.sharding.world
         before = np.cumsum(np.take_along_axis(found > 0, nearest, axis=1), axis=1) - 1
         return found, np.take_along_axis(before, nearest, axis=1)
 
     @cached_property
     def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of these keys as local indices of s, from the first to the last, (P, P) each; start > end for none."""
+        """(start, end) of these keys as local indices of s, from the first to the last, (P, P) each; start >
+        end for none."""
         start, end = self.sharding.hulls(self.needed_keys)
         return np.where(self.areas > 0, start, self.sharding.seqlen), np.where(self.areas > 0, end, 0)
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
-        """The mask of a rank's queries and these keys, both in local order: the key ranges lie one after the other.
+        """The mask of a rank's queries and these keys, both in local order, with concatenated key ranges.
 
-        No two ranges may contain the same keys. Of each range's owner, all that the rank sees must be in some range or none of it,
-        and each band of it in one range. Whole ranks, hulls and the ranges of `TokenRanges` fulfil this.
+        Ranges must be disjoint. For each owner, the ranges must cover all of its keys that the rank sees,
+        with each band in one range. Whole ranks, hulls and the ranges of `TokenRanges` satisfy this.
         """
         raise NotImplementedError
 
@@ -109,7 +115,7 @@ def tagged_bands(mask: Mask) -> tuple[np.ndarray, np.ndarray]:
 
 
 class KvLayout:
-    """The layout of one step's keys in a kernel call: the step's key ranges, one after the other."""
+    """The layout of one step's keys in a kernel call: the concatenated key ranges."""
 
     def __init__(self, keys: Sequence[KvRange]) -> None:
         table = np.array(keys, dtype=np.int64).reshape(-1, 3)
@@ -119,13 +125,16 @@ class KvLayout:
 
     @property
     def owners(self) -> np.ndarray:
-        """The ranks whose keys are in it, rising."""
+        """The ranks of its keys, ascending."""
         return np.unique(self._owner)
 
     def place(self, bands: np.ndarray, owner: np.ndarray | int) -> np.ndarray:
-        """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of the layout."""
+        """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of
+        the layout."""
         apart = INF  # one axis for all ranks
-        at = np.searchsorted(self._owner * apart + self._start, owner * apart + bands[:, K0], side="right") - 1
+        at = (
+            np.searchsorted(self._owner * apart + self._start, owner * apart + bands[:, K0], side="right") - 1
+        )
         return shift_bands(bands, 0, self._column[at] - self._start[at])
 
 
@@ -142,13 +151,18 @@ def shift_bands(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -
 
 
 def join_rectangles(bands: np.ndarray) -> np.ndarray:
-    """The same pairs, where full rectangles of the same columns that touch become one. Takes and gives tight bands, in no order."""
+    """The same pairs, with adjacent full rectangles of the same columns merged. Takes and returns tight
+    bands, unordered."""
     full = (bands[:, LO] == -INF) & (bands[:, HI] == INF)
     if full.sum() < 2:
         return bands
     whole = bands[full]
     whole = whole[np.lexsort([whole[:, Q0], whole[:, K1], whole[:, K0]])]
-    goes_on = (whole[1:, Q0] == whole[:-1, Q1]) & (whole[1:, K0] == whole[:-1, K0]) & (whole[1:, K1] == whole[:-1, K1])
+    goes_on = (
+        (whole[1:, Q0] == whole[:-1, Q1])
+        & (whole[1:, K0] == whole[:-1, K0])
+        & (whole[1:, K1] == whole[:-1, K1])
+    )
     if not goes_on.any():
         return bands
     starts = np.flatnonzero(np.append(True, ~goes_on))

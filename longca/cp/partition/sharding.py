@@ -1,7 +1,8 @@
-"""A sharding says which rank holds which tokens. It is a permutation of the sequence: a plan is made for one sharding.
+"""Shardings: assignments of tokens to ranks. A sharding is a permutation of the sequence; a plan is made for
+one sharding.
 
-A rank holds its tokens in the order of the sequence. Any length and any number of ranks will do, and nothing is padded. The rank of each of
-12 tokens, for P = 2 ranks:
+A rank holds its tokens in the order of the sequence. Any length and any number of ranks are supported,
+without padding. The rank of each of 12 tokens, for P = 2 ranks:
 
     token                0  1  2  3  4  5  6  7  8  9 10 11
     contiguous           0  0  0  0  0  0  1  1  1  1  1  1    chunked: one chunk a rank
@@ -9,7 +10,7 @@ A rank holds its tokens in the order of the sequence. Any length and any number 
     LPT (`heap-2`)       1  1  0  0  0  0  1  1  1  1  0  0    chunked: chunks of 2 tokens, dealt by their causal area
     striped              0  1  0  1  0  1  0  1  0  1  0  1    token t is on rank t mod P
 
-Shapes: P ranks, S tokens, C chunks. "Local index" means the index of a token among those that its rank holds.
+Shapes: P ranks, S tokens, C chunks. A "local index" is the index of a token among the tokens of its rank.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class TokenRanges:
 
     @classmethod
     def union(cls, rank: np.ndarray, start: np.ndarray, end: np.ndarray, seqlen: int) -> TokenRanges:
-        """Joins non-empty ranges, given in any order, where ranges of one rank overlap or touch."""
+        """Merges overlapping or adjacent ranges of each rank; the given non-empty ranges may be in any
+        order."""
         apart = rank * (seqlen + 1)  # one axis for all ranks, on which ranges of different ranks never touch
         order = np.argsort(start + apart, kind="stable")
         begin, reached = (start + apart)[order], np.maximum.accumulate((end + apart)[order])
@@ -57,11 +59,12 @@ class Sharding:
         self.name, self.seqlen, self.world = name, seqlen, world
 
     def ranges(self, rank: int) -> tuple[range, ...]:
-        """The tokens of a rank as rising ranges. A stripe is one range with a step."""
+        """The tokens of a rank as ascending ranges. A stripe is one range with a step."""
         raise NotImplementedError
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
-        """Counts each rank's tokens before each of these tokens, (n,) → (n, P). For a rank's own token that is its local index."""
+        """Counts each rank's tokens before each of these tokens, (n,) → (n, P). For the rank of the token
+        this is its local index."""
         raise NotImplementedError
 
     def num_before_on(self, tokens: np.ndarray, rank: int) -> np.ndarray:
@@ -69,11 +72,12 @@ class Sharding:
         raise NotImplementedError
 
     def count_in(self, ranges: TokenRanges) -> np.ndarray:
-        """Counts the tokens that rank s holds inside the ranges of rank r, (P, P) int64 by (r, s)."""
+        """Counts the tokens of rank s inside the ranges of rank r, (P, P) int64 by (r, s)."""
         raise NotImplementedError
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of those tokens as local indices of s, (P, P) each: from the first one to the last. start >= end means no token."""
+        """(start, end) of those tokens as local indices of s, (P, P) each: from the first one to the last.
+        start >= end means no token."""
         raise NotImplementedError
 
     @cached_property
@@ -88,12 +92,12 @@ class Sharding:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Position ids of all ranks, one rank after another, (S,): `x[order]` is x as the ranks hold it."""
+        """Concatenated position ids of all ranks, (S,): `x[order]` is x in the order of the ranks."""
         return np.concatenate([self.positions(rank) for rank in range(self.world)])
 
     @cached_property
     def inverse(self) -> np.ndarray:
-        """The place of each token in `order`, (S,): `x[order][inverse]` is x."""
+        """The index of each token in `order`, (S,): `x[order][inverse]` is x."""
         found = np.empty(self.seqlen, dtype=np.int64)
         found[self.order] = np.arange(self.seqlen)
         return found
@@ -102,7 +106,9 @@ class Sharding:
 class ChunkedSharding(Sharding):
     """Consecutive chunks of tokens, each on one rank. Chunks may have different lengths."""
 
-    def __init__(self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int) -> None:
+    def __init__(
+        self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int
+    ) -> None:
         """
         Args:
             lengths: of the chunks, in the order of the sequence. Empty chunks are dropped.
@@ -121,7 +127,10 @@ class ChunkedSharding(Sharding):
 
     def ranges(self, rank: int) -> tuple[range, ...]:
         mine = np.flatnonzero(self.owner == rank)
-        return tuple(range(start, end) for start, end in zip(self.edges[mine].tolist(), self.edges[mine + 1].tolist(), strict=True))
+        return tuple(
+            range(start, end)
+            for start, end in zip(self.edges[mine].tolist(), self.edges[mine + 1].tolist(), strict=True)
+        )
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
         chunk = self.chunk_of(tokens)
@@ -140,7 +149,9 @@ class ChunkedSharding(Sharding):
         return np.searchsorted(self.edges, tokens, side="right") - 1
 
     def count_in(self, ranges: TokenRanges) -> np.ndarray:
-        return by_rank(np.add, ranges.rank, self.num_before(ranges.end) - self.num_before(ranges.start), self.world, 0)
+        return by_rank(
+            np.add, ranges.rank, self.num_before(ranges.end) - self.num_before(ranges.start), self.world, 0
+        )
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
         start, end = self.num_before(ranges.start), self.num_before(ranges.end)
@@ -165,28 +176,39 @@ class StripedSharding(Sharding):
         return (tokens + self.world - 1 - rank) // self.world
 
     def count_in(self, ranges: TokenRanges) -> np.ndarray:
-        return (self.sum_before(ranges.rank, ranges.end // self.world, ranges.end % self.world, np.ones_like(ranges.rank))
-                - self.sum_before(ranges.rank, ranges.start // self.world, ranges.start % self.world, np.ones_like(ranges.rank)))
+        return self.sum_before(
+            ranges.rank, ranges.end // self.world, ranges.end % self.world, np.ones_like(ranges.rank)
+        ) - self.sum_before(
+            ranges.rank, ranges.start // self.world, ranges.start % self.world, np.ones_like(ranges.rank)
+        )
 
-    def sum_before(self, rank: np.ndarray, rounds: np.ndarray, rest: np.ndarray, times: np.ndarray) -> np.ndarray:
+    def sum_before(
+        self, rank: np.ndarray, rounds: np.ndarray, rest: np.ndarray, times: np.ndarray
+    ) -> np.ndarray:
         """For each rank r, the sum of `rounds + times · (rest > s)` over its entries, (P, P) int64 by (r, s).
 
-        Rank s has x // P tokens before token x, and one more where x mod P > s. So with `times` = 1 this is a sum of `num_before`.
+        Rank s has x // P tokens before token x, and one more where x mod P > s. So with `times` = 1 this is a
+        sum of `num_before`.
         """
         whole = np.bincount(rank, rounds, self.world).astype(np.int64)
-        steps = np.bincount(rank * self.world + rest, times, self.world ** 2).astype(np.int64).reshape(self.world, self.world)
+        steps = (
+            np.bincount(rank * self.world + rest, times, self.world**2)
+            .astype(np.int64)
+            .reshape(self.world, self.world)
+        )
         upto = np.cumsum(steps, axis=1)
         return whole[:, None] + upto[:, -1:] - upto
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
-        """From a rank's first range to its last one, alike for all s."""
+        """From a rank's first range to its last one, the same for all s."""
         start = by_rank(np.minimum, ranges.rank, ranges.start, self.world, self.seqlen)
         end = by_rank(np.maximum, ranges.rank, ranges.end, self.world, 0)
         return self.num_before(start), self.num_before(end)
 
 
 def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, initial: int) -> np.ndarray:
-    """Reduces the rows (n, …) of each rank to one row, (P, …). `rank` must rise; ranks without rows get the initial value."""
+    """Reduces the rows (n, …) of each rank to one row, (P, …). `rank` must be ascending; ranks without rows
+    get the initial value."""
     found = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
     starts = np.flatnonzero(np.diff(rank, prepend=-1))
     if len(starts):
@@ -195,7 +217,8 @@ def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, in
 
 
 def even_ranges(total: int, parts: int) -> tuple[range, ...]:
-    """Divides 0..total, in order, into ranges whose lengths differ by at most one, longer ones first. Some may be empty."""
+    """Divides 0..total into successive ranges whose lengths differ by at most one, longer ones first. Some
+    may be empty."""
     edges = [0, *np.cumsum(even_lengths(total, parts)).tolist()]
     return tuple(range(start, end) for start, end in pairwise(edges))
 

@@ -1,8 +1,9 @@
 """Partitions of band masks by stripes.
 
-Rows r, r + P, … of a band see keys s, s + P, … of it: that is a band again. The counts are made for all pairs of ranks at once. The keys of
-rank s below a column x are x // P, and one more where x mod P > s. Along the rows of one rank the end of a row stays or moves by P, so
-x mod P is the same for all of them: a sum over rows is one number for all s, and one step in s.
+Rows r, r + P, … and keys s, s + P, … of a band form a band again. All pairs of ranks are counted at once. The
+number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of one rank the
+end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a step
+function of s.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ class StripedPartition(MaskPartition):
     @cached_property
     def areas(self) -> np.ndarray:
         q0, q1, k0, k1, lo, hi = self._bands.T
-        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)  # where the ends of rows begin or cease to move
+        # rows in which row ends begin or stop moving
+        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)
         upper = self._sum_of_ends(q0, rises, hi + 1, True) + self._sum_of_ends(rises, q1, k1, False)
         return upper - self._sum_of_ends(q0, falls, k0, False) - self._sum_of_ends(falls, q1, lo, True)
 
-    def _sum_of_ends(self, start: np.ndarray, end: np.ndarray, column: np.ndarray, moving: bool) -> np.ndarray:
+    def _sum_of_ends(
+        self, start: np.ndarray, end: np.ndarray, column: np.ndarray, moving: bool
+    ) -> np.ndarray:
         """Sums, over rows start..end of each rank, the keys of s below a column, (P, P).
 
         Args:
@@ -53,11 +57,14 @@ class StripedPartition(MaskPartition):
         rounds *= num_rows
         if moving:
             rounds += num_rows * before + num_rows * (num_rows - 1) // 2
-        return self.sharding.sum_before(np.tile(ranks, len(start)), rounds.ravel(), rest.ravel(), num_rows.ravel())
+        return self.sharding.sum_before(
+            np.tile(ranks, len(start)), rounds.ravel(), rest.ravel(), num_rows.ravel()
+        )
 
     @cached_property
     def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(rank, number of rows, start and end of the keys that they see), for each rank and band with rows of that rank."""
+        """(rank, number of rows, start and end of the keys that they see), for each rank and band with rows
+        of that rank."""
         world = self.sharding.world
         q0, q1, k0, k1, lo, hi = self._bands.T
         before = self.sharding.num_before(q0)
@@ -82,7 +89,9 @@ class StripedPartition(MaskPartition):
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
         layout, world = KvLayout(keys), self.sharding.world
-        owner, band = (index.ravel() for index in np.meshgrid(layout.owners, np.arange(len(self._bands)), indexing="ij"))
+        owner, band = (
+            index.ravel() for index in np.meshgrid(layout.owners, np.arange(len(self._bands)), indexing="ij")
+        )
         b = self._bands[band]
         offset = owner - rank
         b[:, [Q0, Q1]] = -((rank - b[:, [Q0, Q1]]) // world)
@@ -92,4 +101,6 @@ class StripedPartition(MaskPartition):
         b[high, HI] = (b[high, HI] - offset[high]) // world
         b, kept = tight(b)
         b, group = layout.place(b, owner[kept]), self._group[band[kept]]
-        return self._mask_of_bands(rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)])
+        return self._mask_of_bands(
+            rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)]
+        )

@@ -1,1 +1,1 @@
-"""Schedules at work on one rank: exchanges, kernel calls, and accumulation of their results."""
+"""Execution of schedules on one rank: exchanges, kernel calls, and accumulation of results."""

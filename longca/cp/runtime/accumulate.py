@@ -1,10 +1,11 @@
-"""Accumulation over the steps of a rank: of its output with the LSE, and of dq.
+"""Accumulation of the output with its LSE, and of dq, over the steps of a rank.
 
-Sums are in float32. There are two ways to make them:
+Sums are in float32. There are two methods:
 
-- The kernel returns a step's result, and `merge` or an addition puts it into the sum: two passes over memory for each step.
-- The kernel merges as it stores (`Kernel.merges`). `Contributions` tell it which rows to begin, to merge and to finish; the last step of
-  a row writes the dtype of q. Rows of one step alone then cost what they cost without steps.
+- The kernel returns a step's result, and `merge` or an addition adds it to the sum: two passes over memory
+  for each step.
+- The kernel merges in its epilogue (`Kernel.merges`). `Contributions` define which rows to begin, to merge
+  and to finish; the last step of a row writes the dtype of q. Rows of a single step then have no extra cost.
 
 Shapes: L queries of the rank, H query heads, D head dim.
 """
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def no_keys(q_LHD: torch.Tensor, dtype: torch.dtype | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, LSE) of these queries over no keys at all: 0 and −inf, to merge into. In float32 unless told otherwise."""
+    """(out, LSE) of these queries over no keys: 0 and −inf, the initial values for merging. float32 by
+    default."""
     import torch
 
     dtype = dtype or torch.float32
@@ -40,12 +42,15 @@ def no_keys(q_LHD: torch.Tensor, dtype: torch.dtype | None = None) -> tuple[torc
     return torch.zeros(q_LHD.shape, dtype=dtype, device=q_LHD.device), lse
 
 
-def merge(out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, part_lse_LH: torch.Tensor) -> None:
-    """Merges a result over other keys into (out, LSE), in place. `longca.ops.merge` does the same on GPUs in one pass.
+def merge(
+    out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, part_lse_LH: torch.Tensor
+) -> None:
+    """Merges a result over other keys into (out, LSE), in place. `longca.ops.merge` does the same on GPUs in
+    one pass.
 
-    (out, LSE) are in float32 or better, whatever the parts are in: in bfloat16 their error would grow with the number of parts.
-    A row without keys has output 0 and LSE −inf, on both sides and in the result; in the part its LSE may also be +inf, which some
-    kernels write. No row becomes NaN.
+    (out, LSE) are float32 or wider for any dtype of the parts: in bfloat16 their error would grow with the
+    number of parts. A row without keys has output 0 and LSE −inf in both inputs and in the result; in the
+    part its LSE may also be +inf, which some kernels write. No row becomes NaN.
     """
     import torch
 
@@ -68,20 +73,20 @@ def merge(out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, p
 
 @dataclass(frozen=True)
 class Contributions:
-    """The row ranges of all steps of a rank, where kernels merge."""
+    """The row ranges of all steps of a rank, for kernels that merge."""
 
     of_step: dict[int, tuple[Contribution, ...]]
     complete: bool
-    """every row is in some step"""
+    """True if every row is in some step"""
     shared: bool
-    """some rows are in several steps"""
+    """True if some rows are in several steps"""
 
 
 def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Contributions:
     """
     Args:
-        steps: (start, end, mask) of each, in order: its rows, and the mask of these rows alone. Starts are multiples of `UNIT_ROWS`;
-            a step whose mask is of blocks has all rows.
+        steps: (start, end, mask) of each step, in order: its rows, and the mask of these rows. Starts are
+            multiples of `UNIT_ROWS`; a step whose mask is of blocks has all rows.
     """
     seen = np.array([_active_units(start, mask, num_rows) for start, _, mask in steps.values()])
     seen = seen.reshape(len(steps), -(-num_rows // UNIT_ROWS))
@@ -96,7 +101,8 @@ def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) 
 
 
 def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
-    """For each unit of rows, True if the mask has a band there, (U,) bool. In a mask of blocks all units are active."""
+    """For each unit of rows, True if the mask has a band there, (U,) bool. In a mask of blocks all units are
+    active."""
     count = np.zeros(-(-num_rows // UNIT_ROWS) + 1, dtype=np.int64)
     if mask.grid is not None:
         return count[1:] == 0
@@ -107,7 +113,7 @@ def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
 
 
 def _row_ranges(units: np.ndarray, start: int, end: int) -> tuple[tuple[int, int], ...] | None:
-    """The rows of these units, counted from `start`; None if they are all rows up to `end`."""
+    """The rows of these units, relative to `start`; None if they are all rows up to `end`."""
     edges = np.flatnonzero(np.diff(units.astype(np.int8), prepend=0, append=0)) * UNIT_ROWS
     found = tuple((int(first) - start, min(int(last), end) - start) for first, last in edges.reshape(-1, 2))
     return None if found == ((0, end - start),) else found
@@ -116,20 +122,23 @@ def _row_ranges(units: np.ndarray, start: int, end: int) -> tuple[tuple[int, int
 class OutputAccumulator:
     """(out, LSE) over the keys of the steps so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int, contributions: Contributions | None = None) -> None:
+    def __init__(
+        self, q_LHD: torch.Tensor, num_steps: int, contributions: Contributions | None = None
+    ) -> None:
         """
         Args:
-            contributions: of all steps, where kernels merge.
+            contributions: of all steps, for kernels that merge.
         """
         self.q_LHD, self._num_steps, self._contributions = q_LHD, num_steps, contributions
         self.waiting: tuple[slice, LocalCall, Forward] | None = None
         """rows, call and result of a step, in the kernel's layout, until `add`"""
         self._total: tuple[torch.Tensor, torch.Tensor] | None = None
         self._out: torch.Tensor | None = None
-        """where kernels merge: the rows that are finished, in the dtype of q"""
+        """for kernels that merge: the finished rows, in the dtype of q"""
 
-    def merge_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], k: torch.Tensor, v: torch.Tensor) -> None:
-        """Has the kernel merge a step's result into the total, or write the rows of which it is the last step."""
+    def merge_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], k: torch.Tensor,
+                   v: torch.Tensor) -> None:
+        """Lets the kernel merge a step's result into the total, or write rows in their last step."""
         assert self._contributions is not None
         if self._out is None:
             self._out, total = _result_and_sums(self.q_LHD, self._contributions)
@@ -139,7 +148,7 @@ class OutputAccumulator:
         call.forward_onto(q, k, v, total, lse, out, contributions)
 
     def add(self) -> None:
-        """Merges the result that is waiting, if there is one."""
+        """Merges the pending result, if any."""
         if self.waiting is None:
             return
         (rows, call, result), self.waiting = self.waiting, None
@@ -164,7 +173,7 @@ class DqAccumulator:
     def __init__(self, q_LHD: torch.Tensor, contributions: Contributions | None = None) -> None:
         """
         Args:
-            contributions: of all steps, where kernels merge.
+            contributions: of all steps, for kernels that merge.
         """
         self.q_LHD, self._contributions = q_LHD, contributions
         self.waiting: tuple[slice, torch.Tensor, bool] | None = None
@@ -174,14 +183,15 @@ class DqAccumulator:
 
     def add_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], given: Given
                  ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Has the kernel add a step's dq to the total, or write the rows of which it is the last step. Returns (dk, dv)."""
+        """Lets the kernel add a step's dq to the total, or write rows in their last step. Returns (dk,
+        dv)."""
         assert self._contributions is not None
         if self._total is None or self._result is None:
             self._result, self._total = _result_and_sums(self.q_LHD, self._contributions)
         return call.backward_onto(given, self._total[rows], self._result[rows], contributions)
 
     def add(self) -> None:
-        """Adds the gradient that is waiting, if there is one."""
+        """Adds the pending gradient, if any."""
         import torch
 
         if self.waiting is None:
@@ -210,15 +220,18 @@ def _all_rows(rows: slice, q_LHD: torch.Tensor) -> bool:
 
 
 def _result_and_sums(q_LHD: torch.Tensor, contributions: Contributions) -> tuple[torch.Tensor, torch.Tensor]:
-    """(tensor for finished rows in the dtype of q, tensor for sums in float32), where kernels merge.
+    """(tensor for finished rows in the dtype of q, tensor for sums in float32), for kernels that merge.
 
-    The first is 0 if some rows are in no step. If no row is in several steps, there are no sums: both are then the same tensor.
+    The first is zeroed if some rows are in no step. If no row is in several steps, no sums are needed and
+    both are the same tensor.
     """
     import torch
 
     new = torch.empty if contributions.complete else torch.zeros
     result = new(q_LHD.shape, dtype=q_LHD.dtype, device=q_LHD.device)
-    return result, torch.empty(q_LHD.shape, dtype=torch.float32, device=q_LHD.device) if contributions.shared else result
+    return result, torch.empty(
+        q_LHD.shape, dtype=torch.float32, device=q_LHD.device
+    ) if contributions.shared else result
 
 
 def _empty_lse(q_LHD: torch.Tensor, *, complete: bool) -> torch.Tensor:

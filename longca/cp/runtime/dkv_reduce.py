@@ -1,10 +1,12 @@
-"""Reduction of dk and dv: the ranks that computed with keys send their gradients straight to the rank that holds the keys.
+"""Reduction of dk and dv: ranks send gradients of keys directly to the owner of the keys.
 
-In other rings, gradients travel on with the keys: each key's sum makes P hops in float32. Sent straight they make P − 1, in the dtype in
-which kernels return gradients. No step waits for the sum of another rank, and only keys that were computed with move. The rank that
-holds the keys adds up in float32, so each part is rounded once, however many ranks there are.
+In most other rings, gradients are sent along with the keys: each key's sum makes P hops in float32. Sent
+directly they make P − 1 hops, in the dtype of the kernels' gradients. No step waits for a sum of another
+rank, and only gradients of used keys are sent. The owner accumulates in float32, so each part is rounded once
+for any number of ranks.
 
-Two receive buffers take turns, by the parity of the step; what is received after one step is added after the next:
+Two receive buffers alternate by the parity of the step; gradients received after one step are added after the
+next:
 
     after the kernel of step    posted                          added to the sums
     n                           gradients of n, buffer n % 2    gradients of n − 1
@@ -27,23 +29,29 @@ if TYPE_CHECKING:
     from longca.cp.comm.buffers import ReceiveBuffers
     from longca.cp.schedule.plan import Plan
 
-STREAM = "gradients"  # of its own: keys of the next step must not wait for gradients of this one
+STREAM = "gradients"  # a separate stream: keys of the next step must not wait for gradients of this one
 
 
 class DkvReduce:
-    """The reductions of one rank of a plan. Arguments as of `KvExchange`."""
+    """The reductions of one rank of a plan. Arguments as in `KvExchange`."""
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
+                 receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
         self.sends = [plan.dkv_sends(rank, number) for number in numbers]
         self.receives = [plan.dkv_receives(rank, number) for number in numbers]
         self.target_rows = [
-            target_rows(receive_buffers, self.sends[number], lambda peer, number=number: plan.dkv_receives(peer, number), rank)
+            target_rows(receive_buffers, self.sends[number], lambda peer,
+                        number=number: plan.dkv_receives(peer, number), rank)
             for number in numbers]
-        """for each step and transfer that is sent, its first row in the receiver's buffer"""
+        """for each step and sent transfer, its first row in the receiver's buffer"""
         self.all_to_alls = [
-            None, *all_to_alls(plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, receive_buffers)]
-        """for each step, its collective; None where it sends messages"""
+            None,
+            *all_to_alls(
+                plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, receive_buffers
+            ),
+        ]
+        """for each step, its collective; None for point-to-point messages"""
         self.ranks, self.receive_buffers, self.stream = ranks, receive_buffers, comm.stream(STREAM)
         self.num_keys = max(sum(map(len, transfers)) for transfers in self.receives)
         """the largest number of keys whose gradients are received after one step"""
@@ -51,7 +59,7 @@ class DkvReduce:
             receive_buffers.reserve(name, self.num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> DkvReduceInFlight:
-        """Begins the sums for a rank's own keys."""
+        """Initialises the sums for a rank's own keys."""
         return DkvReduceInFlight(self, k_LGD, v_LGD)
 
 
@@ -63,44 +71,58 @@ class DkvReduceInFlight:
 
         self._reduce, self._dtype = reduce, k_LGD.dtype
         self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
-        self._buffers = [tuple(reduce.receive_buffers.empty(name, (reduce.num_keys, *x.shape[1:]), x)
-                               for name, x in zip(buffer_names(STREAM, parity), (k_LGD, v_LGD), strict=True)) for parity in range(2)]
+        self._buffers = [
+            tuple(
+                reduce.receive_buffers.empty(name, (reduce.num_keys, *x.shape[1:]), x)
+                for name, x in zip(buffer_names(STREAM, parity), (k_LGD, v_LGD), strict=True)
+            )
+            for parity in range(2)
+        ]
         self._pending = (START, Pending())
 
     def add_own(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
-        """Adds gradients that the rank has computed for its own keys, all or none of them."""
+        """Adds the rank's own gradients for its keys, all or none of them."""
         if not len(dk):
             return
         for total, part in zip(self._sums, (dk, dv), strict=True):
             total.add_(part)
 
     def post(self, number: int, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
-        """Sends a step's gradients to the ranks that hold the keys, and adds what was received for the step before.
+        """Sends a step's gradients to the owners of the keys, and adds those received for the previous step.
 
-        Called after the kernel of each step but the first.
+        Called after the kernel of each step except the first.
 
         Args:
-            dk, dv: keys of `Plan.needed_kv` after the rank's own × heads × D; None where the rank had no kernel.
+            dk, dv: keys of `Plan.needed_kv` after the rank's own × heads × D; None if the rank had no kernel.
         """
         reduce = self._reduce
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
         parity, all_to_all = number % 2, reduce.all_to_alls[number]
         if all_to_all is not None:
-            messages = all_to_all.post(reduce.stream, parts or [x[:0] for x in self._buffers[parity]], self._buffers[parity])
+            messages = all_to_all.post(
+                reduce.stream, parts or [x[:0] for x in self._buffers[parity]], self._buffers[parity]
+            )
             self.add_received()
             self._pending = (number, messages)
             return
-        offsets = [reduce.receive_buffers.offset(name, row * part[0].numel())
-                   for row in reduce.target_rows[number] for name, part in zip(buffer_names(STREAM, parity), parts, strict=True)]
-        sends = [(*message, offset)
-                 for message, offset in zip(row_messages(reduce.sends[number], parts, reduce.ranks), offsets, strict=True)]
+        offsets = [
+            reduce.receive_buffers.offset(name, row * part[0].numel())
+            for row in reduce.target_rows[number]
+            for name, part in zip(buffer_names(STREAM, parity), parts, strict=True)
+        ]
+        sends = [
+            (*message, offset)
+            for message, offset in zip(
+                row_messages(reduce.sends[number], parts, reduce.ranks), offsets, strict=True
+            )
+        ]
         receives = row_messages(reduce.receives[number], self._buffers[parity], reduce.ranks)
         messages = reduce.stream.post(sends, receives)
         self.add_received()
         self._pending = (number, messages)
 
     def add_received(self) -> None:
-        """Waits for the gradients of the last step that was posted, and adds them to the sums."""
+        """Waits for the gradients of the last posted step, and adds them to the sums."""
         number, messages = self._pending
         messages.wait()
         transfers = self._reduce.receives[number] if number >= 0 else []

@@ -1,11 +1,13 @@
-"""All-to-all between a split by tokens ("my tokens, all heads") and a split by heads ("all tokens, my heads"), in flight beside kernels.
+"""All-to-all between a split by tokens ("my tokens, all heads") and a split by heads ("all tokens, my
+heads"), overlapped with kernels.
 
     by tokens: L × all heads × D   ── HeadExchange.to_heads ──▶   by heads: T × h × D
                                    ◀────── HeadGather ────────
 
-A rank's tokens are rows of what another one receives. So messages arrive in the tensors that kernels read, and start from those that
-kernels write: what arrives by heads is not rearranged, and what leaves by tokens is packed once. A tensor is one collective, which costs
-the host one call; copy engines take a message for each peer.
+A rank's tokens are contiguous rows of the receiver's tensor. So messages arrive in the tensors that kernels
+read, and are sent from those that kernels write: data received by heads are not rearranged, and data sent by
+tokens are packed once. Each tensor is one collective, which is one host call; copy engines need a message for
+each peer.
 
 Shapes: L tokens of this rank, T of all; D head dim; h heads of one tensor on this rank.
 """
@@ -26,28 +28,38 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.kernels.contract import Problem
 
-    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]  # messages; slot of the tensor, heads, and their block
+    # messages; index of the tensor, heads, and their block
+    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]
 
 HeadRanges = Sequence[range]  # heads of one tensor that each rank of the group works on
-TO_HEADS, TO_TOKENS = "heads", "tokens"  # comm streams: results must not wait for chunks that are still to come
+# comm streams: results must not wait for chunks that have not arrived
+TO_HEADS, TO_TOKENS = "heads", "tokens"
 
 
 class HeadExchange:
-    """The exchanges of one rank with the group of ranks that divide heads. All ranks of the job post alike.
+    """The exchanges of one rank within its head group. All ranks of the job post the same exchanges.
 
     Args:
-        ranks: of the job, that divide heads.
-        tokens: of each of them, in their order.
+        ranks: ranks of the job in the head group.
+        tokens: number of tokens of each of them, in order.
     """
 
-    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers) -> None:
-        self.index, self.ranks, self.receive_buffers = list(ranks).index(comm.rank), list(ranks), receive_buffers
+    def __init__(
+        self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers
+    ) -> None:
+        self.index, self.ranks, self.receive_buffers = (
+            list(ranks).index(comm.rank),
+            list(ranks),
+            receive_buffers,
+        )
         self.num_tokens_of = [len(part) for part in tokens]
         self.num_tokens = sum(map(len, tokens))
         self.own_tokens = _slice(tokens[self.index])
         self.num_own_tokens, self._world = len(tokens[self.index]), comm.world
         self.to_heads_stream, self.to_tokens_stream = comm.stream(TO_HEADS), comm.stream(TO_TOKENS)
-        self.others = [(index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index]
+        self.others = [
+            (index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index
+        ]
         """(index in the group, rank of the job, its tokens)"""
 
     def reserve(self, chunks: Sequence[HeadChunk], problem: Problem) -> None:
@@ -55,38 +67,59 @@ class HeadExchange:
         of_head = problem.head_dim * problem.dtype.itemsize
         for number, chunk in enumerate(chunks):
             for slot, heads in enumerate((chunk.q, chunk.arriving, chunk.arriving)):
-                self.receive_buffers.reserve(f"{TO_HEADS} {number} {slot}", self.num_tokens * len(heads[self.index]) * of_head)
+                self.receive_buffers.reserve(
+                    f"{TO_HEADS} {number} {slot}", self.num_tokens * len(heads[self.index]) * of_head
+                )
             for tensors in ((chunk.q,), (chunk.q, chunk.leaving, chunk.leaving)):
-                self.receive_buffers.reserve(f"{TO_TOKENS} {number % 2}", sum(self.block_rows(self.index, tensors).values()) * of_head)
+                self.receive_buffers.reserve(
+                    f"{TO_TOKENS} {number % 2}", sum(self.block_rows(self.index, tensors).values()) * of_head
+                )
 
-    def to_heads(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges], chunk: int, keep: bool = False) -> HeadsInFlight:
+    def to_heads(
+        self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges], chunk: int, keep: bool = False
+    ) -> HeadsInFlight:
         """Starts L × all heads × D → T × h × D of each tensor, of one dtype; results are contiguous.
 
         Args:
-            heads: of each tensor.
+            heads: heads of each tensor.
             chunk: number of the chunk.
-            keep: the result may be needed after the next call with this number.
+            keep: True if the result is needed beyond the next call with this number.
         """
         names = [f"{TO_HEADS} {chunk} {slot}" for slot in range(len(tensors))]
         found = [self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
                  for name, x, ranges in zip(names, tensors, heads, strict=True)]
         if not self.receive_buffers.fixed:
-            moving = [(x, target, ranges) for x, target, ranges in zip(tensors, found, heads, strict=True) if any(map(len, ranges))]
+            moving = [
+                (x, target, ranges)
+                for x, target, ranges in zip(tensors, found, heads, strict=True)
+                if any(map(len, ranges))
+            ]
             messages = self.to_heads_stream.all_to_all(
-                [target for _, target, _ in moving], [packed(x, ranges) for x, _, ranges in moving],
-                [self.sizes(count * len(ranges[self.index]) * x.shape[2] for count in self.num_tokens_of) for x, _, ranges in moving],
-                [self.sizes(self.num_own_tokens * len(part) * x.shape[2] for part in ranges) for x, _, ranges in moving])
+                [target for _, target, _ in moving],
+                [packed(x, ranges) for x, _, ranges in moving],
+                [
+                    self.sizes(count * len(ranges[self.index]) * x.shape[2] for count in self.num_tokens_of)
+                    for x, _, ranges in moving
+                ],
+                [
+                    self.sizes(self.num_own_tokens * len(part) * x.shape[2] for part in ranges)
+                    for x, _, ranges in moving
+                ],
+            )
             return HeadsInFlight(found, messages, None)
         sends = [(rank, x[:, _slice(ranges[index])].contiguous(),
                   self.receive_buffers.offset(name, self.own_tokens.start * len(ranges[index]) * x.shape[2]))
-                 for index, rank, _ in self.others for name, x, ranges in zip(names, tensors, heads, strict=True)]
-        messages = self.to_heads_stream.post(sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found])
+                 for index, rank, _ in self.others for name, x,
+                 ranges in zip(names, tensors, heads, strict=True)]
+        messages = self.to_heads_stream.post(
+            sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found]
+        )
         for x, target, ranges in zip(tensors, found, heads, strict=True):
             target[self.own_tokens].copy_(x[:, _slice(ranges[self.index])])
         return HeadsInFlight(found, messages, self.receive_buffers.keep if keep else None)
 
     def sizes(self, of_group: Iterable[int]) -> list[int]:
-        """Sizes by rank of the job, from those of the ranks of the group; 0 for others."""
+        """Sizes by rank of the job, from those of the group's ranks; 0 for others."""
         found = [0] * self._world
         for rank, size in zip(self.ranks, of_group, strict=True):
             found[rank] = size
@@ -95,49 +128,65 @@ class HeadExchange:
     def block_rows(self, receiver: int, heads: Sequence[HeadRanges]) -> dict[tuple[int, int], int]:
         """Tokens × heads of each block that a rank receives by tokens, in the order of its buffer.
 
-        Keys: (index of the sender in the group, slot of the tensor).
+        Keys: (index of the sender in the group, index of the tensor).
         """
-        return {(sender, slot): self.num_tokens_of[receiver] * len(ranges[sender])
-                for sender in range(len(self.num_tokens_of)) if sender != receiver for slot, ranges in enumerate(heads)}
+        return {
+            (sender, slot): self.num_tokens_of[receiver] * len(ranges[sender])
+            for sender in range(len(self.num_tokens_of))
+            if sender != receiver
+            for slot, ranges in enumerate(heads)
+        }
 
 
 class HeadsInFlight:
     """Tensors T × h × D that are being received."""
 
-    def __init__(self, tensors: list[torch.Tensor], messages: Pending, keep: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
+    def __init__(
+        self,
+        tensors: list[torch.Tensor],
+        messages: Pending,
+        keep: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> None:
         self._tensors, self._messages, self._keep = tensors, messages, keep
 
     def wait(self) -> list[torch.Tensor]:
-        """The tensors: they are there, in the order of the current stream."""
+        """The received tensors, available in the order of the current stream."""
         self._messages.wait()
         return self._tensors if self._keep is None else [self._keep(x) for x in self._tensors]
 
 
 class HeadGather:
-    """Tensors L × all heads × D that fill up as ranks return their heads. Heads that are on several ranks are added.
+    """Tensors L × all heads × D that are filled as ranks return their heads.
 
-    Sums are in float32: in bfloat16 their error would grow with the number of ranks.
+    Heads that are on several ranks are summed in float32, since in bfloat16 the error would grow with the
+    number of ranks.
     """
 
-    def __init__(self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor) -> None:
+    def __init__(
+        self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor
+    ) -> None:
         """
         Args:
-            num_heads: of each tensor, all of them.
+            num_heads: total heads of each tensor.
             shared: for each tensor, True if some of its heads are on several ranks.
-            like: L × any × D, of the dtype that results have.
+            like: L × any × D, with the dtype of results.
         """
         import torch
 
         self._exchange, self._dtype, self._shared = exchange, like.dtype, shared
-        self._totals = [like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32) if sums else
-                        like.new_empty(len(like), count, like.shape[2]) for count, sums in zip(num_heads, shared, strict=True)]
+        self._totals = [
+            like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32)
+            if sums
+            else like.new_empty(len(like), count, like.shape[2])
+            for count, sums in zip(num_heads, shared, strict=True)
+        ]
         self._posted: list[Posted] = []
         self._parity = 0
 
     def post(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> None:
-        """Sends T × h × D of each tensor to the ranks whose tokens they are; a rank's own are put in their place.
+        """Sends T × h × D of each tensor to the owners of the tokens; own rows are copied locally.
 
-        Two receive buffers take turns: the content of one must have been collected before the post after next.
+        Two receive buffers alternate: the content of one must be collected before the post after the next.
         """
         exchange = self._exchange
         if exchange.receive_buffers.fixed:
@@ -145,14 +194,30 @@ class HeadGather:
             for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)):
                 self._put(slot, ranges[exchange.index:exchange.index + 1], x[exchange.own_tokens])
             return
-        moving = [(slot, x.contiguous(), ranges)
-                  for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)) if any(map(len, ranges))]
-        sizes = [[exchange.num_own_tokens * len(part) * x.shape[2] for part in ranges] for _, x, ranges in moving]
+        moving = [
+            (slot, x.contiguous(), ranges)
+            for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True))
+            if any(map(len, ranges))
+        ]
+        sizes = [
+            [exchange.num_own_tokens * len(part) * x.shape[2] for part in ranges] for _, x, ranges in moving
+        ]
         received = [x.new_empty(sum(by_rank)) for (_, x, _), by_rank in zip(moving, sizes, strict=True)]
         messages = exchange.to_tokens_stream.all_to_all(
-            received, [x for _, x, _ in moving], [exchange.sizes(by_rank) for by_rank in sizes],
-            [exchange.sizes(count * x.shape[1] * x.shape[2] for count in exchange.num_tokens_of) for _, x, _ in moving])
-        self._posted.append((messages, [(slot, ranges, block) for (slot, _, ranges), block in zip(moving, received, strict=True)]))
+            received,
+            [x for _, x, _ in moving],
+            [exchange.sizes(by_rank) for by_rank in sizes],
+            [
+                exchange.sizes(count * x.shape[1] * x.shape[2] for count in exchange.num_tokens_of)
+                for _, x, _ in moving
+            ],
+        )
+        self._posted.append(
+            (
+                messages,
+                [(slot, ranges, block) for (slot, _, ranges), block in zip(moving, received, strict=True)],
+            )
+        )
 
     def _post_blocks(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> Posted:
         """Sends a message for each peer and tensor, to its block of the receiver's buffer."""
@@ -166,12 +231,13 @@ class HeadGather:
         for index, rank, tokens in exchange.others:
             rows_there = exchange.block_rows(index, heads)
             starts = dict(zip(rows_there, accumulate(rows_there.values(), initial=0), strict=False))
-            sends += [(rank, x[tokens].contiguous(), exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim))
+            sends += [(rank, x[tokens].contiguous(),
+                       exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim))
                       for slot, x in enumerate(tensors)]
         return exchange.to_tokens_stream.post(sends, receives), blocks
 
     def collect(self, but_last: int = 0) -> None:
-        """Waits for what was posted, but for the last so many posts, and puts it into the tensors."""
+        """Waits for all posts except the last ones, and copies their results into the tensors."""
         while len(self._posted) > but_last:
             messages, blocks = self._posted.pop(0)
             messages.wait()
@@ -183,7 +249,7 @@ class HeadGather:
         return [total.to(self._dtype) for total in self._totals]
 
     def _put(self, slot: int, ranges: HeadRanges, block: torch.Tensor) -> None:
-        """Puts heads of some ranks, one rank's after the other's, into a tensor."""
+        """Copies the concatenated heads of several ranks into a tensor."""
         block, start = block.reshape(-1), 0
         for target in heads_of(self._totals[slot], ranges):
             part = block[start:start + target.numel()].view(target.shape)
@@ -192,7 +258,7 @@ class HeadGather:
 
 
 def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
-    """The heads of each rank, one rank's after the other's, 1-d."""
+    """The concatenated heads of each rank, 1-d."""
     parts = heads_of(x_LHD, ranges)
     found, start = x_LHD.new_empty(sum(part.numel() for part in parts)), 0
     for part in parts:
@@ -202,13 +268,19 @@ def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
 
 
 def heads_of(x_LHD: torch.Tensor, ranges: HeadRanges) -> list[torch.Tensor]:
-    """Views of each rank's heads, L × h × D. Where these lie evenly apart, a single one: ranks × L × h × D, which one copy then takes."""
+    """Views of each rank's heads, L × h × D, or a single view, ranks × L × h × D, if they are evenly spaced,
+    for a single copy."""
     starts, counts = [heads.start for heads in ranges], {len(heads) for heads in ranges}
     apart = {later - earlier for earlier, later in pairwise(starts)}
     if len(counts) == len(apart) == 1 and min(apart) >= max(counts):
         stride, (num_tokens, _, head_dim) = x_LHD.stride(), x_LHD.shape
-        return [x_LHD.as_strided((len(ranges), num_tokens, *counts, head_dim), (*(step * stride[1] for step in apart), *stride),
-                                 x_LHD.storage_offset() + starts[0] * stride[1])]
+        return [
+            x_LHD.as_strided(
+                (len(ranges), num_tokens, *counts, head_dim),
+                (*(step * stride[1] for step in apart), *stride),
+                x_LHD.storage_offset() + starts[0] * stride[1],
+            )
+        ]
     return [x_LHD[:, _slice(heads)] for heads in ranges]
 
 

@@ -1,15 +1,18 @@
-"""Attention where ranks divide heads, in chunks: one is computed while the next arrives and the last one's result returns.
+"""Attention with split heads, in chunks: one is computed while the next arrives and the previous result
+returns.
 
     comm stream "heads"     chunk 0 | chunk 1 | chunk 2 |
     kernels                         | chunk 0 | put | chunk 1 | put | chunk 2 | put
     comm stream "tokens"                      | chunk 0       | chunk 1       | chunk 2 |
 
-All chunks are posted at the start, the first one first. So nothing waits for a host that is behind, and an all-to-all finds
-multiprocessors before the attention kernel beside it takes them all: the second one is in its stream when the first chunk's kernel
-starts, later ones start between two kernels. A chunk's result is posted right after its kernel. Then the heads of the chunk before are
-put into place, which is elementwise work: before the next kernel, so that a message can start beside it.
+All chunks are posted at the start, in order. So a slow host delays nothing, and an all-to-all gets
+multiprocessors before the concurrent attention kernel occupies all of them: the second one is enqueued when
+the first chunk's kernel starts, later ones start between two kernels. A chunk's result is posted right after
+its kernel. Then the heads of the previous chunk are copied into place; this is elementwise work before the
+next kernel, during which a message can start.
 
-Shapes: L tokens of this rank, T of all; H query and G KV heads, of which a chunk has h and g on this rank; D head dim.
+Shapes: L tokens of this rank, T of all; H query and G KV heads, of which a chunk has h and g on this rank; D
+    head dim.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class LocalAttention(Protocol):
     """Attention with all tokens and some heads: T × h × D and T × g × D."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        """The output as T × h × D, without a graph, and what its backward needs."""
+        """The output as T × h × D, without a graph, and the inputs of its backward."""
         ...
 
     def backward(self, saved: Any, dout: torch.Tensor) -> Grads: ...
@@ -42,30 +45,35 @@ class HeadPipeline:
     """Attention of all chunks of one rank.
 
     Args:
-        calls: for each chunk; None where this rank has no heads in it.
-        keeps: what is received in a forward call is needed for its backward.
+        calls: call of each chunk; None if this rank has no heads in it.
+        keeps: True if tensors received in a forward call are needed for its backward.
     """
 
-    def __init__(self, exchange: HeadExchange, chunks: Sequence[HeadChunk], calls: Sequence[LocalAttention | None], keeps: bool) -> None:
+    def __init__(self, exchange: HeadExchange, chunks: Sequence[HeadChunk],
+                 calls: Sequence[LocalAttention | None], keeps: bool) -> None:
         self._exchange, self._chunks, self._calls, self._keeps = exchange, chunks, calls, keeps
         self._num_q_heads, self._num_kv_heads = chunks[0].heads.num_q_heads, chunks[0].heads.num_kv_heads
-        # over all chunks: ranks that have copies of a KV head need not return its gradients after the same one
+        # over all chunks: ranks with copies of a KV head may return its gradients after different chunks
         self._shared = sum(len(heads) for chunk in chunks for heads in chunk.leaving) > self._num_kv_heads
 
     def forward(self, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> Forward:
-        """The output L × H × D, and in `saved` what each chunk's backward needs.
+        """The output L × H × D, and in `saved` the inputs of each chunk's backward.
 
-        There is no LSE: it belongs to this rank's heads, and to return it would be traffic that attention does not need.
+        There is no LSE: it belongs to this rank's heads, and returning it would be unnecessary traffic.
         """
-        in_flight = [self._exchange.to_heads((q_LHD, k_LGD, v_LGD), (chunk.q, chunk.arriving, chunk.arriving), number, self._keeps)
-                     for number, chunk in enumerate(self._chunks)]
+        in_flight = [
+            self._exchange.to_heads(
+                (q_LHD, k_LGD, v_LGD), (chunk.q, chunk.arriving, chunk.arriving), number, self._keeps
+            )
+            for number, chunk in enumerate(self._chunks)
+        ]
         gather = HeadGather(self._exchange, [self._num_q_heads], [False], q_LHD)
         saved, keys = [], []
         for chunk, call in zip(self._chunks, self._calls, strict=True):
             q, *received = in_flight.pop(0).wait()
             if chunk.arriving[self._exchange.index]:
                 keys = received
-            local = Forward(q) if call is None else call.forward(q, *keys)  # without a call q is empty
+            local = Forward(q) if call is None else call.forward(q, *keys)  # q is empty without a call
             saved.append(local.saved)
             gather.post([local.out], [chunk.q])
             gather.collect(but_last=1)
@@ -73,13 +81,16 @@ class HeadPipeline:
 
     def backward(self, saved: Sequence[Any], dout_LHD: torch.Tensor) -> Grads:
         """(dq L × H × D, dk and dv L × G × D)."""
-        in_flight = [self._exchange.to_heads((dout_LHD,), (chunk.q,), number) for number, chunk in enumerate(self._chunks)]
+        in_flight = [
+            self._exchange.to_heads((dout_LHD,), (chunk.q,), number)
+            for number, chunk in enumerate(self._chunks)
+        ]
         counts = self._num_q_heads, self._num_kv_heads, self._num_kv_heads
         gather = HeadGather(self._exchange, counts, (False, self._shared, self._shared), dout_LHD)
         sums = _KvHeadSums()
         for chunk, call, kept in zip(self._chunks, self._calls, saved, strict=True):
             (dout,) = in_flight.pop(0).wait()
-            grads = [dout, dout, dout]  # empty, unless there is a call
+            grads = [dout, dout, dout]  # empty without a call
             if call is not None:
                 dq, *of_keys = call.backward(kept, dout)
                 grads = [dq, *sums.add(of_keys, leaving=bool(chunk.leaving[self._exchange.index]))]
@@ -90,13 +101,14 @@ class HeadPipeline:
 
 
 class _KvHeadSums:
-    """Gradients of KV heads that several chunks attend to, in float32 until the last of these chunks."""
+    """Gradients of KV heads shared by several chunks, in float32 until the last of these chunks."""
 
     def __init__(self) -> None:
         self._totals: list[torch.Tensor] = []
 
     def add(self, grads: Sequence[torch.Tensor], *, leaving: bool) -> list[torch.Tensor]:
-        """Adds a chunk's gradients. Returns what leaves after it: the sums in the dtype of the gradients, or no heads if more will come."""
+        """Adds a chunk's gradients. Returns the gradients to send after it: the sums in the dtype of the
+        gradients, or no heads if more chunks follow."""
         if leaving and not self._totals:
             return list(grads)
         if not self._totals:

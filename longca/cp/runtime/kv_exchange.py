@@ -1,10 +1,12 @@
-"""Exchange of keys and values: before each step a rank receives the keys that the step needs, and passes on what others need next.
+"""Exchange of keys and values: before each step a rank receives the keys of the step, and forwards the keys
+that others need next.
 
-In a ring, k and v of the same keys are two messages of one batch. They go straight from the tensors in which they are into those that
-kernels read: nothing is packed or copied. In a gather, what goes to others is packed once, and k and v are a collective each, however
-many ranges of keys move; a rank's own keys are copied where a kernel reads them with others.
+In a ring, k and v of the same keys are two messages of one batch, sent from their own storage directly into
+the receiver's kernel inputs (zero-copy). In a gather, sent rows are packed once, and k and v are one
+collective each for any number of key ranges; a rank's own keys are copied if a kernel reads them together
+with others.
 
-`longca.cp.schedule.buffer_schedule` draws when a ring posts its transfers, and into which buffers.
+`longca.cp.schedule.buffer_schedule` shows the times and buffers of a ring's transfers.
 
 Shapes: n keys, G KV heads, D head dim.
 """
@@ -38,7 +40,8 @@ class KvExchange:
         rank: of the plan.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
+                 receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         """
         Args:
             row_bytes: of one key, without its value.
@@ -48,27 +51,32 @@ class KvExchange:
         self.schedule = BufferSchedule(plan, rank, early=self.keeps_order)
         steps = self.schedule.comm_steps
         self.needed_rows = [_needed_rows(plan, rank, number) for number in range(plan.num_steps)]
-        """for each step, the rows of its buffer that the rank computes with"""
-        self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer, number=step.number: plan.receives(peer, number), rank,
-                                        lambda peer, number=step.number: plan.num_own_kv(peer, number)) for step in steps]
-        """for each comm step and transfer that is sent, its first row in the receiver's buffer"""
-        self.all_to_alls = all_to_alls(plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers)
-        """for each comm step, its collective; None where it sends messages"""
+        """for each step, the rows of its buffer that the rank uses"""
+        self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer,
+                                        number=step.number: plan.receives(peer, number), rank,
+                                        lambda peer,
+                                        number=step.number: plan.num_own_kv(peer, number)) for step in steps]
+        """for each comm step and sent transfer, its first row in the receiver's buffer"""
+        self.all_to_alls = all_to_alls(
+            plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers
+        )
+        """for each comm step, its collective; None for point-to-point messages"""
         self.streams = {name: comm.stream(name) for name in dict.fromkeys(step.stream for step in steps)}
         for buffer, num_keys in enumerate(self.schedule.buffer_keys):
             for name in buffer_names("keys", buffer):
                 receive_buffers.reserve(name, num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> KvExchangeInFlight:
-        """Begins an exchange with a rank's own keys. All ranks call it alike, each time."""
+        """Begins an exchange with a rank's own keys. A collective call."""
         return KvExchangeInFlight(self, k_LGD.contiguous(), v_LGD.contiguous())
 
 
 @dataclass
 class _Buffer:
     keys: KeyTensors
-    written: tuple[str, Pending] = ("", Pending())  # comm stream and messages that fill it
-    read: list[tuple[str, Pending]] = field(default_factory=list)  # those that send from it
+    written: tuple[str, Pending] = ("", Pending())  # comm stream and messages that write to it
+    # comm streams and messages that read from it
+    read: list[tuple[str, Pending]] = field(default_factory=list)
 
 
 class KvExchangeInFlight:
@@ -84,7 +92,7 @@ class KvExchangeInFlight:
         self.post_after(START)
 
     def wait_keys(self, number: int) -> KeyTensors:
-        """(k, v) that the rank computes with in a step: `Plan.needed_kv`. They are there, in the order of the current stream."""
+        """(k, v) of the rank's step: `Plan.needed_kv`, available in the order of the current stream."""
         if number == 0:
             return self._buffers[OWN].keys
         step = self._schedule.comm_steps[number - 1]
@@ -96,12 +104,13 @@ class KvExchangeInFlight:
         return k, v
 
     def post_after(self, number: int) -> None:
-        """Posts the sends and receives that are due after the kernel of a step. Called for each step, also where the rank has no kernel."""
+        """Posts the sends and receives that are due after the kernel of a step. Called for each step, even
+        without a kernel."""
         for step in self._schedule.posted_after(number):
             self._post(step)
 
     def finish(self) -> None:
-        """Waits until all that this rank sends and receives has arrived."""
+        """Waits for all sends and receives of this rank."""
         for buffer in self._buffers.values():
             buffer.written[1].wait()
             for _, messages in buffer.read:
@@ -121,14 +130,20 @@ class KvExchangeInFlight:
             messages = all_to_all.post(stream, [_packed(x, step.sends) for x in source.keys], received)
             self._remember(step, messages)
             return
-        sends = [(exchange.ranks[transfer.peer], x[transfer.start - step.send_start:transfer.end - step.send_start],
-                  exchange.receive_buffers.offset(name, row * x[0].numel()))
-                 for transfer, row in zip(step.sends, exchange.target_rows[index], strict=True)
-                 for name, x in zip(buffer_names("keys", step.buffer), source.keys, strict=True)]
+        sends = [
+            (
+                exchange.ranks[transfer.peer],
+                x[transfer.start - step.send_start : transfer.end - step.send_start],
+                exchange.receive_buffers.offset(name, row * x[0].numel()),
+            )
+            for transfer, row in zip(step.sends, exchange.target_rows[index], strict=True)
+            for name, x in zip(buffer_names("keys", step.buffer), source.keys, strict=True)
+        ]
         self._remember(step, stream.post(sends, row_messages(step.receives, received, exchange.ranks)))
 
     def _remember(self, step: CommStep, messages: Pending) -> None:
-        """Notes which buffers the messages read and write; and copies own keys in front of those received, where a kernel reads both."""
+        """Records the buffers that messages read and write, and copies own keys in front of received ones if
+        a kernel reads both."""
         source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
         if step.num_own_kv and step.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
@@ -146,39 +161,58 @@ class KvExchangeInFlight:
 
 
 class AllToAll:
-    """The transfers of one step among all ranks as collectives, one for each tensor, however many ranges of keys move.
+    """The transfers of one step among all ranks as collectives, one for each tensor, for any number of key
+    ranges.
 
-    All ranks make it of the same step, and post it alike.
+    All ranks create and post it for the same step.
 
     Args:
-        sends, receives: of this rank, in the order of peers.
-        ranks: of the job, in the order of the plan.
+        sends, receives: transfers of this rank, in the order of peers.
+        ranks: ranks of the job, in the order of the plan.
         world: number of ranks of the job.
-        is_empty: nothing moves between any two ranks.
+        is_empty: True if there are no transfers between any two ranks.
     """
 
-    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int], world: int, *,
+    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int],
+                 world: int, *,
                  is_empty: bool) -> None:
-        self._sent, self._received = (_rows_by_rank(transfers, ranks, world) for transfers in (sends, receives))
+        self._sent, self._received = (
+            _rows_by_rank(transfers, ranks, world) for transfers in (sends, receives)
+        )
         self._num_received, self._is_empty = sum(self._received), is_empty
-        assert all(first.peer <= second.peer for transfers in (sends, receives) for first, second in pairwise(transfers))
+        assert all(
+            first.peer <= second.peer
+            for transfers in (sends, receives)
+            for first, second in pairwise(transfers)
+        )
         assert list(ranks) == sorted(ranks)
 
-    def post(self, stream: CommStream, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Pending:
+    def post(
+        self, stream: CommStream, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]
+    ) -> Pending:
         """
         Args:
-            sent: the rows of all transfers, one after the other, contiguous.
-            received: at least as many rows as are received, contiguous.
+            sent: the concatenated rows of all transfers, contiguous.
+            received: destination with at least as many rows as are received, contiguous.
         """
         if self._is_empty:
             return Pending()
-        sizes = [[[rows * x.shape[1:].numel() for rows in by_rank] for x in sent] for by_rank in (self._received, self._sent)]
+        sizes = [
+            [[rows * x.shape[1:].numel() for rows in by_rank] for x in sent]
+            for by_rank in (self._received, self._sent)
+        ]
         return stream.all_to_all([x[:self._num_received] for x in received], sent, *sizes)
 
 
-def all_to_alls(plan: Plan, transfers: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
-                receive_buffers: ReceiveBuffers) -> list[AllToAll | None]:
-    """The collective of each step from the second on, whose (sends, receives) are given; None where it sends messages one by one."""
+def all_to_alls(
+    plan: Plan,
+    transfers: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]],
+    ranks: Sequence[int],
+    comm: Comm,
+    receive_buffers: ReceiveBuffers,
+) -> list[AllToAll | None]:
+    """The collective of each step from the second on, for the given (sends, receives); None for
+    point-to-point messages."""
     if not plan.is_all_to_all or receive_buffers.fixed:
         return [None] * len(transfers)
     return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.received_kv[:, number].any())
@@ -190,28 +224,38 @@ def buffer_names(content: str, number: int) -> tuple[str, str]:
     return f"{content} {number}: k", f"{content} {number}: v"
 
 
-def target_rows(receive_buffers: ReceiveBuffers, sends: Sequence[Transfer], receives_of: Callable[[int], Sequence[Transfer]], rank: int,
-                start_of: Callable[[int], int] = lambda _: 0) -> list[int]:
-    """The first row of each transfer that a rank sends, in the receiver's buffer; 0 where senders need not know it.
+def target_rows(
+    receive_buffers: ReceiveBuffers,
+    sends: Sequence[Transfer],
+    receives_of: Callable[[int], Sequence[Transfer]],
+    rank: int,
+    start_of: Callable[[int], int] = lambda _: 0,
+) -> list[int]:
+    """The first row of each sent transfer in the receiver's buffer; 0 if senders do not need it.
 
-    A receiver's transfers lie one after the other.
+    A receiver's transfers are concatenated.
 
     Args:
-        receives_of: the transfers of a rank in the same step; those between two ranks have the same order on both sides.
+        receives_of: the transfers of a rank in the same step; those between two ranks have the same order on
+            both sides.
         start_of: the row at which the first of them starts.
     """
-    if not receive_buffers.fixed:  # over many ranks it takes a second to find out
+    if not receive_buffers.fixed:  # with many ranks the computation takes a second
         return [0] * len(sends)
     rows: dict[int, list[int]] = {}
     for peer in dict.fromkeys(transfer.peer for transfer in sends):
         transfers = receives_of(peer)
         starts = accumulate(map(len, transfers), initial=start_of(peer))
-        rows[peer] = [start for start, transfer in zip(starts, transfers, strict=False) if transfer.peer == rank]
+        rows[peer] = [
+            start for start, transfer in zip(starts, transfers, strict=False) if transfer.peer == rank
+        ]
     return [rows[transfer.peer].pop(0) for transfer in sends]
 
 
-def row_messages(transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
-    """Messages with each tensor's rows for each transfer. The rows of transfers lie one after the other."""
+def row_messages(
+    transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]
+) -> list[Message]:
+    """Messages with each tensor's rows for each transfer; the rows of transfers are concatenated."""
     found, start = [], 0
     for transfer in transfers:
         found += [(ranks[transfer.peer], x[start:start + len(transfer)]) for x in tensors]
@@ -232,7 +276,7 @@ def _packed(x: torch.Tensor, transfers: Sequence[Transfer]) -> torch.Tensor:
 
 
 def _rows_by_rank(transfers: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:
-    """Number of rows that go to, or come from, each rank of the job."""
+    """Number of rows sent to, or received from, each rank of the job."""
     found = [0] * world
     for transfer in transfers:
         found[ranks[transfer.peer]] += len(transfer)

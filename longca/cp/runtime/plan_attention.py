@@ -9,8 +9,8 @@ Work of each step n, in the order in which the host posts it:
     add the result to (out, LSE)                    send dk and dv of n, add those received for n − 1
                                                     add dq
 
-Transfers are posted before additions: these are elementwise work, beside which a copy kernel of NCCL finds free multiprocessors even if
-the next attention kernel takes all of them.
+Transfers are posted before additions, which are elementwise work: a copy kernel of NCCL finds free
+multiprocessors during them even if the next attention kernel occupies all.
 
 Shapes: L queries and keys of the rank; H query heads, G KV heads, D head dim.
 """
@@ -37,24 +37,28 @@ if TYPE_CHECKING:
 
 
 class PlanAttention:
-    """A plan at work on one rank, for the heads that it has there.
+    """The execution of a plan on one rank, for the rank's heads.
 
     Args:
-        plan: for these heads.
-        rank: of the plan.
-        ranks: of the job, in the order of the plan.
-        problem: of these heads.
+        plan: plan for these heads.
+        rank: rank of the plan.
+        ranks: ranks of the job, in the order of the plan.
+        problem: problem of these heads.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, problem: Problem) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
+                 receive_buffers: ReceiveBuffers, problem: Problem) -> None:
         self.plan, self._rank, self._problem = plan, rank, problem
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
         self._kv_exchange = KvExchange(plan, rank, ranks, comm, receive_buffers, row_bytes)
-        self._dkv_reduce = DkvReduce(plan, rank, ranks, comm, receive_buffers, row_bytes) if problem.needs_backward else None
+        self._dkv_reduce = (
+            DkvReduce(plan, rank, ranks, comm, receive_buffers, row_bytes) if problem.needs_backward else None
+        )
         self.num_key_buffers = len(self._kv_exchange.schedule.buffer_keys)
 
     def prepare(self, kernel: Kernel) -> None:
-        """Prepares the kernel calls. It is apart because a rank may fail here alone; all ranks do together what comes before."""
+        """Prepares the kernel calls. It is a separate method, since a single rank may fail here, while
+        earlier steps are collective."""
         self.steps = LocalSteps(self.plan, self._rank, self._problem, kernel)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
@@ -72,7 +76,7 @@ class PlanAttention:
             return Forward(out, lse, (q, k, v, out, lse) if self._problem.needs_backward else None)
 
     def backward(self, saved: Any, dout: torch.Tensor) -> Grads:
-        """(dq, dk, dv). Keys are exchanged again, and their gradients go straight to the rank that holds them."""
+        """(dq, dk, dv). Keys are exchanged again, and their gradients are sent directly to their owner."""
         import torch
 
         assert self._dkv_reduce is not None
@@ -83,7 +87,9 @@ class PlanAttention:
             for number in range(self.plan.num_steps):
                 dk = dv = None
                 if number in self.steps.steps:
-                    dk, dv = self.steps.backward(number, total_dq, *exchange.wait_keys(number), out, lse, dout)
+                    dk, dv = self.steps.backward(
+                        number, total_dq, *exchange.wait_keys(number), out, lse, dout
+                    )
                 exchange.post_after(number)
                 if dk is not None and dv is not None:
                     own = self.plan.num_own_kv(self._rank, number)

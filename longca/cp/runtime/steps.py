@@ -1,4 +1,4 @@
-"""The kernel calls of a rank, one for each step: prepared once, their results accumulated in float32.
+"""The kernel calls of a rank, one for each step: prepared once, with results accumulated in float32.
 
 Shapes: L queries of the rank, H query heads, G KV heads, D head dim; n queries and m keys of one step.
 """
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """A kernel call for the queries start..end, the only ones that see keys of the step."""
+    """A kernel call for the queries start..end, which are all queries that see keys of the step."""
 
     start: int
     end: int
     call: LocalCall
     contributions: tuple[Contribution, ...] = ()
-    """row ranges for a kernel that merges, counted from `start`; empty for others"""
+    """row ranges for a kernel that merges, relative to `start`; empty for others"""
 
     @property
     def rows(self) -> slice:
@@ -40,7 +40,7 @@ class LocalStep:
 
 
 class LocalSteps:
-    """The kernel calls of one rank of a plan. Steps whose masks are equal share a prepared kernel."""
+    """The kernel calls of one rank of a plan. Steps with equal masks share a prepared kernel."""
 
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
         start_s = time.perf_counter()
@@ -48,7 +48,7 @@ class LocalSteps:
         self._contributions = (contributions_of(parts, int(plan.sharding.num_tokens[rank]))
                                if kernel.merges and len(parts) > 1 else None)
         self.masks_ms = (time.perf_counter() - start_s) * 1e3
-        """time taken to make the masks of the steps"""
+        """time to build the masks of the steps"""
         masks = {mask.digest: mask for _, _, mask in parts.values()}
         calls = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in masks.items()}
         self.steps = {number: LocalStep(start, end, calls[mask.digest],
@@ -65,17 +65,26 @@ class LocalSteps:
     def dq_accumulator(self, q_LHD: torch.Tensor) -> DqAccumulator:
         return DqAccumulator(q_LHD, self._contributions)
 
-    def forward(self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
-        """Runs the step's kernel. Its result waits in `total` for `OutputAccumulator.add`; a kernel that merges has merged it already."""
+    def forward(
+        self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor
+    ) -> None:
+        """Runs the step's kernel. Its result is pending in `total` until `OutputAccumulator.add`, unless the
+        kernel merges."""
         step = self.steps[number]
         if step.contributions:
             total.merge_onto(step.rows, step.call, step.contributions, k_mGD, v_mGD)
         else:
-            total.waiting = step.rows, step.call, step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD)
+            total.waiting = (
+                step.rows,
+                step.call,
+                step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD),
+            )
 
-    def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
+    def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor,
+                 out_LHD: torch.Tensor,
                  lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq waits in `total`, or is added already, as above."""
+        """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq is pending in `total`,
+        unless the kernel merges."""
         step = self.steps[number]
         given = total.q_LHD[step.rows], k_mGD, v_mGD, *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD))
         if step.contributions:
@@ -91,20 +100,31 @@ def step_masks(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, 
 
 
 def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
-    """(start, end) of the queries that see keys of a step, and the step's mask with these alone: what its kernel is given.
+    """(start, end) of the queries that see keys of a step, and the step's mask for these queries: the inputs
+    of its kernel.
 
     Args:
-        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of blocks keeps all queries.
+        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of
+            blocks keeps all queries.
     """
     mask = step.mask
     if mask.grid is not None:
         if merging:
             return 0, mask.seqlen_q, mask
         rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
-        start = min(int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
-        end = max(int(bounds[seen[-1] + 1]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
+        start = min(
+            int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen)
+        )
+        end = max(
+            int(bounds[seen[-1] + 1])
+            for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True)
+            if len(seen)
+        )
     else:
         bands, unit = np.concatenate(mask.groups), UNIT_ROWS if merging else 1
-        start, end = int(bands[:, Q0].min()) // unit * unit, min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
+        start, end = (
+            int(bands[:, Q0].min()) // unit * unit,
+            min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q),
+        )
     whole = start == 0 and end == mask.seqlen_q
     return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))

@@ -1,1 +1,2 @@
-"""Schedules: each rank's kernel calls and transfers step by step, their buffers, and their estimated cost. Pure numpy."""
+"""Schedules: the kernel calls and transfers of each rank, step by step, their buffers, and their estimated
+cost. Pure numpy."""

@@ -1,8 +1,9 @@
-"""The buffer schedule of one rank: its transfers before each step, their buffers, and when they are posted. It is made once for a plan.
+"""The buffer schedule of one rank: its transfers before each step, their buffers, and their posting times. It
+is made once for a plan.
 
-Transfers are posted ahead: right after the kernel of an earlier step, so that they pass while the next kernel runs. A buffer is written
-again as soon as nobody needs its content: a ring has two buffers, however many ranks it has. The ring of 4 on a rank (A and B are buffers;
-"post 2" posts the transfers for step 2):
+Transfers are posted ahead, right after the kernel of an earlier step, so that they overlap with the next
+kernel. A buffer is reused as soon as its content is no longer needed: a ring has two buffers for any number
+of ranks. The ring of 4 on a rank (A and B are buffers; "post 2" posts the transfers for step 2):
 
     kernel        post 1, post 2 │ step 0 │        │ step 1 │ post 3 │ step 2 │        │ step 3
     computes with                │ own    │        │ A      │        │ B      │        │ A
@@ -29,9 +30,9 @@ class CommStep:
     receives: tuple[Transfer, ...]
     sends: tuple[Transfer, ...]
     buffer: int
-    """the buffer that is received into"""
+    """the receive buffer"""
     send_buffer: int
-    """the buffer that is sent from, or OWN"""
+    """the source buffer, or OWN"""
     send_start: int
     """the first key in `send_buffer`, as a local index of its owner"""
     post_after: int
@@ -39,7 +40,7 @@ class CommStep:
     stream: str
     """the name of the comm stream"""
     num_own_kv: int
-    """own KV tokens in front of what is received, if anything is received"""
+    """own KV tokens in front of received ones, if any are received"""
 
     @property
     def num_keys(self) -> int:
@@ -48,50 +49,55 @@ class CommStep:
 
 
 class BufferSchedule:
-    """All comm steps of one rank of a plan. Buffers and times are the same on all ranks; the sizes of buffers are not.
+    """All comm steps of one rank of a plan. Buffers and times are the same on all ranks, but the sizes of
+    buffers differ.
 
-    The steps with their transfers are made when they are asked for: estimates need buffers and times alone.
+    Steps with their transfers are created on demand, since estimates need only buffers and times.
     """
 
     def __init__(self, plan: Plan, rank: int, early: bool) -> None:
         """
         Args:
-            early: post transfers as soon as their buffer is free, even while what they forward is still arriving. That is right where
-                a comm stream keeps its order without the host. Else transfers are posted one step ahead.
+            early: post transfers as soon as their buffer is free, even while the data that they forward is
+                still arriving. This requires comm streams that keep their order without the host. Otherwise
+                transfers are posted one step ahead.
         """
         self._plan, self._rank = plan, rank
         self._readers: list[list[int]] = [[] for _ in range(plan.num_steps)]
-        """of each step, the later steps for which its KV is forwarded"""
+        """for each step, the later steps for which its KV is forwarded"""
         for number in range(1, plan.num_steps):
             self._readers[plan.forwarded_from(number)].append(number)
         self._last_step: list[int] = []
-        """of each buffer, the last step that uses it so far"""
+        """for each buffer, the last step that uses it so far"""
         self._buffer = [OWN]
         """the buffer of each step"""
         self.post_after = [START]
-        """of each step, the step after whose kernel its transfers are posted, or START"""
+        """for each step, the step after whose kernel its transfers are posted, or START"""
         for number in range(1, plan.num_steps):
             buffer, free_after = self._take(number)
             origin = plan.forwarded_from(number)
             ahead = early and (not origin or plan.stream(origin) == plan.stream(number))
             self._buffer.append(buffer)
-            self.post_after.append(max(free_after, START if ahead else plan.post_after(number), self.post_after[origin]))
+            self.post_after.append(
+                max(free_after, START if ahead else plan.post_after(number), self.post_after[origin])
+            )
 
     @cached_property
     def comm_steps(self) -> list[CommStep]:
-        """The comm steps, in order: that of step 1 is the first."""
+        """The comm steps, in order, beginning with that of step 1."""
         return [self._comm_step(number) for number in range(1, self._plan.num_steps)]
 
     def _comm_step(self, number: int) -> CommStep:
         plan, rank = self._plan, self._rank
         origin, sends = plan.forwarded_from(number), tuple(plan.sends(rank, number))
         send_start = plan.held_kv(rank, origin)[0][1] if sends and origin else 0
-        return CommStep(number, tuple(plan.receives(rank, number)), sends, self._buffer[number], self._buffer[origin], send_start,
+        return CommStep(number, tuple(plan.receives(rank, number)), sends, self._buffer[number],
+                        self._buffer[origin], send_start,
                         self.post_after[number], plan.stream(number), plan.num_own_kv(rank, number))
 
     @cached_property
     def buffer_keys(self) -> list[int]:
-        """KV tokens that each buffer must have room for."""
+        """Capacity of each buffer in KV tokens."""
         found, received = [0] * len(self._last_step), self._plan.received_kv[self._rank].tolist()
         for number in range(1, self._plan.num_steps):
             num_keys = self._plan.num_own_kv(self._rank, number) + received[number] if received[number] else 0
@@ -100,14 +106,19 @@ class BufferSchedule:
 
     @cached_property
     def _posted(self) -> dict[int, list[CommStep]]:
-        return {after: [step for step in self.comm_steps if step.post_after == after] for after in range(START, self._plan.num_steps)}
+        return {
+            after: [step for step in self.comm_steps if step.post_after == after]
+            for after in range(START, self._plan.num_steps)
+        }
 
     def posted_after(self, number: int) -> list[CommStep]:
-        """The comm steps that are posted after the kernel of a step, in the order in which all ranks post them."""
+        """The comm steps that are posted after the kernel of a step, in the order in which all ranks post
+        them."""
         return self._posted[number]
 
     def _take(self, number: int) -> tuple[int, int]:
-        """(buffer for the KV of a step, step after whose kernel it is free). It is a used buffer if one is free in time, else a new one."""
+        """(buffer for the KV of a step, step after whose kernel it is free). An existing buffer is reused if
+        it is free in time."""
         for buffer, last_step in enumerate(self._last_step):
             free_after = self._free_after(last_step, number)
             if free_after is not None and free_after <= self._plan.post_after(number):
@@ -117,7 +128,8 @@ class BufferSchedule:
         return len(self._last_step) - 1, START
 
     def _free_after(self, held: int, number: int) -> int | None:
-        """The step after whose kernel the KV of step `held` is needed no more; None if it is forwarded for step `number` or later."""
+        """The step after whose kernel the KV of step `held` is no longer needed; None if it is forwarded for
+        step `number` or later."""
         readers = self._readers[held]
         if any(later >= number for later in readers):
             return None

@@ -1,8 +1,9 @@
-"""A rough estimate of what a plan costs: enough to choose between shardings and schedules.
+"""A rough estimate of the cost of a plan, for the choice of shardings and schedules.
 
-It counts visible pairs at the rate of a kernel, KV at the rate of a link, a fixed time for each kernel call, and hidden pairs at the ends
-of rows. Kernels compute whole tiles, so each row of each band has some hidden pairs for every rank whose keys it sees: that is the price
-that stripes and small chunks pay for their balance. Merging has no cost of its own: `band` merges as it stores.
+It counts visible pairs at the rate of a kernel, KV at the rate of a link, a fixed time for each kernel call,
+and hidden pairs at row ends. Kernels compute whole tiles, so each row of each band has some hidden pairs for
+every rank whose keys it sees: this is the cost of the balance of stripes and small chunks. Merging is free,
+since `band` merges in its epilogue.
 
 Shapes: P ranks, T steps.
 """
@@ -20,19 +21,23 @@ from longca.cp.schedule.plan import Plan
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that `benchmarks.cp.placements` makes,
-# give or take 2 %, over seven masks on 2 and 4 ranks.
+# Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that
+# `benchmarks.cp.placements` makes, give or take 2 %, over seven masks on 2 and 4 ranks.
 FLOPS_PER_S = 650e12
 END_PAIRS = 96  # hidden pairs at the end of each row of a band
-CALL_S = 100e-6  # of a kernel call in addition to its pairs: host time, and the first and last programs, when multiprocessors are idle
+# of a kernel call in addition to its pairs: host time, and idle multiprocessors at the start and in the tail
+# wave
+CALL_S = 100e-6
 INTRA_NODE_BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
 MESSAGE_S = 20e-6  # of a batch of messages in addition to its bytes
-OVERLAP_SLOWDOWN = 0.3  # time that kernels lose to overlapped messages, as a share of these: 7 % of 4.5 ms to 128 MB on an H200
+# slowdown of kernels by overlapped messages, as a share of the messages' time: 7 % of 4.5 ms for 128 MB on an
+# H200
+OVERLAP_SLOWDOWN = 0.3
 
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """The prices by which plans are estimated."""
+    """The unit costs of plan estimates."""
 
     pair_s: float
     """seconds for a visible pair of one head group of the mask, for all its heads"""
@@ -41,13 +46,19 @@ class UnitCosts:
     call_s: float = 0.0
     """seconds of a kernel call in addition to its pairs"""
     end_pairs: int = END_PAIRS
-    """hidden pairs that the end of a row costs"""
+    """cost of a row end, in hidden pairs"""
 
     @classmethod
-    def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1, elem_bytes: int = 2,
+    def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1,
+           elem_bytes: int = 2,
            flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = INTRA_NODE_BYTES_PER_S) -> UnitCosts:
-        """The prices of a forward call. Backward has 2.5 times the pairs and about 2 to 3 times the bytes, so it would choose alike."""
-        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s, CALL_S)
+        """The unit costs of a forward call. Backward has 2.5 times the work per pair and about 2 to 3 times
+        the bytes, so the choice would be the same."""
+        return cls(
+            4 * num_q_heads / num_groups * head_dim / flops_per_s,
+            2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s,
+            CALL_S,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,46 +66,60 @@ class PlanCost:
     """The estimated cost of a plan, in seconds."""
 
     compute_s: float
-    """of the rank with the most to compute, as if all KV were there"""
+    """time of the rank with the most computation, with all KV available"""
     transfer_s: float
-    """of the rank with the most to move, as if nothing were hidden"""
+    """time of the rank with the most transfers, without overlap"""
     overlapped_s: float
-    """with transfers overlapped with kernels, as if they did not slow these down"""
+    """time with transfers overlapped with kernels, without their slowdown of kernels"""
 
     @property
     def total_s(self) -> float:
-        """The time by which plans are chosen: `overlapped_s`, and what kernels lose to the transfers that they hide."""
-        return self.overlapped_s + OVERLAP_SLOWDOWN * max(self.transfer_s - (self.overlapped_s - self.compute_s), 0)
+        """The time that decides among plans: `overlapped_s` plus the slowdown of kernels by overlapped
+        transfers."""
+        return self.overlapped_s + OVERLAP_SLOWDOWN * max(
+            self.transfer_s - (self.overlapped_s - self.compute_s), 0
+        )
 
 
 def cost_of(plan: Plan, costs: UnitCosts) -> PlanCost:
-    """Estimates a plan. The KV of step n + 1 moves during step n."""
+    """Estimates a plan. The KV of step n + 1 is transferred during step n."""
     return costs_of([plan], costs)[0]
 
 
 def costs_of(plans: Sequence[Plan], costs: UnitCosts) -> list[PlanCost]:
     """Estimates plans of one schedule on as many ranks, all in one pass over the steps."""
-    areas, band_rows, received, sent = (np.stack([getattr(plan, name) for plan in plans])
-                                        for name in ("step_areas", "step_band_rows", "received_kv", "sent_kv"))  # (plans, P, T)
+    areas, band_rows, received, sent = (
+        np.stack([getattr(plan, name) for plan in plans])
+        # (plans, P, T)
+        for name in ("step_areas", "step_band_rows", "received_kv", "sent_kv")
+    )
     compute = (areas + costs.end_pairs * band_rows) * costs.pair_s + (areas > 0) * costs.call_s
     transfer = np.maximum(received, sent) * costs.kv_s
-    total = _ring_s(plans[0], compute, transfer, received > 0) if plans[0].forwards_kv else _gather_s(compute, transfer)
+    total = (
+        _ring_s(plans[0], compute, transfer, received > 0)
+        if plans[0].forwards_kv
+        else _gather_s(compute, transfer)
+    )
     slowest = (compute.sum(axis=2).max(axis=1), transfer.sum(axis=2).max(axis=1), total)
     return [PlanCost(*one) for one in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
 
 
 def _gather_s(compute: np.ndarray, transfer: np.ndarray) -> np.ndarray:
-    """Seconds where ranks do not wait for each other: a rank goes on when a step is done and the KV of the next is there."""
+    """Seconds without waits between ranks: a rank proceeds when a step has finished and the KV of the next
+    has arrived."""
     return np.maximum(compute, np.pad(transfer[..., 1:], ((0, 0), (0, 0), (0, 1)))).sum(axis=2).max(axis=1)
 
 
 def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """Seconds where ranks forward KV.
+    """Seconds with forwarded KV.
 
-    A transfer starts when its KV is at the sender, its stream is free, and the receiver is done with the buffer. So a rank waits for slower
-    ones as far as two buffers make it, and no further.
+    A transfer starts when its KV is at the sender, its stream is free, and the receiver has released the
+    buffer. So a rank waits for slower ones only as far as two buffers require.
     """
-    work, messages, moving = (np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves))  # (T, plans, P)
+    # (T, plans, P)
+    work, messages, moving = (
+        np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
+    )
     nothing = np.zeros_like(work[0])
     done, there, streams = [nothing, work[0]], [nothing], dict[str, np.ndarray]()
     for number in range(1, plan.num_steps):
@@ -108,17 +133,22 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     return done[-1].max(axis=1)
 
 
-def head_pipeline(work_s: ArrayLike, arriving_s: ArrayLike, leaving_s: ArrayLike, overlap_slowdown: float | np.ndarray = OVERLAP_SLOWDOWN
-                  ) -> np.ndarray:
-    """Seconds of a rank with chunks of heads: each chunk arrives, is computed with, and its results leave.
+def head_pipeline(
+    work_s: ArrayLike,
+    arriving_s: ArrayLike,
+    leaving_s: ArrayLike,
+    overlap_slowdown: float | np.ndarray = OVERLAP_SLOWDOWN,
+) -> np.ndarray:
+    """Seconds of a rank with chunks of heads: each chunk arrives, is computed, and its results are sent back.
 
-    All messages share one link, on which all chunks arrive before the first results leave:
+    All messages share one link, on which all chunks arrive before the first results are sent:
 
         link       in 0 │ in 1 │ in 2 │          out 0 │         out 1 │         out 2
         kernels         │ chunk 0            │ chunk 1        │ chunk 2        │
 
     Args:
-        work_s, arriving_s, leaving_s: of each chunk, (chunks, …), of as many ranks as there are elements in the other axes.
+        work_s, arriving_s, leaving_s: of each chunk, (chunks, …), of as many ranks as there are elements in
+            the other axes.
     """
     work, arriving, leaving = (np.asarray(seconds) for seconds in (work_s, arriving_s, leaving_s))
     now, arrived = np.zeros(work.shape[1:]), np.cumsum(arriving, axis=0)

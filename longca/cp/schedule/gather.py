@@ -1,7 +1,8 @@
-"""Gathers: each rank receives the KV that some query of it sees, once, from the rank that owns it.
+"""Gathers: each rank receives its visible KV once, from the owner.
 
-With a sliding window a rank gets the halo of its neighbours, with documents the rest of its documents. Where that is little, one kernel for
-all KV, after it has arrived, is quicker than one overlapped with the messages and another one whose result must be merged (`stages` = 0).
+Under a sliding window a rank gets the halo of its neighbours, under document masks the remainder of its
+documents. If this is little, a single kernel after the arrival of all KV is faster than one that overlaps
+with messages plus another one whose result must be merged (`stages` = 0).
 
     stages      step 0               step 1                       step 2
     0           nothing              own KV and all others'
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gather:
-    """The schedule in which each rank gets the KV that it needs from its owners."""
+    """The schedule in which each rank gets its visible KV from the owners."""
 
     stages: int = 1
-    """steps in which remote KV is computed with: with more of them, the next KV arrives meanwhile. 0: one step with the rank's own KV,
-    after all has arrived"""
+    """number of steps for remote KV: with several, the next KV arrives during a step. 0: one step together
+    with the rank's own KV, after all KV has arrived"""
 
     def plan(self, mask: Mask, sharding: Sharding) -> GatherPlan:
         return GatherPlan(partition_mask(mask, sharding), self)
@@ -43,7 +44,11 @@ class Gather:
         return [GatherPlan(partition, self) for partition in partitions]
 
     def __str__(self) -> str:
-        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
+        return (
+            f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}"
+            if self.stages
+            else "a gather first"
+        )
 
 
 class GatherPlan(Plan):
@@ -56,22 +61,32 @@ class GatherPlan(Plan):
         super().__init__(partition, schedule)
         stages = schedule.stages
         if stages < 0:
-            raise ValueError(f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}")
+            raise ValueError(
+                f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's "
+                f"own; not in {stages}"
+            )
         self.num_steps = 1 + max(stages, 1)
         self._num_kv, place = partition.remote_needed
         num_remote = (self._num_kv > 0).sum(axis=1, keepdims=True)
         self._step = np.where(self._num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
-        """the step in which a rank computes with an owner's KV, (P, P) by (rank, owner); −1 for never"""
+        """the step in which a rank uses an owner's KV, (P, P) by (rank, owner); −1 for never"""
         np.fill_diagonal(self._step, 0 if stages else 1)
         there = self._step >= 0
         ranks, owners = np.nonzero(there)
         steps = self._step[there]
         self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv = (
-            self._by_step(counts[there], side, steps) for counts, side in (
-                (partition.areas, ranks), (partition.band_rows, ranks), (self._num_kv, ranks), (self._num_kv, owners)))
+            self._by_step(counts[there], side, steps)
+            for counts, side in (
+                (partition.areas, ranks),
+                (partition.band_rows, ranks),
+                (self._num_kv, ranks),
+                (self._num_kv, owners),
+            )
+        )
 
     def _by_step(self, counts: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """The counts (n,) added up by rank and step, (P, T). All steps at once: they may be as many as ranks."""
+        """The counts (n,) summed by rank and step, (P, T), in one pass, since there may be as many steps as
+        ranks."""
         found = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
         np.add.at(found, ranks * self.num_steps + steps, counts)
         return found.reshape(self.world, self.num_steps)
@@ -86,7 +101,10 @@ class GatherPlan(Plan):
         return int(self.sharding.num_tokens[rank]) if self._step[rank, rank] == number else 0
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
-        return [Transfer(owner, owner, start, end) for owner, start, end in self._needed_of(rank, self._owners(rank, number))]
+        return [
+            Transfer(owner, owner, start, end)
+            for owner, start, end in self._needed_of(rank, self._owners(rank, number))
+        ]
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
         peers = np.flatnonzero(self._step[:, rank] == number)
@@ -114,12 +132,12 @@ class GatherPlan(Plan):
         return StepMessages(there.sender, there.receiver, there.tokens)
 
     def _owners(self, rank: int, number: int) -> np.ndarray:
-        """The other ranks with whose KV a rank computes in a step."""
+        """The other ranks whose KV a rank uses in a step."""
         owners = np.flatnonzero(self._step[rank] == number)
         return owners[owners != rank]
 
     def _needed_of(self, rank: int, owners: np.ndarray) -> list[KvRange]:
-        """The KV that a rank needs of each owner. Ranges that lie one after the other at the owner are joined."""
+        """The KV that a rank needs from each owner, with adjacent ranges merged."""
         first, last = self.partition.needed_keys.of(rank)
         start, end = (self.sharding.num_before(side)[:, owners].T for side in (first, last))
         owner, number = np.nonzero(start < end)
@@ -127,4 +145,6 @@ class GatherPlan(Plan):
         goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
         heads = np.flatnonzero(np.append(True, ~goes_on)[:len(owner)])
         tails = np.append(heads[1:], len(owner))[:len(heads)] - 1
-        return list(zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True))
+        return list(
+            zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True)
+        )

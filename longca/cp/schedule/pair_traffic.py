@@ -1,6 +1,7 @@
-"""Bytes that each two ranks of a job exchange in one call, exact, from the mesh and the plan alone; and what of them leaves a node.
+"""Exact bytes between each pair of ranks of a job in one call, computed from the mesh and the plan, and the
+inter-node part.
 
-Ranks are those of the mesh until `placed` gives each its place in the job. Ranks of the job fill node after node.
+Ranks are those of the mesh until `placed` maps them to the job. Ranks of the job fill node after node.
 
 Shapes: W ranks of the job.
 """
@@ -28,18 +29,18 @@ class PairTraffic:
     """Bytes of one call in one direction, (W, W) int64 each by (sender, receiver)."""
 
     heads: np.ndarray
-    """of the all-to-alls among ranks that divide heads"""
+    """all-to-alls within head groups"""
     kv: np.ndarray
-    """of KV along the rings and, backward, of dK and dV to their owners"""
+    """KV along the rings and, backward, dK and dV to their owners"""
     kv_hops: np.ndarray
-    """steps in which a rank sends KV to another one"""
+    """number of steps in which a rank sends KV to another one"""
 
     @classmethod
     def of(cls, mesh: Mesh, plan: Plan, call: CallSpec) -> PairTraffic:
-        """The traffic of a plan whose ring ranks divide their heads, each KV head on one rank.
+        """The traffic of a plan with split heads, each KV head on one rank.
 
         Args:
-            plan: of the ranks of one ring, for all heads of the mask.
+            plan: plan plan of the ranks of one ring, for all heads of the mask.
         """
         heads, kv, hops = (np.zeros((mesh.world, mesh.world), dtype=np.int64) for _ in range(3))
         row_bytes = call.head_dim * call.elem_bytes  # of a token of one head
@@ -47,7 +48,8 @@ class PairTraffic:
         shares = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads).ranks
         of_share = [(len(share.q) + 2 * len(share.kv), len(share.q)) for share in shares]
         if call.direction == "bwd":
-            of_share = [(leaving, arriving) for arriving, leaving in of_share]  # dout comes; dq, dk and dv go
+            # dout arrives; dq, dk and dv are sent
+            of_share = [(leaving, arriving) for arriving, leaving in of_share]
         for sender in range(mesh.world):
             for receiver in set(mesh.group(sender)) - {sender}:
                 arriving, leaving = of_share[mesh.of(receiver)[1]][0], of_share[mesh.of(sender)[1]][1]
@@ -60,18 +62,19 @@ class PairTraffic:
         return cls(heads, kv, hops)
 
     def placed(self, places: Sequence[int]) -> PairTraffic:
-        """The same where rank r of the mesh is rank `places[r]` of the job."""
+        """The same traffic with rank r of the mesh as rank `places[r]` of the job."""
         mesh_ranks = np.argsort(places)
         order = np.ix_(mesh_ranks, mesh_ranks)
         return PairTraffic(self.heads[order], self.kv[order], self.kv_hops[order])
 
 
 def leaves_node(world: int, ranks_per_node: int = RANKS_PER_NODE) -> np.ndarray:
-    """Tells of each two ranks whether they are on different nodes, (W, W) bool."""
+    """True for each pair of ranks on different nodes, (W, W) bool."""
     node = np.arange(world) // ranks_per_node
     return node[:, None] != node
 
 
 def swapped(mesh: Mesh) -> list[int]:
-    """Places in the job where the dimensions of a mesh are swapped: the ranks of a ring are neighbours, those of a head group are not."""
+    """Ranks in the job for a mesh with swapped dimensions: ranks of a ring are neighbours, those of a head
+    group are not."""
     return [head_rank * mesh.ring + ring_rank for ring_rank, head_rank in map(mesh.of, range(mesh.world))]

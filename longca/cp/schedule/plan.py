@@ -1,7 +1,8 @@
-"""Plans: each rank's kernel calls, step by step, and the transfers of keys and values (KV) that they need.
+"""Plans: each rank's kernel calls, step by step, and the required transfers of keys and values (KV).
 
-A plan is the same on every rank and is made from the mask alone: no rank asks another one. In step 0 a rank computes with its own KV.
-Here is a ring of 4 ranks (`longca.cp.schedule.ring`). The letters are KV: a is owned by rank 0, b by rank 1, and so on.
+A plan is the same on every rank and is computed from the mask alone, without communication. In step 0 a rank
+computes with its own KV. Here is a ring of 4 ranks (`longca.cp.schedule.ring`). The letters are KV: a is
+owned by rank 0, b by rank 1, and so on.
 
                rank 0      rank 1      rank 2      rank 3
     step 0       a           b           c           d        own KV: nothing moves
@@ -12,7 +13,8 @@ Here is a ring of 4 ranks (`longca.cp.schedule.ring`). The letters are KV: a is 
                    ╲           ╲           ╲           ╲
     step 3       b           c           d           a
 
-A gather (`longca.cp.schedule.gather`) has no forwarding: each rank gets the KV it needs straight from its owner, in one or more steps.
+A gather (`longca.cp.schedule.gather`) has no forwarding: each rank gets its visible KV directly from the
+owners, in one or more steps.
 
 Methods of a plan; `rank` and `step` are their arguments:
 
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One message of KV between this rank and a peer. Backward, the same tokens' dK and dV go the other way."""
+    """One message of KV between this rank and a peer. Backward, dK and dV of the same tokens are sent in the
+    opposite direction."""
 
     peer: int
     owner: int
@@ -66,22 +69,22 @@ class Transfer:
 
 @dataclass(frozen=True)
 class StepMessages:
-    """All messages of one step between ranks, as arrays (n,) int64; each two ranks have one at most."""
+    """All messages of one step between ranks, as arrays (n,) int64; at most one for each pair of ranks."""
 
     receiver: np.ndarray
     sender: np.ndarray
     tokens: np.ndarray
-    """that move, more than 0"""
+    """number of tokens, more than 0"""
 
     @classmethod
     def of(cls, receiver: np.ndarray, sender: np.ndarray, tokens: np.ndarray) -> StepMessages:
-        """Those of these in which something moves."""
+        """The non-empty messages."""
         some = tokens > 0
         return cls(receiver[some], sender[some], tokens[some])
 
     @cached_property
     def one_each(self) -> bool:
-        """No rank receives from two ranks, or sends to two."""
+        """True if each rank receives from at most one rank, and sends to at most one."""
         return all(np.bincount(side).max(initial=0) <= 1 for side in (self.receiver, self.sender))
 
 
@@ -108,7 +111,7 @@ class Step:
 
     @property
     def is_full(self) -> bool:
-        """All queries see all keys, in bands: so it is in most steps of causal and full masks."""
+        """True for a full rectangle in bands, as in most steps of causal and full masks."""
         whole = self.partition.mask
         return whole.grid is None and self.area == whole.num_groups * self.num_rows * self.num_keys
 
@@ -122,7 +125,8 @@ class Step:
 
 
 class Schedule(Protocol):
-    """The specification of a schedule: `Ring` or `Gather` with its options. It is hashable, and its text names it in notes."""
+    """The specification of a schedule: `Ring` or `Gather` with options. It is hashable, and its text appears
+    in notes."""
 
     def plan(self, mask: Mask, sharding: Sharding) -> Plan:
         """Plans a mask on a sharding.
@@ -133,22 +137,24 @@ class Schedule(Protocol):
         ...
 
     def plans_of(self, partitions: Sequence[MaskPartition]) -> Sequence[Plan]:
-        """`plan` for masks that are partitioned already, among as many ranks, so that several schedules can share the partitions."""
+        """`plan` for existing partitions with the same number of ranks, so that several schedules can share
+        them."""
         ...
 
     def __hash__(self) -> int: ...
 
 
 class Plan:
-    """A partitioned mask on a schedule. The module's docstring draws one and lists the methods.
+    """A partitioned mask on a schedule. The module's docstring has a drawing and lists the methods.
 
-    A rank has no kernel call in a step in which it sees no pair, and KV that nobody needs does not move.
+    Steps without visible pairs have no kernel call, and unneeded KV is not transferred.
     """
 
     forwards_kv: bool
-    """ranks pass KV on that they have received, so they wait for each other (a ring)"""
+    """True if ranks forward received KV, so that they wait for each other (a ring)"""
     is_all_to_all: ClassVar[bool] = False
-    """all KV comes straight from its owner, in the order of ranks, so the messages of a step are one all-to-all (a gather)"""
+    """True if all KV comes directly from its owner, in the order of ranks, so that the messages of a step
+    form one all-to-all (a gather)"""
     num_steps: int
     """the largest number of steps of any rank"""
     step_areas: np.ndarray
@@ -173,7 +179,7 @@ class Plan:
         return self.schedule.plan(mask, self.sharding)
 
     def steps(self, rank: int) -> list[Step]:
-        """The kernel calls of a rank, in order. Masks are made when they are looked at."""
+        """The kernel calls of a rank, in order. Masks are built on demand."""
         return [self.step(rank, number) for number in self.step_numbers(rank)]
 
     def step_numbers(self, rank: int) -> list[int]:
@@ -181,35 +187,40 @@ class Plan:
         return np.flatnonzero(self.step_areas[rank]).tolist()
 
     def step(self, rank: int, number: int) -> Step:
-        """The kernel call of a rank in a step. It must have one."""
-        return Step(self.partition, rank, number, self.needed_kv(rank, number), int(self.step_areas[rank, number]))
+        """The kernel call of a rank in a step, which must exist."""
+        return Step(
+            self.partition, rank, number, self.needed_kv(rank, number), int(self.step_areas[rank, number])
+        )
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
-        """KV in the rank's buffer in a step, whether or not the rank computes with it."""
+        """All KV in the rank's buffer in a step, including KV that the rank does not use."""
         raise NotImplementedError
 
     def needed_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
-        """KV of the buffer that the rank itself computes with: of each owner, from the first key to the last that it sees."""
+        """KV of the buffer that the rank itself uses: for each owner, from the first to the last visible
+        key."""
         return self.held_kv(rank, number)
 
     def num_own_kv(self, rank: int, number: int) -> int:
-        """The number of own KV tokens that the rank computes with in a step. They lie in front of what it receives."""
+        """The number of own KV tokens that the rank uses in a step. They precede received ones."""
         return int(self.sharding.num_tokens[rank]) if number == 0 else 0
 
     def forwarded_from(self, number: int) -> int:
-        """The step since which the sender has the KV of step `number` > 0; 0 where it is the sender's own."""
+        """The step since which the sender has the KV of step `number` > 0; 0 for the sender's own KV."""
         return 0
 
     def senders(self, number: int) -> np.ndarray:
-        """The rank from which each rank gets the KV of step `number` > 0, (P,). Only of plans that `forwards_kv`."""
+        """The rank from which each rank gets the KV of step `number` > 0, (P,). Only for plans that
+        `forwards_kv`."""
         raise NotImplementedError
 
     def post_after(self, number: int) -> int:
-        """The step after whose kernel the transfers of step `number` should be posted; −1 for before the first kernel."""
+        """The step after whose kernel the transfers of step `number` should be posted; −1 for before the
+        first kernel."""
         return number - 2
 
     def stream(self, number: int) -> str:
-        """The name of the comm stream of a step's transfers. Transfers of different streams do not wait for each other."""
+        """The name of the comm stream of a step's transfers. Different streams are independent."""
         return "keys"
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
@@ -217,17 +228,18 @@ class Plan:
         raise NotImplementedError
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
-        """Transfers from the rank for the same step of others, by peer."""
+        """Transfers from the rank for the same step of other ranks, by peer."""
         raise NotImplementedError
 
     def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
-        """Transfers of dK and dV after a step, straight to the owner of the KV, in the order of `needed_kv` after the rank's own."""
+        """Transfers of dK and dV after a step, directly to the owner of the KV, in the order of `needed_kv`
+        after the rank's own."""
         if number == 0 or not self.step_areas[rank, number]:
             return []
         return [Transfer(owner, owner, start, end) for owner, start, end in self.needed_kv(rank, number)]
 
     def dkv_receives(self, rank: int, number: int) -> list[Transfer]:
-        """Transfers of dK and dV of the rank's own KV, after the same step of others, by peer."""
+        """Transfers of dK and dV of the rank's own KV, after the same step of other ranks, by peer."""
         return self.sends(rank, number)
 
     def messages(self, number: int) -> StepMessages:
@@ -235,7 +247,7 @@ class Plan:
         raise NotImplementedError
 
     def dkv_messages(self, number: int) -> StepMessages:
-        """The transfers of dK and dV of all ranks after a step, likewise."""
+        """The transfers of dK and dV of all ranks after a step, summed by pair of ranks."""
         raise NotImplementedError
 
     def _own_kv(self, rank: int) -> tuple[KvRange, ...]:

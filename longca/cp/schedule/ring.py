@@ -1,7 +1,8 @@
-"""Rings: in each step a rank computes with the KV of another rank and passes it on.
+"""Rings: in each step a rank computes with the KV of another rank and forwards it.
 
-Only KV that some rank further on still needs is passed on, from the first such token to the last: a sliding window moves its halo, and
-a transfer that nobody waits for is left out. There are three ways round. The owner of the KV that rank 0 of 8 has in each step:
+Only the range of KV that a later rank needs is forwarded: a sliding window sends its halo, and unneeded
+transfers are skipped. There are three kinds of rings. The owner of the KV on rank 0, with 8 ranks, in each
+step:
 
     step                            0   1   2   3   4   5   6   7
     single ring                     0   7   6   5   4   3   2   1    the rank before, again and again
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ring:
-    """The schedule in which KV goes round from rank to rank."""
+    """The schedule in which KV circulates from rank to rank."""
 
     window: int | None = None
     """ranks of an inner ring, for a double ring; None for a single ring"""
     two_way: bool = False
-    """KV goes both ways, each half round, so the neighbours on either side are one transfer away"""
+    """True if KV circulates in both directions, half way each, so that neighbours on both sides are one
+    transfer away"""
 
     def plan(self, mask: Mask, sharding: Sharding) -> RingPlan:
         return self.plans_of([partition_mask(mask, sharding)])[0]
@@ -53,7 +55,8 @@ class Ring:
 
 
 class RingOrder:
-    """Who has whose KV in which step: the same for all masks and shardings."""
+    """Rank-to-owner tables of a ring (owner, holder, receiver, sender for each step); independent of mask and
+    sharding."""
 
     def __init__(self, schedule: Ring, world: int) -> None:
         """
@@ -67,21 +70,22 @@ class RingOrder:
         self.world, self.window = world, window or world
         ranks, steps = np.arange(world)[:, None], np.arange(world)
         self.before = self._forwarded_from(steps)
-        """`Plan.forwarded_from` of each step; of step 0, step 0"""
+        """`Plan.forwarded_from` of each step; 0 for step 0"""
         self.owner = self._walk(ranks, steps, -1)
         """the owner of the KV that a rank has in a step, (P, T)"""
         self.holder = self._walk(ranks, steps, 1)
         """the rank that has an owner's KV in a step, (P, T)"""
         self.receiver = self._walk(self._walk(ranks, self.before, -1), steps, 1)
-        """the rank to which a rank passes KV for a step, (P, T); itself for step 0"""
+        """the rank to which a rank forwards KV for a step, (P, T); itself for step 0"""
 
     @cached_property
     def sender(self) -> np.ndarray:
-        """The rank from which a rank gets the KV of a step, (P, T). Without meaning in step 0."""
+        """The rank from which a rank gets the KV of a step, (P, T). Undefined in step 0."""
         return self._walk(self.owner, self.before, 1)
 
     def spread_back(self, needed: np.ndarray, reduce: np.ufunc) -> None:
-        """Reduces, in place, what is needed of KV in each step (T, …) with what is needed in the steps for which it is passed on.
+        """Reduces, in place, the needed KV of each step (T, …) with that of the steps for which it is
+        forwarded.
 
         Args:
             reduce: takes two arguments and keeps one of them, as `numpy.minimum` does.
@@ -97,16 +101,21 @@ class RingOrder:
             reduce(needed[0], needed[:2][-1], out=needed[0])
 
     def _forwarded_from(self, number: np.ndarray) -> np.ndarray:
-        before = number - 2 if self.two_way else np.where(number % self.window, number - 1, number - self.window)
+        before = (
+            number - 2 if self.two_way else np.where(number % self.window, number - 1, number - self.window)
+        )
         return np.maximum(before, 0)
 
     def _walk(self, rank: np.ndarray, number: np.ndarray, way: int) -> np.ndarray:
-        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""
+        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way
+        −1)."""
         if self.two_way:
             return (rank + way * np.where(number % 2, (number + 1) // 2, -(number // 2))) % self.world
         outer, inner = np.divmod(number, self.window)
         windows = self.world // self.window
-        return (rank // self.window + way * outer) % windows * self.window + (rank + way * inner) % self.window
+        return (rank // self.window + way * outer) % windows * self.window + (
+            rank + way * inner
+        ) % self.window
 
 
 class RingPlan(Plan):
@@ -118,7 +127,10 @@ class RingPlan(Plan):
         super().__init__(partition, schedule)
         self.num_steps, self._order = self.world, order
         ranks, steps = np.arange(self.world)[:, None], np.arange(self.world)
-        self.step_areas, self.step_band_rows = partition.areas[ranks, order.owner], partition.band_rows[ranks, order.owner]
+        self.step_areas, self.step_band_rows = (
+            partition.areas[ranks, order.owner],
+            partition.band_rows[ranks, order.owner],
+        )
         self._needed = partition.needed_hulls
         self._start, self._end = self._held_ranges()
         self.received_kv = np.maximum(self._end - self._start, 0)
@@ -176,12 +188,13 @@ class RingPlan(Plan):
         return StepMessages.of(owner, ranks, width * (number > 0))
 
     def _needed_of(self, rank: int, owner: int) -> tuple[KvRange, ...]:
-        """The KV of an owner that a rank computes with, from the first token that it sees to the last."""
+        """The KV of an owner that a rank uses, from the first to the last visible token."""
         start, end = (int(hull[rank, owner]) for hull in self._needed)
         return ((owner, start, end),) if start < end else ()
 
     def _held_ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of the KV that a rank gets for each step, (P, T) each: for itself and for all ranks after it."""
+        """(start, end) of the KV that a rank receives for each step, (P, T) each: for itself and for all
+        later ranks."""
         order, owners = self._order, np.arange(self.world)
         start, end = (hull[order.holder.T, owners] for hull in self._needed)  # by step and owner
         order.spread_back(start, np.minimum)

@@ -1,15 +1,16 @@
-"""A model of the time that a call takes on all ranks, from the time of each step's kernel and the traffic. It measures nothing.
+"""A model of the time of a call on all ranks, from kernel times of steps and the traffic. It makes no
+measurements.
 
-`timeline` goes through the steps of a plan as `PlanAttention` does:
+`timeline` simulates the steps of a plan like `PlanAttention`:
 
-- Transfers start when their buffer is free at the receiver and the KV is at the sender, one batch of a comm stream after another.
-- A kernel starts when the one before it is done and its KV has arrived.
-- Backward, the dK and dV of a step leave after its kernel, and the second kernel after it waits for them.
+- Transfers start when their buffer is free at the receiver and the KV is at the sender, one batch of a comm
+  stream after another.
+- A kernel starts when the previous one has finished and its KV has arrived.
+- Backward, the dK and dV of a step are sent after its kernel, and the second kernel after it waits for them.
 
-So ranks hold each other up as far as buffers make them, and no further. Not modelled: streams that share a link, and host time.
-`rank_times` puts the rings of all chunks of heads together with the all-to-alls between them.
-
-Messages may have several speeds at once: one pass over the steps does for all.
+So ranks wait for each other only as far as buffers require. Not modelled: streams that share a link, and host
+time. `rank_times` combines the rings of all chunks of heads with their all-to-alls. Several message speeds
+are evaluated in one pass over the steps.
 
 Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group, S speeds of messages.
 """
@@ -35,31 +36,33 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
 
-INTER_NODE_BYTES_PER_S = 40e9  # assumed, never measured here: one adapter of 400 Gb/s for each GPU, at 80 %
+INTER_NODE_BYTES_PER_S = 40e9  # an assumption, not measured: one adapter of 400 Gb/s for each GPU, at 80 %
 DKV_STREAM = "gradients"  # the comm stream of dK and dV
 
 StepTimes = Mapping[tuple[int, int], np.ndarray]
-"""(number of a chunk, head rank) → (P, T) seconds that the ranks with these heads compute in each step; no entry without heads"""
+"""(number of a chunk, head rank) → (P, T) compute seconds of the ranks with these heads in each step; no
+entry without heads"""
 
 
 @dataclass(frozen=True)
 class LinkSpeeds:
-    """The speed of messages. Each rank has one link each way."""
+    """The speed of messages. Each rank has one link in each direction."""
 
     intra_node_bytes_per_s: float = INTRA_NODE_BYTES_PER_S
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S
     message_s: float = MESSAGE_S
     """seconds of a batch of messages in addition to its bytes"""
     inter_node_message_s: float | None = None
-    """the same where some of its ranks are on different nodes; None: as much"""
+    """the same if some of its ranks are on different nodes; None: the same value"""
     overlap_slowdown: float = OVERLAP_SLOWDOWN
-    """time that kernels lose to overlapped messages, as a share of these"""
+    """slowdown of kernels by overlapped messages, as a share of the messages' time"""
     ranks_per_node: int = RANKS_PER_NODE
     packs: bool = False
-    """what goes to others in a gather is packed first, for a collective; copy engines take it from where it is"""
+    """True if sent rows of a gather are packed first, for a collective; copy engines send them in place"""
 
     def byte_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Seconds for a byte between each two of these ranks of the job, (…, P) → (…, P, P). Ranks fill node after node."""
+        """Seconds per byte between each pair of these ranks of the job, (…, P) → (…, P, P). Ranks fill node
+        after node."""
         node = np.asarray(ranks) // self.ranks_per_node
         return np.where(node[..., None] == node[..., None, :], 1 / self.intra_node_bytes_per_s, 1 / self.inter_node_bytes_per_s)
 
@@ -75,14 +78,14 @@ FREE = LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, 
 
 @dataclass(frozen=True)
 class PlanTraffic:
-    """All transfers of a plan, of all ranks, and the order in which they are posted."""
+    """All transfers of a plan on all ranks, in the order of posting."""
 
     kv: tuple[StepMessages, ...]
     """KV that arrives for each step"""
     dkv: tuple[StepMessages, ...]
     """dK and dV that arrive at their owner after each step"""
     computes: np.ndarray
-    """a rank has a kernel in a step, (P, T) bool"""
+    """True if a rank has a kernel in a step, (P, T) bool"""
     forwarded_from: tuple[int, ...]
     """`Plan.forwarded_from` of each step"""
     post_after: tuple[int, ...]
@@ -91,9 +94,9 @@ class PlanTraffic:
     """the comm stream of each step"""
 
     @classmethod
-    @lru_cache(maxsize=64)  # both directions, and the bytes that are sent, follow from one
+    @lru_cache(maxsize=64)  # shared by both directions and by the count of bytes
     def of(cls, plan: Plan) -> PlanTraffic:
-        """The traffic on GPUs, where a comm stream keeps its order without the host."""
+        """The traffic on GPUs, where comm streams keep their order without the host."""
         numbers = range(plan.num_steps)
         return cls(tuple(map(plan.messages, numbers)), tuple(map(plan.dkv_messages, numbers)), plan.step_areas > 0,
                    (0, *map(plan.forwarded_from, numbers[1:])),
@@ -101,7 +104,8 @@ class PlanTraffic:
                    ("", *map(plan.stream, numbers[1:])))
 
     def tokens(self, *, backward: bool) -> tuple[np.ndarray, np.ndarray]:
-        """(tokens whose KV or, `backward`, dK and dV moves, steps in which KV moves), (P, P) int64 each by (receiver, sender)."""
+        """(tokens whose KV or, `backward`, dK and dV is sent, number of steps with such transfers), (P, P)
+        int64 each by (receiver, sender)."""
         world = len(self.computes)
         moved, hops = np.zeros((world, world), dtype=np.int64), np.zeros((world, world), dtype=np.int64)
         for step in self.kv:
@@ -116,35 +120,38 @@ class Timeline:
     """The times of each rank, (P,) seconds each; for several speeds of messages (S, P)."""
 
     end_s: np.ndarray
-    """when it is done, as if messages did not slow down the kernels that they overlap with"""
+    """end of a rank, without the slowdown of kernels by overlapped messages"""
     compute_s: np.ndarray
-    """(P,): messages do not change it"""
+    """compute time, (P,), independent of messages"""
     moving_s: np.ndarray
-    """for which its link is busy"""
+    """time for which its link is busy"""
 
     @property
     def wait_s(self) -> np.ndarray:
-        """Time in which a rank does not compute: KV or gradients are on their way, or a peer is not ready to send or take them."""
+        """Idle time of a rank, which waits for KV or gradients, or for a peer that is not ready to send or
+        receive them."""
         return self.end_s - self.compute_s
 
     def total_s(self, overlap_slowdown: float | np.ndarray) -> np.ndarray:
-        """`end_s`, and what kernels lose to the messages that they hide.
+        """`end_s` plus the slowdown of kernels by overlapped messages.
 
         Args:
-            overlap_slowdown: of `LinkSpeeds`; (S, 1) for several speeds.
+            overlap_slowdown: as in `LinkSpeeds`; (S, 1) for several speeds.
         """
         return self.end_s + overlap_slowdown * np.maximum(self.moving_s - self.wait_s, 0)
 
 
 def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message_s: float | np.ndarray = 0.0, *, backward: bool = False
              ) -> Timeline:
-    """Computes the time line of one direction of a call.
+    """Computes the timeline of one direction of a call.
 
     Args:
-        step_s: seconds that each rank computes in each step, (P, T). Work in a step without a kernel waits for no KV.
-        kv_s: seconds for the KV of a token, or its dK and dV, from rank to rank, (P, P); for several speeds of messages (S, P, P).
+        step_s: compute seconds of each rank in each step, (P, T). Work in a step without a kernel waits for
+            no KV.
+        kv_s: seconds for the KV of a token, or its dK and dV, from rank to rank, (P, P); for several speeds
+            of messages (S, P, P).
         message_s: seconds of a batch in addition to its tokens; for several speeds (S,).
-        backward: dK and dV are sent to their owners.
+        backward: True if dK and dV are sent to their owners.
     """
     num_steps, shape = step_s.shape[1], kv_s.shape[:-1]
     batches = _Batches(kv_s, np.asarray(message_s)[..., None])
@@ -172,17 +179,18 @@ class _Batches:
         """
         self._kv_s, self._message_s = kv_s, message_s
         self._free: dict[str, np.ndarray] = {}
-        """of each stream, when each rank's last batch is over"""
+        """for each stream, the end of each rank's last batch"""
         self.moving_s = np.zeros(kv_s.shape[:-1])
 
     def post(self, stream: str, step: StepMessages, ready: np.ndarray, there: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """(when a rank has all that it receives, when its batch is over); 0 where there is nothing.
+        """(arrival of all messages of a rank, end of its batch); 0 without messages.
 
-        A batch has the link for itself. All its messages end together, when the busier side of each has moved its own.
+        A batch uses the link exclusively. All its messages end together, when the busier side of each has
+        finished.
 
         Args:
-            ready: when each rank posts its batch.
-            there: when it has what it sends.
+            ready: posting time of each rank's batch.
+            there: time at which its data is available.
         """
         nothing = np.zeros(self.moving_s.shape)
         free = self._free.setdefault(stream, nothing)
@@ -203,7 +211,7 @@ class _Batches:
         return arrived, over
 
     def end(self) -> np.ndarray:
-        """The times at which each rank's last batch is over."""
+        """The end of each rank's last batch."""
         return np.max([np.zeros_like(self.moving_s), *self._free.values()], axis=0)
 
     def _latest(self, step: StepMessages, side: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -211,7 +219,7 @@ class _Batches:
         return self._by_rank(np.maximum, step, side, times)
 
     def _by_rank(self, reduce: np.ufunc, step: StepMessages, side: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Reduces the times (…, n) of messages to one of each rank, (…, P); 0 without messages.
+        """Reduces the times (…, n) of messages to one for each rank, (…, P); 0 without messages.
 
         Args:
             side: the rank of each message, its receiver or its sender.
@@ -231,28 +239,28 @@ class RankTimes:
 
     compute_s: np.ndarray
     free_s: np.ndarray
-    """until it is done, if messages took no time: longer than `compute_s` where it waits for other ranks"""
+    """end with free messages: later than `compute_s` if it waits for other ranks"""
     total_s: np.ndarray
 
     @property
     def exposed(self) -> np.ndarray:
-        """The share of a rank's time that messages cost; 0 for ranks that compute nothing."""
+        """The share of a rank's time due to messages; 0 for ranks without work."""
         return np.where(self.compute_s > 0, 1 - self.free_s / np.where(self.total_s > 0, self.total_s, 1), 0.0)
 
 
 class WorkTimeline:
-    """The time line of one direction of a call on all ranks, for any speed of messages."""
+    """The timeline of one direction of a call on all ranks, for any message speed."""
 
     def __init__(self, work: WorkPartition, call: CallSpec, steps: StepTimes, *, backward: bool) -> None:
         """
         Args:
-            steps: ranks of a head group that share one array of step times are reckoned once.
+            steps: ranks of a head group that share one array of step times are computed once.
         """
         self._work, self._call, self._steps, self._backward = work, call, steps, backward
         self._traffic: dict[range, PlanTraffic] = {}
         self._heads = np.array([[_moving_heads(chunk, head_rank, backward) for head_rank in range(work.mesh.heads)]
                                 for chunk in work.chunks])
-        """heads of single tensors that arrive with a chunk, and that leave after it, (chunks, N, 2)"""
+        """heads of single tensors that arrive with a chunk, and that are sent after it, (chunks, N, 2)"""
         self._ranks = np.arange(work.mesh.world).reshape(work.mesh.ring, work.mesh.heads)
         """of the job, (P, N): a row is a head group, a column is a ring"""
 
@@ -261,12 +269,12 @@ class WorkTimeline:
         return self.at_each([links])[0]
 
     def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[RankTimes]:
-        """The times under each of these speeds, in one pass."""
+        """The times at each of these speeds, in one pass."""
         compute_s, (free_s, *total_s) = self._times([FREE, *speeds])
         return [RankTimes(compute_s, free_s, one) for one in total_s]
 
     def _times(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
-        """(seconds that each rank computes (P, N), seconds until it is done under each speed (S, P, N))."""
+        """(compute seconds of each rank (P, N), its end at each speed (S, P, N))."""
         mesh, num_chunks = self._work.mesh, len(self._work.chunks)
         overlap = np.array([links.overlap_slowdown for links in speeds])[:, None]
         compute_s, work_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads))
@@ -280,7 +288,8 @@ class WorkTimeline:
 
     def _line(self, place: int, head_rank: int, step_s: np.ndarray, speeds: Sequence[LinkSpeeds], known: dict[Hashable, Timeline]
               ) -> Timeline:
-        """The time line of one ring with one chunk of heads. Rings with the same work that lie alike on nodes have the same one."""
+        """The timeline of one ring with one chunk of heads, shared by rings with equal work and equal
+        placement on nodes."""
         work, ranks = self._work, self._ranks[:, head_rank]
         chunk = work.chunks[place]
         groups, num_kv = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
@@ -296,7 +305,8 @@ class WorkTimeline:
         return known[key]
 
     def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
-        """(seconds in which each chunk arrives at each rank, seconds in which its results leave), (chunks, S, P, N) each."""
+        """(transfer seconds of each chunk to each rank, transfer seconds of its results), (chunks, S, P, N)
+        each."""
         mesh, ranks = self._work.mesh, self._ranks
         if mesh.heads == 1:
             return np.zeros((2, len(self._work.chunks), len(speeds), *ranks.shape))
@@ -317,10 +327,10 @@ def rank_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: Lin
 
 
 def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs_backward: bool) -> float:
-    """Seconds of a forward call, and of one backward where it is needed, on the rank that takes longest.
+    """Seconds of a forward call, and of one backward if needed, on the slowest rank.
 
-    Kernels are estimated at the rates of `longca.cp.schedule.cost`, which are those of an H200. So it tells strategies apart; it is no
-    forecast for other devices.
+    Kernels are estimated at the rates of `longca.cp.schedule.cost`, which are those of an H200, so the result
+    compares strategies but is not a forecast for other devices.
     """
     ways = {False: 1.0, True: BACKWARD_FLOPS_RATIO} if needs_backward else {False: 1.0}
     return sum(float(rank_times(work, call, _step_times(work, call, ratio), links, backward=backward).total_s.max())
@@ -328,10 +338,10 @@ def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs
 
 
 def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
-    """The step times of all ranks by rates alone.
+    """The step times of all ranks from rates.
 
     Args:
-        ratio: work of a visible pair over that of a forward call.
+        ratio: work of a visible pair relative to that of a forward call.
     """
     plans: dict[range, Plan] = {}
     found = {}
@@ -348,7 +358,8 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
 
 
 def _moving_heads(chunk: HeadChunk, head_rank: int, backward: bool) -> tuple[int, int]:
-    """(heads of single tensors that arrive with a chunk, and that leave after it): q, k, v and out, or dout, dq, dk and dv."""
+    """(heads of single tensors that arrive with a chunk, and that are sent after it): q, k, v and out, or
+    dout, dq, dk and dv."""
     num_q = len(chunk.q[head_rank])
     if backward:
         return num_q, num_q + 2 * len(chunk.leaving[head_rank])

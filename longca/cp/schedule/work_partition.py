@@ -1,4 +1,5 @@
-"""The work partition of one problem: the mesh of ranks, the plan of a ring, and the chunks of heads. It is made before any rank starts."""
+"""The work partition of one problem: the mesh of ranks, the plan of a ring, and the chunks of heads. It is
+made before ranks start."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.cost import UnitCosts, cost_of
 from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.head_chunking import ChunkWeights, HeadChunk, HeadCost, choose_chunks, received_head_bytes
+from longca.cp.schedule.head_chunking import (
+    ChunkWeights,
+    HeadChunk,
+    HeadCost,
+    choose_chunks,
+    received_head_bytes,
+)
 
 if TYPE_CHECKING:
     from longca.core.cell import CallSpec
@@ -20,24 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkPartition:
-    """The work of all ranks. Each rank makes the same one without asking others."""
+    """The work of all ranks. Each rank computes the same one without communication."""
 
     mesh: Mesh
     plan: Plan
     """of the ranks of one ring, for all heads"""
     chunks: tuple[HeadChunk, ...]
-    """of the heads that a head group divides; a single chunk where there is no head group"""
+    """chunks of the heads of a head group; a single chunk without head groups"""
 
     @property
     def heads_only(self) -> bool:
-        """Ranks divide heads and nothing else: each has all keys of its heads, so that no results are merged."""
+        """True if ranks split only heads: each has all keys of its heads, so that no results are merged."""
         return self.mesh.ring == 1 and self.mesh.heads > 1
 
     def mask_groups(self, chunk: HeadChunk, head_rank: int) -> range:
-        """The mask's head groups that a rank needs for its heads of a chunk. It must have some.
+        """The mask's head groups for the (non-empty) heads of a rank in a chunk.
 
         Args:
-            head_rank: the rank's place in its head group.
+            head_rank: the rank's index in its head group.
         """
         found = chunk.heads.mask_groups(head_rank, self.plan.partition.mask.num_groups)
         assert found is not None, "`supports` has been asked"
@@ -46,14 +53,20 @@ class WorkPartition:
     def plan_of(self, groups: range) -> Plan:
         """The plan of some head groups of the mask. The sharding is the same for all groups."""
         mask = self.plan.partition.mask
-        return self.plan if len(groups) == mask.num_groups else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
+        return (
+            self.plan
+            if len(groups) == mask.num_groups
+            else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
+        )
 
 
-def partition_heads(mask: Mask, call: CallSpec, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
-    """Divides the heads among all ranks: each rank has the whole sequence of its heads.
+def partition_heads(
+    mask: Mask, call: CallSpec, world: int, weights: ChunkWeights | None = None
+) -> WorkPartition:
+    """Splits the heads among all ranks: each rank has the whole sequence of its heads.
 
     Args:
-        weights: of the chunks, instead of those that promise to be quickest.
+        weights: weights of the chunks, instead of the estimated fastest ones.
 
     Raises:
         ValueError: heads cannot be divided by these weights.
@@ -62,14 +75,18 @@ def partition_heads(mask: Mask, call: CallSpec, world: int, weights: ChunkWeight
     whole = Gather().plan(mask, make_sharding("contiguous", mask, 1))
     cost = HeadCost(cost_of(whole, costs).compute_s, received_head_bytes(call, mask.seqlen_q, world))
     heads = plan_heads(call.num_q_heads, call.num_kv_heads, world)
-    return WorkPartition(Mesh(1, world), whole, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights))
+    return WorkPartition(
+        Mesh(1, world), whole, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights)
+    )
 
 
-def partition_on(mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights | None = None) -> WorkPartition:
-    """Divides the heads of a head group into chunks, where the plan of the rings is settled.
+def partition_on(
+    mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights | None = None
+) -> WorkPartition:
+    """Divides the heads of a head group into chunks, for a given plan of the rings.
 
     Args:
-        weights: of the chunks, instead of those that promise to be quickest. Ignored without head groups.
+        weights: weights of the chunks, instead of the estimated fastest ones. Ignored without head groups.
 
     Raises:
         ValueError: heads cannot be divided by these weights.
@@ -77,13 +94,19 @@ def partition_on(mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights |
     mask = plan.partition.mask
     costs = replace(unit_costs(call, mesh, mask), call_s=0.0)
     held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
-    cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)  # over the whole ring
+    # over the whole ring
+    cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)
     heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
     return WorkPartition(mesh, plan, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd",
                                                    weights if mesh.heads > 1 else (1,)))
 
 
 def unit_costs(call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:
-    """The prices of a forward call of the heads that a rank has."""
-    return UnitCosts.of(call.num_q_heads // mesh.heads, call.num_kv_heads // mesh.heads, call.head_dim, num_groups=mask.num_groups,
-                        elem_bytes=call.elem_bytes)
+    """The unit costs of a forward call for the heads of a rank."""
+    return UnitCosts.of(
+        call.num_q_heads // mesh.heads,
+        call.num_kv_heads // mesh.heads,
+        call.head_dim,
+        num_groups=mask.num_groups,
+        elem_bytes=call.elem_bytes,
+    )

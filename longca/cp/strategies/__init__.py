@@ -1,1 +1,1 @@
-"""Strategies: each file is one."""
+"""Strategies: one file each."""

@@ -1,7 +1,7 @@
-"""LoongTrain: a double ring of head groups; ranks of a group divide heads (arXiv 2406.18485).
+"""LoongTrain: a double ring of head groups; ranks of a group split heads (arXiv 2406.18485).
 
-Keys go round inside a window of ranks while they are already on their way to the next window. So few transfers are between nodes, and each
-of these has the time of a whole round inside a window.
+Keys circulate inside a window of ranks while they are already being sent to the next window. So few transfers
+cross nodes, and each of these has a full inner round to arrive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class LoongTrain(PlannedStrategy):
         heads: int | None = Field(None, ge=1)
         """ranks of a head group; the other dimension is the ring. None: `double_ring` chooses"""
         windows: int | None = Field(None, ge=1)
-        """windows of the ring; 1 is a single ring, and so are windows of one rank. None: `windowed` chooses"""
+        """number of windows of the ring; 1, or windows of one rank, is a single ring. None: `windowed`
+        chooses"""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
         heads = self.params.heads

@@ -1,7 +1,7 @@
-"""The package MagiAttention: its own sharding, plan, messages and kernel, over any mask that all heads share.
+"""The package MagiAttention: its own sharding, plan, messages and kernel, for any mask that all heads share.
 
-It dispatches chunks of tokens to ranks so that areas are balanced, casts keys to groups of ranks that need them, and reduces their
-gradients. It is asked by its public functions of release 1.1.
+It assigns chunks of tokens to ranks such that areas are balanced, multicasts keys to the ranks that need
+them, and reduces their gradients. This strategy calls the public functions of release 1.1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 PACKAGE = "magi_attention"
-MOST_IN_CHUNK, CHUNKS_OF_RANK = 2048, 4  # tokens of a chunk, and chunks that a rank has at least: what is dealt out to balance areas
+# largest chunk in tokens, and least number of chunks of a rank, for balanced areas
+MOST_IN_CHUNK, CHUNKS_OF_RANK = 2048, 4
 
 
 class Magi(Strategy):
@@ -38,7 +39,11 @@ class Magi(Strategy):
             return "its plan is for two ranks or more"
         if traits.per_head:
             return "heads have masks of their own; it takes one list of slices for all"
-        return None if _chunk(cell.seqlen, cell.world) else f"it pads what {cell.world} ranks × {CHUNKS_OF_RANK} chunks do not divide"
+        return (
+            None
+            if _chunk(cell.seqlen, cell.world)
+            else f"it pads what {cell.world} ranks × {CHUNKS_OF_RANK} chunks do not divide"
+        )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share = cell.seqlen // cell.world
@@ -49,10 +54,15 @@ class Magi(Strategy):
 
 
 def _chunk(seqlen: int, world: int) -> int:
-    """Tokens of a chunk: the largest power of two that leaves each rank whole chunks, and enough of them; 0 if there is none."""
+    """Tokens of a chunk: the largest power of two that gives each rank enough whole chunks; 0 if there is
+    none."""
     share, rest = divmod(seqlen, world)
     sizes = (1 << power for power in range(MOST_IN_CHUNK.bit_length() - 1, -1, -1))
-    return 0 if rest else next((size for size in sizes if share % size == 0 and share // size >= CHUNKS_OF_RANK), 0)
+    return (
+        0
+        if rest
+        else next((size for size in sizes if share % size == 0 and share // size >= CHUNKS_OF_RANK), 0)
+    )
 
 
 class PreparedMagi(AutogradPrepared):
@@ -65,9 +75,12 @@ class PreparedMagi(AutogradPrepared):
         ranges = self._api.AttnRanges.from_ranges
         self._key = self._api.magi_attn_flex_key(
             q_ranges=ranges(slices.q_ranges.tolist()), k_ranges=ranges(slices.k_ranges.tolist()),
-            attn_mask_type=[getattr(self._api.AttnMaskType, types[number]) for number in slices.types.tolist()],
-            total_seqlen_q=problem.mask.seqlen_q, total_seqlen_k=problem.mask.seqlen_k, num_heads_q=problem.num_q_heads,
-            num_heads_kv=problem.num_kv_heads, head_dim=problem.head_dim, pad_size=0, chunk_size=chunk, cp_group_or_mesh=comm.torch_group)
+            attn_mask_type=[getattr(self._api.AttnMaskType,
+                                    types[number]) for number in slices.types.tolist()],
+            total_seqlen_q=problem.mask.seqlen_q, total_seqlen_k=problem.mask.seqlen_k,
+                                                 num_heads_q=problem.num_q_heads,
+            num_heads_kv=problem.num_kv_heads, head_dim=problem.head_dim, pad_size=0, chunk_size=chunk,
+                                                 cp_group_or_mesh=comm.torch_group)
         positions = self._api.get_position_ids(self._key).cpu().numpy().astype("int64")
         super().__init__(problem, TokenShard(positions))
         self.notes.append(f"its plan, in chunks of {chunk} tokens")

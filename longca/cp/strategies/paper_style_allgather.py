@@ -1,8 +1,9 @@
-"""The study's ring all-gather, written anew from its description: an all-gather of all keys, then two kernel calls.
+"""The study's ring all-gather, re-implemented from its description: an all-gather of all keys, then two
+kernel calls.
 
-Every rank gathers the keys and values of all ranks, padding included, before it computes anything. Then each half of its queries attends to
-the keys before it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and reduce-scatters them in it.
-Nothing is overlapped.
+Every rank first gathers the keys and values of all ranks, with padding. Then each half of its queries attends
+to the preceding keys. Backward gathers again, adds the gradients of both halves in the dtype of the inputs
+and reduce-scatters them in this dtype. There is no overlap.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ import numpy as np
 
 from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
-from longca.cp.baselines.paper_style import CAUSAL, HeldTokens, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
+from longca.cp.baselines.paper_style import (
+    CAUSAL,
+    HeldTokens,
+    PaperStyle,
+    PaperStylePrepared,
+    add_rows,
+    causal_mask,
+    full_mask,
+    rectangle,
+)
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
 
@@ -40,10 +50,11 @@ class PaperStyleAllgather(PaperStyle):
 
 @dataclass(frozen=True, eq=False)
 class _Half:
-    """One kernel call: a chunk of each document against the keys of that document. Every query is in one, with all its keys."""
+    """One kernel call: a chunk of each document with the keys of that document. Every query is in one call,
+    with all its keys."""
 
-    queries: torch.Tensor  # indices into what the rank holds
-    keys: torch.Tensor  # rows of all ranks' buffers: of the keys, then of the values
+    queries: torch.Tensor  # indices into the rank's tokens
+    keys: torch.Tensor  # rows of all ranks' buffers: the keys, then the values
     call: LocalCall
 
 
@@ -52,7 +63,7 @@ class PreparedAllgather(PaperStylePrepared):
         super().__init__(problem, kernel, comm)
         held = [self.documents.held(comm.rank, (number,)) for number in (0, 1)]
         self._halves = [self._half(half) for half in held if len(half.positions)]
-        gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
+        gathers = 2 if problem.needs_backward else 1  # of keys and values, or one plus a reduce-scatter
         self.costs["formula_bytes"] = gathers * 2 * self.shard_bytes * (comm.world - 1)
 
     def _half(self, held: HeldTokens) -> _Half:
@@ -61,7 +72,9 @@ class PreparedAllgather(PaperStylePrepared):
         rank, row = self.documents.rows_of(np.arange(len(lengths)), num_keys)
         row = rank * 2 * self.documents.num_rows + row
         mask = (causal_mask if self.causal else full_mask)(held.lengths, num_keys)
-        return _Half(self.on_device(np.searchsorted(self.mine.rows, held.rows)), self.both(row), self.call(mask))
+        return _Half(
+            self.on_device(np.searchsorted(self.mine.rows, held.rows)), self.both(row), self.call(mask)
+        )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         import torch
@@ -74,7 +87,9 @@ class PreparedAllgather(PaperStylePrepared):
             lse.index_copy_(0, half.queries, part_lse)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         q, k, v = forward.saved
@@ -82,7 +97,9 @@ class PreparedAllgather(PaperStylePrepared):
         gathered = self._gather(k, v)
         dq, dkv = torch.empty_like(q), torch.zeros_like(gathered)
         for half in self._halves:
-            q_half, out, lse, dout_half = (x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout))
+            q_half, out, lse, dout_half = (
+                x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout)
+            )
             dq_half, *dkv_half = half.call.backward(q_half, *self._keys(half, gathered), out, lse, dout_half)
             dq.index_copy_(0, half.queries, dq_half)
             add_rows(dkv, half.keys, torch.cat(dkv_half))
@@ -90,7 +107,7 @@ class PreparedAllgather(PaperStylePrepared):
         return dq, dk, dv
 
     def _gather(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The buffers of all ranks, one after the other."""
+        """The concatenated buffers of all ranks."""
         return all_gather(self.comm, self.pad(k, v)).flatten(0, 1)
 
     def _keys(self, half: _Half, gathered: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

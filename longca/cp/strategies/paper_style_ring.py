@@ -1,9 +1,10 @@
-"""The study's ring, written anew from its description: keys go round in P steps, and everything is kept.
+"""The study's ring, re-implemented from its description: keys circulate in P steps, and everything is stored.
 
-The keys of a step arrive while the step before is computed. Each step's keys stay in a buffer of their own. Each step's output stays until
-the end, when all outputs are merged. In causal documents, queries attend to the first half of the keys of earlier ranks; of later ranks'
-keys, only the second half of the queries sees something. Backward sends the keys round again, followed by their gradients, and every rank
-adds to these in the dtype of the inputs.
+The keys of a step arrive while the previous step is computed. Each step's keys stay in a separate buffer.
+Each step's output is stored until the end, when all outputs are merged. In causal documents, queries attend
+to the first half of the keys of earlier ranks; only the second half of the queries sees keys of later ranks.
+Backward circulates the keys again, followed by their gradients, to which every rank adds in the dtype of the
+inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import numpy as np
 
 from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import ring_shift
-from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
+from longca.cp.baselines.paper_style import (
+    BOTH,
+    CAUSAL,
+    PaperStyle,
+    PaperStylePrepared,
+    add_rows,
+    causal_mask,
+    full_mask,
+    rectangle,
+)
 from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
@@ -39,9 +49,11 @@ class PaperStyleRing(PaperStyle):
         own = cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share)
         if cell.world == 1:
             return [own]
-        ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0  # padding is taken out before each call
+        # padding is removed before each call
+        ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
-        return [own, *((cell.call_spec, replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
+        return [own, *((cell.call_spec, replace(rectangle(traits, num_q, num_k),
+                                                empty_rows=ragged)) for num_q, num_k in shapes)]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)
@@ -49,10 +61,10 @@ class PaperStyleRing(PaperStyle):
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One kernel call: queries of this rank, and the keys of the rank that is that many steps before it."""
+    """One kernel call: queries of this rank, and the keys of the rank that many steps before it."""
 
-    queries: torch.Tensor  # indices into what the rank holds
-    keys: torch.Tensor  # rows of the other rank's buffer: of the keys, then of the values
+    queries: torch.Tensor  # indices into the rank's tokens
+    keys: torch.Tensor  # rows of the other rank's buffer: the keys, then the values
     call: LocalCall
 
 
@@ -60,25 +72,39 @@ class PreparedRing(PaperStylePrepared):
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
         super().__init__(problem, kernel, comm)
         self._steps = [self._step(number) for number in range(comm.world)]
-        hops = comm.world - 1 + (comm.world if problem.needs_backward and comm.world > 1 else 0)  # gradients go home with the last one
+        # the last hop returns the gradients
+        hops = comm.world - 1 + (comm.world if problem.needs_backward and comm.world > 1 else 0)
         self.costs["formula_bytes"] = hops * 2 * self.shard_bytes
 
     def _step(self, number: int) -> _Step | None:
-        """None where nothing is visible."""
+        """None if no pair is visible."""
         before = number <= self.comm.rank
         queries = self.documents.held(self.comm.rank, SECOND if self.causal and not before else BOTH)
-        keys = self.documents.held((self.comm.rank - number) % self.comm.world, FIRST if self.causal and before and number else BOTH)
+        keys = self.documents.held(
+            (self.comm.rank - number) % self.comm.world, FIRST if self.causal and before and number else BOTH
+        )
         mask = (causal_mask if self.causal and not number else full_mask)(queries.lengths, keys.lengths)
         if not mask.area:
             return None
-        return _Step(self.on_device(np.searchsorted(self.mine.rows, queries.rows)), self.both(keys.rows), self.call(mask))
+        return _Step(
+            self.on_device(np.searchsorted(self.mine.rows, queries.rows)),
+            self.both(keys.rows),
+            self.call(mask),
+        )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         buffers, parts = [self.pad(k, v)], []
         for number, step in enumerate(self._steps):
             arrived = ring_shift(self.comm, buffers[number]) if number + 1 < self.comm.world else None
             if step is not None:
-                parts.append((step, *step.call.forward(q.index_select(0, step.queries), *self._keys(step, buffers[number]))))
+                parts.append(
+                    (
+                        step,
+                        *step.call.forward(
+                            q.index_select(0, step.queries), *self._keys(step, buffers[number])
+                        ),
+                    )
+                )
             if arrived is not None:
                 buffers.append(arrived())
         out, lse = no_keys(q)
@@ -89,7 +115,9 @@ class PreparedRing(PaperStylePrepared):
                 whole.index_copy_(0, step.queries, merged)
         return Forward(out.to(q.dtype), lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         q, k, v = forward.saved
@@ -98,11 +126,14 @@ class PreparedRing(PaperStylePrepared):
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
         for number, step in enumerate(self._steps):
             keys_arrived = ring_shift(self.comm, buffer) if number + 1 < self.comm.world else None
-            sums_arrived = ring_shift(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
+            # of the keys that the next rank uses now
+            sums_arrived = ring_shift(self.comm, dkv) if number else None
             grads = None
             if step is not None:
                 operands = (x.index_select(0, step.queries) for x in (forward.out, forward.lse, dout))
-                grads = step.call.backward(q.index_select(0, step.queries), *self._keys(step, buffer), *operands)
+                grads = step.call.backward(
+                    q.index_select(0, step.queries), *self._keys(step, buffer), *operands
+                )
             if sums_arrived is not None:
                 dkv = sums_arrived()
             if step is not None and grads is not None:

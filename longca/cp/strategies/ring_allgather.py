@@ -1,10 +1,12 @@
-"""Ring All-Gather: each rank gets the keys that it needs from their owners and computes with its own meanwhile (arXiv 2407.21783).
+"""Ring All-Gather: each rank gets its visible keys from their owners and meanwhile computes with its own
+(arXiv 2407.21783).
 
 In addition to the paper:
 
-- Only needed keys move: the halo of a sliding window, the rest of a document.
-- They move in as many stages as promise to hide them, or before any kernel where that takes less time than merging.
-- No rank holds more than the keys of two stages and its own.
+- Only visible keys are sent: the halo of a sliding window, the remainder of a document.
+- The number of stages is chosen for the best overlap; all keys arrive before the kernel if that is faster
+    than merging.
+- A rank holds at most the keys of two stages and its own.
 """
 
 from __future__ import annotations

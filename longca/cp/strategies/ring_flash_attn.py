@@ -1,7 +1,9 @@
-"""The package ring-flash-attn: its ring for full attention, its zigzag ring for causal, its all-gather (llama3) inside documents.
+"""The package ring-flash-attn: its ring for full attention, its zigzag ring for causal attention, its
+all-gather (llama3) for documents.
 
-It calls private functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
-(`torch_flash`). Its adapters for transformers, which need a certain version of transformers, are not loaded.
+It calls private functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a shim over
+torch's own copy (`torch_flash`). Its adapters for transformers, which need a specific version of
+transformers, are not loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "ring_flash_attn"
 FULL, CAUSAL = (-1, -1), (-1, 0)
-HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which is overlapped with the attention of the heads before
+HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which overlaps with the attention of the previous heads
 
 
 class RingFlashAttn(Strategy):
@@ -44,7 +46,11 @@ class RingFlashAttn(Strategy):
         if _function(traits) == "ring" and cell.direction == "bwd" and cell.dtype != "bf16":
             return "its ring returns gradients of queries in bf16, whatever the inputs are in"
         parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
-        return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+        return (
+            f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
+            if cell.seqlen % parts
+            else None
+        )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share = cell.seqlen // cell.world
@@ -85,18 +91,24 @@ class PreparedRingFlashAttn(AutogradPrepared):
         packed = varlen(problem.mask)
         causal = packed.window[1] == 0
         bounds = torch.from_numpy(packed.cu_seqlens).to(problem.device)
-        found = module.llama3_flash_attn_prepare_cu_seqlens(bounds, causal=causal, rank=comm.rank, world_size=comm.world)
+        found = module.llama3_flash_attn_prepare_cu_seqlens(
+            bounds, causal=causal, rank=comm.rank, world_size=comm.world
+        )
         names = "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice"
         self._function = module.llama3_flash_attn_varlen_func
-        self._options = {**dict(zip(names, found, strict=True)), "heads_k_stride": HEADS_AT_A_TIME, "causal": causal,
-                         "window_size": (packed.window[0], 0) if packed.window[0] >= 0 else FULL}
+        self._options = {
+            **dict(zip(names, found, strict=True)),
+            "heads_k_stride": HEADS_AT_A_TIME,
+            "causal": causal,
+            "window_size": (packed.window[0], 0) if packed.window[0] >= 0 else FULL,
+        }
 
     def _formula_bytes(self, world: int) -> float:
         problem = self.problem
         keys = problem.mask.seqlen_k / world * problem.num_kv_heads * problem.head_dim
         if self._batched:
             return summing_ring_bytes(problem, world, keys)
-        gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
+        gathers = 2 if problem.needs_backward else 1  # of keys and values, or one plus a reduce-scatter
         return gathers * 2 * keys * (world - 1) * problem.dtype.itemsize
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

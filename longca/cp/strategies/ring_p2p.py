@@ -1,11 +1,12 @@
-"""Ring P2P: keys and values go from rank to rank while each rank computes with those before (arXiv 2310.01889).
+"""Ring P2P: keys and values circulate from rank to rank while each rank computes with the previous ones
+(arXiv 2310.01889).
 
 In addition to the paper:
 
-- Only keys that a later rank still needs are passed on.
-- A rank has no kernel call in steps in which it sees no pair.
-- Keys go both ways round where masks see keys on either side.
-- dK and dV go straight to the owner of the keys.
+- Only keys that a later rank still needs are forwarded.
+- Steps without visible pairs have no kernel call.
+- Keys circulate in both directions if masks see keys on both sides.
+- dK and dV are sent directly to the owner of the keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""torch's own ring attention, which `context_parallel` puts in the place of SDPA. Keys come by one all-gather, torch's default.
+"""torch's own ring attention, with which `context_parallel` replaces SDPA. Keys arrive by one all-gather,
+torch's default.
 
-Its ring functions are called on the shards directly. `context_parallel` reaches them through DTensor, which costs host time in every call;
-that time is left out, in torch's favour. Causal attention is balanced by a zigzag sharding, full attention is not permuted.
+Its ring functions are called directly on the shards. `context_parallel` calls them through DTensor, which
+costs host time in every call; excluding this time favours torch. Causal attention is balanced by a zigzag
+sharding, full attention is not permuted.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ SEQUENCE_DIM = 2
 
 class TorchCp(Strategy):
     label = "torch CP"
-    summary = "torch's context parallelism for SDPA: ring attention over keys of one all-gather; full and causal"
+    summary = (
+        "torch's context parallelism for SDPA: ring attention over keys of one all-gather; full and causal"
+    )
     url = "https://docs.pytorch.org/tutorials/prototype/context_parallel.html"
     kernels = ("cudnn", "torch_flash", "sdpa")
     baseline = True
@@ -39,7 +43,11 @@ class TorchCp(Strategy):
         if not (traits.full or traits.causal):
             return "torch's ring is for full and causal attention over the sequence: it takes no mask"
         parts = cell.world if traits.full else 2 * cell.world
-        return f"torch pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+        return (
+            f"torch pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
+            if cell.seqlen % parts
+            else None
+        )
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
         if cell.kernel == "sdpa" and device_type != "cpu":
@@ -47,7 +55,7 @@ class TorchCp(Strategy):
         return super().refusal(cell, traits, kernel, device_type)
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        # causal attention also has halves without a mask: torch's operators take every one of these
+        # causal attention also has unmasked halves, which all of torch's operators support
         share = cell.seqlen // cell.world
         return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
@@ -80,7 +88,9 @@ class PreparedTorchCp(PreparedStrategy):
         saved = (q, k, v, out, lse, *rest) if self.problem.needs_backward else None
         return Forward(_to_tokens(out), lse.reshape(self.problem.num_q_heads, -1).T, saved)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         with torch.no_grad(), self._options():
@@ -89,7 +99,7 @@ class PreparedTorchCp(PreparedStrategy):
 
     @contextmanager
     def _options(self) -> Iterator[None]:
-        """Sets torch's choices, which it keeps in a module, for one call, and then sets them back."""
+        """Sets torch's module-level options for one call, and restores them."""
         from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
 
         before = _cp_options.enable_load_balance, _cp_options.rotate_method
@@ -110,7 +120,7 @@ class _Ring:
         self.rings, self.mesh, self.causal, self.scale = _attention, mesh, causal, scale
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
-        """(out, LSE, and whatever else the operator's backward takes)."""
+        """(out, LSE, and further inputs of the operator's backward)."""
         raise NotImplementedError
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -125,37 +135,50 @@ class _CudnnRing(_Ring):
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
-        no_bias: Any = None  # what autograd gives the operator where there was no bias
+        no_bias: Any = None  # autograd's argument for a missing bias
         return self.rings._scaled_dot_product_ring_cudnn_attention_backward(
-            self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0, self.causal, scale=self.scale)
+            self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0,
+                                                                            self.causal, scale=self.scale)
 
 
 class _FlashRing(_Ring):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
-        return self.rings._scaled_dot_product_ring_flash_attention(self.mesh, q, k, v, is_causal=self.causal, scale=self.scale)
+        return self.rings._scaled_dot_product_ring_flash_attention(
+            self.mesh, q, k, v, is_causal=self.causal, scale=self.scale
+        )
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
         return self.rings._scaled_dot_product_ring_flash_attention_backward(
-            self.mesh, dout, q, k, v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, self.causal, seed, offset, scale=self.scale)
+            self.mesh, dout, q, k, v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, self.causal, seed, offset,
+                                                                            scale=self.scale)
 
 
 class _CpuRing(_Ring):
-    """torch's ring over its operator for CPUs. torch itself has rings over its operators for GPUs only."""
+    """torch's ring over its CPU operator. torch itself has rings only over its GPU operators."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
         import torch
 
         return self.rings._templated_ring_attention(
-            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, q, k, v,
+            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+                                                    q, k, v,
             is_causal=self.causal, scale=self.scale)
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         import torch
 
         return self.rings._templated_ring_attention_backward(
-            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dout,
-            "grad_out", *saved, self.causal, dropout_p=0.0, scale=self.scale)
+            self.mesh.get_group(),
+            SEQUENCE_DIM,
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+            dout,
+            "grad_out",
+            *saved,
+            self.causal,
+            dropout_p=0.0,
+            scale=self.scale,
+        )
 
 
 _RINGS: dict[str, type[_Ring]] = {"cudnn": _CudnnRing, "torch_flash": _FlashRing, "sdpa": _CpuRing}

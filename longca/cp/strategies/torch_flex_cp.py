@@ -1,7 +1,8 @@
-"""FlexAttention under torch's own context parallelism: an all-gather of all keys, then one compiled call on a part of the queries.
+"""FlexAttention under torch's own context parallelism: an all-gather of all keys, then one compiled call on a
+part of the queries.
 
-torch makes the block mask of each rank from the mask_mod. Its balancer for block masks (PTRR) deals blocks of 128 tokens to ranks by the
-number of key blocks that they see.
+torch builds the block mask of each rank from the mask_mod. Its balancer for block masks (PTRR) assigns blocks
+of 128 tokens to ranks by their number of visible key blocks.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class PreparedTorchFlexCp(AutogradPrepared):
         import torch
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.tensor.experimental._context_parallel._attention import _ContextParallel, _create_cp_block_mask
+        from torch.distributed.tensor.experimental._context_parallel._attention import (
+            _ContextParallel,
+            _create_cp_block_mask,
+        )
         from torch.distributed.tensor.experimental._context_parallel._load_balancer import _PTRRLoadBalancer
         from torch.nn.attention.flex_attention import flex_attention
 
@@ -58,25 +62,44 @@ class PreparedTorchFlexCp(AutogradPrepared):
         mask, device = problem.mask, problem.device
         self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
         balancer = _PTRRLoadBalancer(block_mask(mask, device), comm.world)
-        super().__init__(problem, TokenShard(balancer._generate_indices()[0].chunk(comm.world)[comm.rank].cpu().numpy().astype("int64")))
-        torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count
+        super().__init__(
+            problem,
+            TokenShard(
+                balancer._generate_indices()[0].chunk(comm.world)[comm.rank].cpu().numpy().astype("int64")
+            ),
+        )
+        # torch stops compiling a function after a few variants: those of earlier problems must not count
+        torch._dynamo.reset()
         start = time.perf_counter()
-        local = _create_cp_block_mask(mask_mod(mask, device, problem.num_q_heads), 1, 1, mask.seqlen_q, mask.seqlen_k, self._mesh, balancer)
-        self._options = {"block_mask": local, "scale": problem.scale, "enable_gqa": problem.num_kv_heads < problem.num_q_heads}
-        self._gather = _ContextParallel(seq_dim=2, attention_type=_ContextParallel.AttentionType.FLEX).flex_input_fn
+        local = _create_cp_block_mask(mask_mod(mask, device, problem.num_q_heads), 1, 1, mask.seqlen_q,
+                                      mask.seqlen_k, self._mesh, balancer)
+        self._options = {
+            "block_mask": local,
+            "scale": problem.scale,
+            "enable_gqa": problem.num_kv_heads < problem.num_q_heads,
+        }
+        self._gather = _ContextParallel(
+            seq_dim=2, attention_type=_ContextParallel.AttentionType.FLEX
+        ).flex_input_fn
         self._attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         self._first_call()
         self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
         keys = mask.seqlen_k / comm.world * problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
-        self.costs["formula_bytes"] = 2 * keys * (comm.world - 1)  # a gather forward, a reduce-scatter backward
-        self.notes.append("compile_ms is of the attention and of torch's making of the block mask, which it compiles for each mask")
+        # a gather forward, a reduce-scatter backward
+        self.costs["formula_bytes"] = 2 * keys * (comm.world - 1)
+        self.notes.append(
+            "compile_ms is of the attention and of torch's making of the block mask, which it compiles for "
+            "each mask"
+        )
 
     def _first_call(self) -> None:
         import torch
 
         problem, num_tokens = self.problem, len(self.shard.positions_L)
-        q, k = (torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
-                for num_heads in (problem.num_q_heads, problem.num_kv_heads))
+        q, k = (
+            torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+            for num_heads in (problem.num_q_heads, problem.num_kv_heads)
+        )
         forward = self.forward(q, k, k)
         if problem.needs_backward:
             self.backward(forward, q)

@@ -1,8 +1,10 @@
-"""Ulysses: an all-to-all from tokens to heads, attention over the whole sequence, and an all-to-all back (arXiv 2309.14509).
+"""Ulysses: an all-to-all from tokens to heads, attention over the whole sequence, and an all-to-all back
+(arXiv 2309.14509).
 
-Every rank runs the whole mask on its heads, so all masks are balanced. Tokens are in contiguous shards. Lengths, heads and ranks need not
-divide each other: messages have uneven sizes, KV heads go to every rank that needs them, and a rank without heads only takes part in the
-all-to-alls. Heads go in chunks, so that most messages are overlapped with a kernel.
+Every rank runs the whole mask on its heads, so all masks are balanced. Tokens are in contiguous shards. There
+are no divisibility requirements for lengths, heads and ranks: messages have uneven sizes, KV heads are sent
+to every rank that needs them, and a rank without heads only takes part in the all-to-alls. Heads are
+processed in chunks, so that most messages overlap with a kernel.
 """
 
 from __future__ import annotations
@@ -36,15 +38,23 @@ class Ulysses(HeadStrategy):
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         return _local_calls(cell.call_spec, cell.world, traits)
 
-    def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
-        reasons = (kernel.supports(local, traits, device_type) for local, traits in _local_calls(call, world, mask.traits))
+    def refusal_of(
+        self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> str | None:
+        reasons = (
+            kernel.supports(local, traits, device_type)
+            for local, traits in _local_calls(call, world, mask.traits)
+        )
         return _unfit_heads(call, world, mask.traits) or next(filter(None, reasons), None)
 
     def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
-        return partition_heads(mask, call, world, weights)  # tokens are always in contiguous shards
+                       weights: ChunkWeights | None = None,
+                       sharding: Sharding | None = None) -> WorkPartition:
+        return partition_heads(mask, call, world, weights)  # shards are always contiguous
 
-    def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedHeads:
+    def prepare_work(
+        self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
+    ) -> PreparedHeads:
         from longca.cp.runtime.prepared import PreparedHeads
 
         return PreparedHeads(problem, kernel, comm, work)
@@ -66,5 +76,10 @@ def _local_calls(call: CallSpec, world: int, traits: Traits) -> list[tuple[CallS
         groups = plan.mask_groups(rank, traits.num_groups)
         if share.q and groups is not None:
             found[len(share.q), len(share.local_kv)] = len(groups)
-    return [(replace(call, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads), replace(traits, num_groups=num_groups))
-            for (num_q_heads, num_kv_heads), num_groups in found.items()]
+    return [
+        (
+            replace(call, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads),
+            replace(traits, num_groups=num_groups),
+        )
+        for (num_q_heads, num_kv_heads), num_groups in found.items()
+    ]

@@ -1,7 +1,7 @@
-"""USP: neighbours divide heads, and groups of neighbours form a ring that divides keys (arXiv 2405.07719).
+"""USP: neighbours split heads, and groups of neighbours form a ring that splits keys (arXiv 2405.07719).
 
-Neighbours share a node. They divide heads because all-to-alls move the most bytes, and nothing hides the arrival of the first heads and the
-return of the last results.
+Neighbours share a node. They split heads because all-to-alls send the most bytes, and the arrival of the
+first heads and the return of the last results cannot overlap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Usp(PlannedStrategy):
 
     class Params(Frozen):
         heads: int | None = Field(None, ge=1)
-        """ranks of a head group, the degree of Ulysses; the other dimension is the ring. None: `hybrid` chooses"""
+        """ranks of a head group, the degree of Ulysses; the other dimension is the ring. None: `hybrid`
+        chooses"""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
         heads = self.params.heads

@@ -1,8 +1,9 @@
-"""The package yunchang (USP): neighbours divide heads by all-to-alls, and keys go round a ring of such groups.
+"""The package yunchang (USP): neighbours split heads by all-to-alls, and keys circulate in a ring of such
+groups.
 
-It calls functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
-(`torch_flash`). Its other local kernels are left out: its call of torch's attention has no backward, and its call of FlashAttention-3 drops
-the causal mask.
+It calls functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a shim over torch's
+own copy (`torch_flash`). Its other local kernels are excluded: its call of torch's attention has no backward,
+and its call of FlashAttention-3 drops the causal mask.
 """
 
 from __future__ import annotations
@@ -44,13 +45,23 @@ class Yunchang(Strategy):
             return "it is for full and causal attention over the sequence: it takes no mask"
         if cell.dtype != "bf16":
             return "its ring returns gradients in bf16, whatever the inputs are in"
-        parts = cell.world if traits.full else math.lcm(cell.world, 2 * _mesh(cell.world, cell.num_kv_heads).ring)
-        return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+        parts = (
+            cell.world if traits.full else math.lcm(cell.world, 2 * _mesh(cell.world, cell.num_kv_heads).ring)
+        )
+        return (
+            f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
+            if cell.seqlen % parts
+            else None
+        )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         mesh = _mesh(cell.world, cell.num_kv_heads)
         share = cell.seqlen // mesh.ring
-        local = replace(cell.call_spec, num_q_heads=cell.num_q_heads // mesh.heads, num_kv_heads=cell.num_kv_heads // mesh.heads)
+        local = replace(
+            cell.call_spec,
+            num_q_heads=cell.num_q_heads // mesh.heads,
+            num_kv_heads=cell.num_kv_heads // mesh.heads,
+        )
         return [(local, replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedYunchang:
@@ -58,7 +69,7 @@ class Yunchang(Strategy):
 
 
 def _mesh(world: int, num_kv_heads: int) -> Mesh:
-    """The mesh: head groups as large as divide the KV heads evenly and leave a ring of two or more."""
+    """The mesh: the largest head groups that divide the KV heads evenly and leave a ring of two or more."""
     heads = max(degree for degree in range(1, world) if world % degree == 0 and num_kv_heads % degree == 0)
     return Mesh(world // heads, heads)
 
@@ -72,17 +83,22 @@ class PreparedYunchang(AutogradPrepared):
         module = load(PACKAGE, kernel)
         _make_groups(module("globals"), mesh, comm)
         attention_type = module("kernels").AttnType.FA
-        self._attention = module("hybrid").LongContextAttention(ring_impl_type="zigzag" if causal else "basic", attn_type=attention_type)
+        self._attention = module("hybrid").LongContextAttention(
+            ring_impl_type="zigzag" if causal else "basic", attn_type=attention_type
+        )
         self._options = {"causal": causal, "softmax_scale": problem.scale}
         self.costs["formula_bytes"] = _formula_bytes(problem, mesh)
-        self.notes += (f"a ring of {mesh.ring} groups of {mesh.heads} ranks that divide heads", *NOTES[kernel])
+        self.notes += (
+            f"a ring of {mesh.ring} groups of {mesh.heads} ranks that divide heads",
+            *NOTES[kernel],
+        )
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return self._attention(*(x.unsqueeze(0) for x in (q, k, v)), **self._options).squeeze(0)
 
 
 def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
-    """Makes the process groups that the package keeps for the whole process, if it has none for this mesh."""
+    """Creates the package's process-wide process groups, unless they exist for this mesh."""
     import torch.distributed as dist
 
     groups = package.PROCESS_GROUP
@@ -91,7 +107,14 @@ def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
 
 
 def _formula_bytes(problem: Problem, mesh: Mesh) -> float:
-    """Bytes of q, k, v and the output in the all-to-alls, of K and V in the ring, and backward of their gradients in float32."""
+    """Bytes of q, k, v and the output in the all-to-alls, of K and V in the ring, and backward of their
+    gradients in float32."""
     tokens = problem.mask.seqlen_q / mesh.world * problem.head_dim
-    divided = 2 * (problem.num_q_heads + problem.num_kv_heads) * (mesh.heads - 1) / mesh.heads * problem.dtype.itemsize
+    divided = (
+        2
+        * (problem.num_q_heads + problem.num_kv_heads)
+        * (mesh.heads - 1)
+        / mesh.heads
+        * problem.dtype.itemsize
+    )
     return tokens * divided + summing_ring_bytes(problem, mesh.ring, tokens * problem.num_kv_heads)

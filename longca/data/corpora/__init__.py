@@ -1,1 +1,1 @@
-"""Corpora that come with the program: each JSON file is one."""
+"""Corpora of this package: one JSON file each."""

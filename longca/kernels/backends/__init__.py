@@ -1,1 +1,1 @@
-"""The kernels: each file is one plug-in."""
+"""Kernels: one file each."""

@@ -1,4 +1,5 @@
-"""FlashAttention-3 as LongCA-bench released it: a backward that adds to gradients which nothing resets."""
+"""FlashAttention-3 as LongCA-bench released it: its backward accumulates into gradients that are never
+reset."""
 
 from __future__ import annotations
 
@@ -17,21 +18,28 @@ if TYPE_CHECKING:
 class AsReleasedFa3(Fa3):
     label = "FA3, as released"
     paper_row = None
-    summary = "`fa3` as the study timed its backward: each call adds its gradients to those of all calls before"
+    summary = (
+        "`fa3` as the study timed its backward: each call adds its gradients to those of all calls before"
+    )
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
-        return "forward it is `fa3`" if call.direction == "fwd" else super().supports(call, traits, device_type)
+        return (
+            "forward it is `fa3`" if call.direction == "fwd" else super().supports(call, traits, device_type)
+        )
 
     def prepare(self, problem: Problem) -> AsReleasedFa3Prepared:
         return AsReleasedFa3Prepared(problem)
 
 
 class Accumulating(Prepared):
-    """A backward whose gradients are kept and added to by the next call, as autograd does with `.grad`; it returns those of the call."""
+    """A backward that accumulates its gradients over calls, as autograd does in `.grad`; it returns the
+    gradients of the call."""
 
     _kept: tuple[torch.Tensor, ...] | None = None
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found = super().backward(forward, dout)
         if self._kept is None:
             self._kept = tuple(grad.clone() for grad in found)

@@ -1,4 +1,5 @@
-"""FlexAttention as LongCA-bench released it: an eager `create_block_mask`, and a score function where that fails."""
+"""FlexAttention as LongCA-bench released it: an eager `create_block_mask`, with a score function as
+fallback."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class AsReleasedFlexPrepared(FlexPrepared):
     _score_mod: ScoreMod | None = None
 
     def _block_mask(self) -> BlockMask | None:
-        """The block mask of torch's own helper, not compiled: it holds a value for each pair of tokens, and each head if they differ."""
+        """The block mask of torch's own helper, uncompiled: it stores a value for each pair of tokens, and
+        for each head if heads differ."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         from longca.lowering.mask_mod import mask_mod
@@ -41,22 +43,30 @@ class AsReleasedFlexPrepared(FlexPrepared):
             return super()._block_mask()
         visible = mask_mod(mask, device, num_heads)
         try:
-            made = create_block_mask(visible, None, num_heads if mask.num_groups > 1 else None, mask.seqlen_q, mask.seqlen_k, str(device))
-        except RuntimeError as error:  # the study caught these, and so what torch raises where memory ends
+            made = create_block_mask(visible, None, num_heads if mask.num_groups > 1 else None, mask.seqlen_q,
+                                     mask.seqlen_k, str(device))
+        except RuntimeError as error:  # the study caught these, which include torch's out-of-memory errors
             self._score_mod = _hiding(visible)
-            self.notes.append(f"as released: no block mask ({type(error).__name__}), so all scores are computed and then hidden")
+            self.notes.append(
+                f"as released: no block mask ({type(error).__name__}), so all scores are computed and then "
+                f"hidden"
+            )
             return None
-        self.notes.append("as released: the block mask is made eagerly, by way of a value for each pair of tokens")
+        self.notes.append(
+            "as released: the block mask is made eagerly, by way of a value for each pair of tokens"
+        )
         return made
 
-    def _results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _results(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._score_mod is not None:
             self._options["score_mod"] = self._score_mod
         return super()._results(q, k, v)
 
 
 def _hiding(visible: MaskMod) -> ScoreMod:
-    """The score function that hides what the element test does not show."""
+    """The score function that hides pairs outside of the element test."""
     import torch
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Naive as LongCA-bench released it: its S² bias comes from the host in each timed call."""
+"""Naive attention as LongCA-bench released it: each timed call copies the S² bias from the host."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ class AsReleasedNaive(Naive):
 
 
 class AsReleasedNaivePrepared(NaivePrepared):
-    """The study's backward starts from the saved forward and makes no bias; nor does this one."""
+    """The study's backward starts from the saved forward and creates no bias; nor does this one."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._by_bias, self._hidden = self._hidden, None  # so that the base gives all scores
-        self.notes.append("as released: a bias of S² is made on the host and copied to the device inside the timed call")
+        self._by_bias, self._hidden = self._hidden, None  # so that the base class returns all scores
+        self.notes.append(
+            "as released: a bias of S² is made on the host and copied to the device inside the timed call"
+        )
 
     def _scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """As those of `naive`, by adding a bias. Its zeros come from the host and, under a causal mask, the lower triangle does, too."""
+        """The scores of `naive`, masked by adding a bias. Its zeros come from the host and, under a causal
+        mask, so does the lower triangle."""
         import torch
 
         mask, scores = self.problem.mask, super()._scores(q, k)
@@ -38,7 +41,12 @@ class AsReleasedNaivePrepared(NaivePrepared):
             return scores.add_(bias)
         hidden = self._by_bias
         if mask.traits.causal:
-            hidden = torch.ones(mask.seqlen_q, mask.seqlen_k, dtype=torch.bool).tril().to(q.device).logical_not()[None, None]
+            hidden = (
+                torch.ones(mask.seqlen_q, mask.seqlen_k, dtype=torch.bool)
+                .tril()
+                .to(q.device)
+                .logical_not()[None, None]
+            )
         of_groups = scores.view(hidden.shape[0], -1, *scores.shape[-2:])
         of_groups.add_(bias.expand(hidden.shape).masked_fill(hidden, float("-inf")))
         return scores

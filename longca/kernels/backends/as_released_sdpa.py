@@ -1,4 +1,5 @@
-"""SDPA as LongCA-bench released it: `enable_gqa` beside a mask tensor, for which not every torch has a fused path on GPUs."""
+"""SDPA as LongCA-bench released it: `enable_gqa` with a mask tensor, for which some versions of torch lack a
+fused path on GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Band attention: this project's own operator for any mask, dense or of blocks, forward and backward."""
+"""Band attention: this project's own operator for any mask, dense or block-sparse, forward and backward."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class BandPrepared(Prepared):
         super().__init__(problem)
         self.deterministic = deterministic
         self._plans: dict[tuple[tuple[int, int], ...], BandPlan] = {}
-        first_ms = self.costs["plan_ms"] = self._plan()  # also loads torch's kernels, if this process has not loaded them yet
+        # also loads torch's kernels, unless they are loaded already
+        first_ms = self.costs["plan_ms"] = self._plan()
         if problem.records_costs:
             self.costs["plan_ms"] = self._plan()
             self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - self.costs["plan_ms"], 0.0)
@@ -71,9 +72,15 @@ class BandPrepared(Prepared):
         problem = self.problem
         self._wait()
         start = time.perf_counter()
-        self.plan = plan_band_attention(problem.mask, num_q_heads=problem.num_q_heads, num_kv_heads=problem.num_kv_heads,
-                                        head_dim=problem.head_dim, device=problem.device, needs_backward=problem.needs_backward,
-                                        deterministic=self.deterministic)
+        self.plan = plan_band_attention(
+            problem.mask,
+            num_q_heads=problem.num_q_heads,
+            num_kv_heads=problem.num_kv_heads,
+            head_dim=problem.head_dim,
+            device=problem.device,
+            needs_backward=problem.needs_backward,
+            deterministic=self.deterministic,
+        )
         self._wait()
         return (time.perf_counter() - start) * 1e3
 
@@ -90,17 +97,20 @@ class BandPrepared(Prepared):
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor,
+                     lse: torch.Tensor,
                      out: torch.Tensor, contributions: Sequence[Contribution]) -> None:
         from longca.ops.band.api import band_forward
 
         for part in contributions:
-            band_forward(q, k, v, self._plan_of(part), self.problem.scale, initial=None if part.is_first else (total, lse),
+            band_forward(q, k, v, self._plan_of(part), self.problem.scale,
+                         initial=None if part.is_first else (total, lse),
                          into=(out if part.is_last else total, lse))
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these.
+        """(dq, dk, dv) from an output and LSE that may cover more keys.
 
         Args:
             lse: (T, H) float32, natural log.
@@ -109,12 +119,16 @@ class BandPrepared(Prepared):
 
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
-    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
+    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                      lse: torch.Tensor, dout: torch.Tensor,
                       total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
                       ) -> tuple[torch.Tensor, torch.Tensor]:
         from longca.ops.band.api import band_backward_onto
 
-        parts = [(self._plan_of(part), None if part.is_first else total, dq if part.is_last else total) for part in contributions]
+        parts = [
+            (self._plan_of(part), None if part.is_first else total, dq if part.is_last else total)
+            for part in contributions
+        ]
         return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
     def expect(self, contributions: Sequence[Contribution]) -> None:

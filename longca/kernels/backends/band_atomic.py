@@ -1,4 +1,5 @@
-"""Band attention with gradients summed by atomics in any order, as in most other kernels: faster, but not bitwise deterministic."""
+"""Band attention with gradients summed by atomics, like most other kernels: faster, but not bitwise
+deterministic."""
 
 from __future__ import annotations
 

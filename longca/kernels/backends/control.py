@@ -1,4 +1,5 @@
-"""A control without attention: a call of known duration. If its time is wrong, no other time of the run can be trusted."""
+"""A control without attention: a call of known duration. If its time is wrong, no other time of the run can
+be trusted."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Wait(Control):
 
 
 class WaitPrepared(PreparedControl):
-    """A wait. On a CPU it spins on the monotonic clock; on a GPU one kernel spins on the GPU's clock, so the host is not involved."""
+    """A wait. On a CPU it spins on the monotonic clock; on a GPU one kernel spins on the GPU's clock,
+    independent of the host."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -61,7 +63,9 @@ class WaitPrepared(PreparedControl):
 
     def judge(self, samples: Samples) -> Accuracy:
         error = abs(statistics.median(samples.time_ms[0]) - self._duration_ms) / self._duration_ms
-        return Accuracy(reference="nominal duration", scope="all", relative={"time": error}, budget={"time": BUDGET})
+        return Accuracy(
+            reference="nominal duration", scope="all", relative={"time": error}, budget={"time": BUDGET}
+        )
 
 
 def _duration_ms(num_tokens: int) -> float:

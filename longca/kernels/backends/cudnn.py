@@ -1,4 +1,4 @@
-"""cuDNN's fused attention by torch's aten operators, called directly and not through SDPA."""
+"""cuDNN's fused attention through torch's aten operators, called directly instead of through SDPA."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cudnn(Kernel):
         if call.direction == "bwd" and traits.seqlen_q == 1:
             return "cuDNN's backward takes no sequence of one token alone"
         if call.direction == "bwd" and traits.num_segments > 1:
-            # https://github.com/pytorch/pytorch/pull/186142: it takes the head dim for the longest segment
+            # https://github.com/pytorch/pytorch/pull/186142: it uses the head dim as the longest segment
             return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"
         return None
 
@@ -59,28 +59,35 @@ class Cudnn(Kernel):
 
 
 class CudnnPrepared(PackedPrepared):
-    """Layout (1, heads, T, D) with LSE (1, H, T, …) for one segment, T × heads × D with LSE (T, H, …) for several."""
+    """Layout (1, heads, T, D) with LSE (1, H, T, …) for one segment, T × heads × D with LSE (T, H, …) for
+    several."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         import torch
 
-        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)  # state of the unused dropout
+        # state of the unused dropout
+        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)
         if self.cu_seqlens is not None:
             host_ms = self._host_ms()
             if host_ms > MOST_HOST_MS:
-                # torch 2.11 looks for the plan among those kept and keeps none: https://github.com/pytorch/pytorch/pull/191576
+                # torch 2.11 looks plans up in its cache but never stores them:
+                # https://github.com/pytorch/pytorch/pull/191576
                 self.notes.append("torch plans cuDNN's graph anew on every call for packed documents: "
                                   f"{host_ms:.0f} ms of each call pass on the host")
 
     def _host_ms(self) -> float:
-        """Time of the host for one call, in ms, after a first call that loaded all kernels."""
+        """Host time of one call, in ms, after a first call that loaded all kernels."""
         import torch
 
         problem = self.problem
-        q, k = (torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
-                for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
-                                              (problem.mask.seqlen_k, problem.num_kv_heads)))
+        q, k = (
+            torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+            for num_tokens, num_heads in (
+                (problem.mask.seqlen_q, problem.num_q_heads),
+                (problem.mask.seqlen_k, problem.num_kv_heads),
+            )
+        )
         self.attend(q, k, k)
         torch.cuda.synchronize(problem.device)
         start = time.perf_counter()
@@ -94,7 +101,7 @@ class CudnnPrepared(PackedPrepared):
             return x_THD.contiguous()
         import torch
 
-        # `contiguous` leaves odd strides where there is one head
+        # `contiguous` keeps odd strides if there is one head
         return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,17 +112,23 @@ class CudnnPrepared(PackedPrepared):
         return lse.reshape(-1, num_heads) if self.cu_seqlens is not None else lse.reshape(num_heads, -1).T
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
-        return lse_TH.contiguous()[..., None] if self.cu_seqlens is not None else lse_TH.T.contiguous()[None, :, :, None]
+        return (
+            lse_TH.contiguous()[..., None]
+            if self.cu_seqlens is not None
+            else lse_TH.T.contiguous()[None, :, :, None]
+        )
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
         out, lse, *_ = torch.ops.aten._cudnn_attention_forward(
-            q, k, v, None, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, True, 0.0, self.causal, False,
+            q, k, v, None, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, True, 0.0,
+                                                               self.causal, False,
             scale=self.problem.scale)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 

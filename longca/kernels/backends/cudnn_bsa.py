@@ -1,4 +1,4 @@
-"""cuDNN's block-sparse attention: CuTe kernels of the cuDNN frontend over lists of blocks of 64 or 128."""
+"""cuDNN's block-sparse attention: CuTe kernels of the cuDNN frontend, over lists of blocks of 64 or 128."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class CudnnBsa(Kernel):
 
 
 class CudnnBsaPrepared(Prepared):
-    """Layout (1, heads, T, D), LSE (1, H, T). Every query head has lists of its own, even if heads share a mask."""
+    """Layout (1, heads, T, D), LSE (1, H, T). Every query head has separate lists, even if heads share a
+    mask."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -63,16 +64,23 @@ class CudnnBsaPrepared(Prepared):
         tables = block_tables(mask, problem.device, problem.num_q_heads, of_keys=False)
         lists, counts = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
         fewest, most = (int(count) for count in counts.aminmax())
-        # if all lists have one length, it gets that one number, as in its documentation: these kernels are simpler
+        # lists of equal length are passed as one number, as documented: these kernels are simpler
         lengths = {"block_sparse_num": most} if fewest == most > 0 else {"q2k_block_nums": counts}
-        self._rules: dict[str, Any] = {"q2k_block_index": lists, "sparse_block_size": size, "softmax_scale": problem.scale,
-                                       **lengths}
+        self._rules: dict[str, Any] = {
+            "q2k_block_index": lists,
+            "sparse_block_size": size,
+            "softmax_scale": problem.scale,
+            **lengths,
+        }
         self._allow_empty = fewest == 0
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
         if problem.needs_backward:
-            self.notes.append("its backward turns the lists into lists of query blocks for each key block within the timed call")
+            self.notes.append(
+                "its backward turns the lists into lists of query blocks for each key block within the timed "
+                "call"
+            )
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
@@ -91,10 +99,13 @@ class CudnnBsaPrepared(Prepared):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         from cudnn.block_sparse_attention import block_sparse_attention_forward
 
-        out, lse = block_sparse_attention_forward(q, k, v, allow_empty_block_nums=self._allow_empty, **self._rules)
+        out, lse = block_sparse_attention_forward(
+            q, k, v, allow_empty_block_nums=self._allow_empty, **self._rules
+        )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 

@@ -37,8 +37,11 @@ class CudnnFlex(Kernel):
         num_heads = call.num_q_heads if traits.per_head else 1
         table_bytes = 4 * num_heads * (2 * traits.max_row_intervals + 1) * traits.seqlen_q
         if table_bytes > MAX_TABLE_BYTES:
-            return (f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would take "
-                    f"{table_bytes / (1 << 30):.1f} GiB")
+            return (
+                f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would "
+                f"take "
+                f"{table_bytes / (1 << 30):.1f} GiB"
+            )
         return None
 
     def prepare(self, problem: Problem) -> CudnnFlexPrepared:
@@ -55,12 +58,18 @@ class CudnnFlexPrepared(Prepared):
         from longca.lowering.intervals import cudnn_row_intervals
 
         start = time.perf_counter()
-        table = torch.from_numpy(cudnn_row_intervals(problem.mask, problem.num_q_heads)).to(problem.device).contiguous()
+        table = (
+            torch.from_numpy(cudnn_row_intervals(problem.mask, problem.num_q_heads))
+            .to(problem.device)
+            .contiguous()
+        )
         lowering_ms = (time.perf_counter() - start) * 1e3
-        q, k = (torch.zeros(1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+        q, k = (torch.zeros(1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype,
+                            device=problem.device)
                 for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
                                               (problem.mask.seqlen_k, problem.num_kv_heads)))
-        first_ms = plan_ms = self._plan(table, q, k)  # also compiles the planner's kernels, if this process has not compiled them yet
+        # also compiles the planner's kernels, unless they are compiled already
+        first_ms = plan_ms = self._plan(table, q, k)
         if problem.records_costs:
             plan_ms = self._plan(table, q, k)
             self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - plan_ms, 0.0)
@@ -79,10 +88,13 @@ class CudnnFlexPrepared(Prepared):
         return (time.perf_counter() - start) * 1e3
 
     def _plan_bytes(self) -> int:
-        """Bytes of the plan that the kernels read, each tensor counted once."""
+        """Bytes of the plan's tensors that the kernels read, each counted once."""
         from cudnn.flex_attention.execution import _plan_tensors
 
-        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _plan_tensors(self._mask_plan)}
+        storages = {
+            x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()
+            for x in _plan_tensors(self._mask_plan)
+        }
         return sum(storages.values())
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
@@ -98,13 +110,16 @@ class CudnnFlexPrepared(Prepared):
         return lse_TH.T.contiguous().unsqueeze(0)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        # what `flex_attn_func` calls, without autograd around it
+        # the operators that `flex_attn_func` calls, without autograd
         from cudnn.flex_attention.execution import _flex_attention_forward
 
-        out, lse, _ = _flex_attention_forward(q, k, v, mask_plan=self._mask_plan, softmax_scale=self.problem.scale, return_lse=True)
+        out, lse, _ = _flex_attention_forward(
+            q, k, v, mask_plan=self._mask_plan, softmax_scale=self.problem.scale, return_lse=True
+        )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
@@ -113,5 +128,7 @@ class CudnnFlexPrepared(Prepared):
         """
         from cudnn.flex_attention.execution import _flex_attention_backward
 
-        dq, dk, dv = _flex_attention_backward(q, k, v, out, dout, lse, mask_plan=self._mask_plan, softmax_scale=self.problem.scale)
+        dq, dk, dv = _flex_attention_backward(
+            q, k, v, out, dout, lse, mask_plan=self._mask_plan, softmax_scale=self.problem.scale
+        )
         return dq, dk, dv

@@ -1,4 +1,5 @@
-"""cuDNN's fused attention by graphs of its frontend, planned before they are timed. They do more than torch's operators."""
+"""cuDNN's fused attention through graphs of its frontend, planned before timing. They support more than
+torch's operators."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class CudnnGraph(Kernel):
         if call.direction == "bwd" and traits.seqlen_q == traits.num_segments:
             return "its backward takes no segments of one token alone"
         if traits.num_segments > MOST_SEGMENTS:
-            return f"it takes up to {MOST_SEGMENTS} documents"  # https://github.com/pytorch/pytorch/pull/180718
+            # https://github.com/pytorch/pytorch/pull/180718
+            return f"it takes up to {MOST_SEGMENTS} documents"
         return unfit_mask(traits)
 
     def prepare(self, problem: Problem) -> CudnnGraphPrepared:
@@ -57,8 +59,10 @@ class CudnnGraphPrepared(PackedPrepared):
             start = time.perf_counter()
             tables = {} if self.cu_seqlens is None else ragged_tables(problem, self.cu_seqlens)
             directions = ("fwd", "bwd") if problem.needs_backward else ("fwd",)
-            self._graphs = {direction: SdpaGraph(direction, problem, self.window, self.max_seqlen, tables, handle)
-                            for direction in directions}
+            self._graphs = {
+                direction: SdpaGraph(direction, problem, self.window, self.max_seqlen, tables, handle)
+                for direction in directions
+            }
             self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = sum(table.nbytes for table in tables.values())
         self.costs["workspace_bytes"] = max(graph.workspace_bytes for graph in self._graphs.values())
@@ -78,7 +82,8 @@ class CudnnGraphPrepared(PackedPrepared):
         self._graphs["fwd"].run(q=q, k=k, v=v, out=out, lse=lse)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         self._graphs["bwd"].run(q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)

@@ -1,4 +1,5 @@
-"""A control without attention: a copy inside device memory. Its bytes a second are the ceiling of everything that only moves data."""
+"""A control without attention: a copy inside device memory. Its rate is the ceiling for all memory-bound
+calls."""
 
 from __future__ import annotations
 
@@ -21,14 +22,17 @@ class DeviceCopy(Control):
     url = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html"
 
     def work(self, cell: Cell) -> Work:
-        return Work(traffic_bytes=2 * cell.seqlen * cell.num_q_heads * cell.head_dim * DTYPE_BYTES[cell.dtype])
+        return Work(
+            traffic_bytes=2 * cell.seqlen * cell.num_q_heads * cell.head_dim * DTYPE_BYTES[cell.dtype]
+        )
 
     def prepare(self, problem: Problem) -> DeviceCopyPrepared:
         return DeviceCopyPrepared(problem)
 
 
 class DeviceCopyPrepared(PreparedControl):
-    """A copy of random bits. They are compared as integers, since as floats some would be NaN, which is unequal to itself."""
+    """A copy of random bits, compared as integers, since as floats some would be NaN, which is unequal to
+    itself."""
 
     def __init__(self, problem: Problem) -> None:
         import torch
@@ -38,7 +42,9 @@ class DeviceCopyPrepared(PreparedControl):
         limits = torch.iinfo(integer)
         generator = torch.Generator(problem.device).manual_seed(SEED)
         shape = (problem.mask.seqlen_q, problem.num_q_heads, problem.head_dim)
-        self._source = torch.randint(limits.min, limits.max, shape, generator=generator, device=problem.device, dtype=integer)
+        self._source = torch.randint(
+            limits.min, limits.max, shape, generator=generator, device=problem.device, dtype=integer
+        )
         self._copy = ~self._source
 
     def call(self) -> torch.Tensor:

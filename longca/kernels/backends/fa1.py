@@ -1,7 +1,8 @@
 """The first FlashAttention: flash-attn 1.0.9, the last release before FlashAttention-2.
 
-PyPI has its sources alone. `tools/kernel_build` compiles them for sm_90 with the machine's own nvcc into its extension,
-`flash_attn_cuda`, which is put on the path without the Python package beside it: that has FlashAttention-2's name.
+PyPI has only its sources. `tools/kernel_build` compiles them for sm_90 with the local nvcc into its
+extension, `flash_attn_cuda`. The extension is put on the path without its Python package, whose name
+conflicts with FlashAttention-2.
 """
 
 from __future__ import annotations
@@ -80,14 +81,17 @@ class Fa1Prepared(PackedPrepared):
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = q.new_empty(q.shape)
         lse, *_ = self._extension.fwd(
-            q, k, v, out, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.problem.scale,
+            q, k, v, out, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
+                                      self.problem.scale,
             False, self.causal, False, 0, None)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         self._extension.bwd(
-            dout, q, k, v, out, lse, dq, dk, dv, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
+            dout, q, k, v, out, lse, dq, dk, dv, self.cu_seqlens, self.cu_seqlens, self.max_seqlen,
+                            self.max_seqlen, 0.0,
             self.problem.scale, False, self.causal, 0, None, None)
         return dq, dk, dv

@@ -1,4 +1,4 @@
-"""FlashAttention-2 over block lists: this project's own Triton implementation, since no package on PyPI has one."""
+"""FlashAttention-2 over block lists: this project's own Triton implementation, since PyPI has none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Fa2Sparse(Kernel):
 
 
 class Fa2SparsePrepared(Prepared):
-    """Layout T × heads × D, as in FlashAttention. One list for each head group; all query heads of a KV head share it."""
+    """Layout T × heads × D, as in FlashAttention. There is one list for each head group, shared by all query
+    heads of a KV head."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -63,7 +64,9 @@ class Fa2SparsePrepared(Prepared):
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._tables.num_bytes
-        self.notes.append("the project's own re-implementation in Triton: not the speed of the study's FA2-Sparse")
+        self.notes.append(
+            "the project's own re-implementation in Triton: not the speed of the study's FA2-Sparse"
+        )
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
@@ -80,12 +83,15 @@ class Fa2SparsePrepared(Prepared):
         from longca.ops.fa2_sparse import sparse_forward
 
         tables = self._tables
-        out, lse = sparse_forward(q, k, v, tables.q_to_k, tables.q_to_k_counts, self._blocks, self.problem.scale, self._tuning.forward)
+        out, lse = sparse_forward(q, k, v, tables.q_to_k, tables.q_to_k_counts, self._blocks,
+                                  self.problem.scale, self._tuning.forward)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
+        needs.
 
         Args:
             lse: (H, T) float32, contiguous.
@@ -94,4 +100,5 @@ class Fa2SparsePrepared(Prepared):
 
         tables = self._tables
         return sparse_backward(q, k, v, out, lse, dout, (tables.q_to_k, tables.q_to_k_counts),
-                               (tables.k_to_q, tables.k_to_q_counts), self._blocks, self.problem.scale, self._tuning)
+                               (tables.k_to_q, tables.k_to_q_counts), self._blocks, self.problem.scale,
+                               self._tuning)

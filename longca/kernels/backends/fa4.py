@@ -1,4 +1,5 @@
-"""FlashAttention-4: CuTe kernels compiled at run time, with an element test and block lists where a mask needs them."""
+"""FlashAttention-4: CuTe kernels compiled at run time, with an element test and block lists if the mask needs
+them."""
 
 from __future__ import annotations
 
@@ -45,16 +46,23 @@ class Fa4(Kernel):
         if traits.empty_rows:
             return "rows without keys are not defined under its block lists"
         if traits.max_row_intervals > MAX_INTERVALS and not traits.is_block_grid:
-            return (f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element test compares "
-                    f"{MAX_INTERVALS} at most")
+            return (
+                f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element test "
+                f"compares "
+                f"{MAX_INTERVALS} at most"
+            )
         return None
 
     def prepare(self, problem: Problem) -> Prepared:
-        return Fa4PackedPrepared(problem) if unfit_mask(problem.mask.traits) is None else Fa4MaskedPrepared(problem)
+        return (
+            Fa4PackedPrepared(problem)
+            if unfit_mask(problem.mask.traits) is None
+            else Fa4MaskedPrepared(problem)
+        )
 
 
 def _missing_cute() -> str | None:
-    """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2 only."""
+    """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2."""
     spec = importlib.util.find_spec("flash_attn")
     folders = spec.submodule_search_locations or [] if spec is not None else []
     found = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
@@ -88,7 +96,8 @@ class Fa4PackedPrepared(PackedPrepared):
 
 
 class Fa4MaskedPrepared(Prepared):
-    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones use the mask_mod."""
+    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones use the
+    mask_mod."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -124,7 +133,10 @@ class Fa4MaskedPrepared(Prepared):
         mod = (fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group) if mask.grid is None
                else fa4_mask_mod.grid_mask_mod(heads_per_group))
         self.costs["metadata_bytes"] += sum(table.nbytes for table in tables)
-        return {"mask_mod": mod, "aux_tensors": [torch.from_numpy(table).to(self.problem.device) for table in tables]}
+        return {
+            "mask_mod": mod,
+            "aux_tensors": [torch.from_numpy(table).to(self.problem.device) for table in tables],
+        }
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         return x_THD.contiguous().unsqueeze(0)
@@ -143,17 +155,20 @@ class Fa4MaskedPrepared(Prepared):
             q, k, v, return_lse=True, block_sparse_tensors=self._forward_blocks, **self._options)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs."""
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
+        needs."""
         dq, dk, dv, *_ = self._interface._flash_attn_bwd(
             q, k, v, out, dout, lse, block_sparse_tensors=self._backward_blocks, **self._options)
         return dq, dk, dv
 
 
 def element_tables(mask: Mask) -> list[np.ndarray]:
-    """Tables that the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M, N), the block of each row
-    (G, Sq) and of each key (G, Sk). Rows and keys go on to whole blocks, since it is asked for those before they are left out.
+    """Tables that the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M,
+    N), the block of each row (G, Sq) and of each key (G, Sk). Tables are padded to whole blocks, since the
+    kernel evaluates the test there before it discards these elements.
     """
     import numpy as np
 
@@ -165,5 +180,8 @@ def element_tables(mask: Mask) -> list[np.ndarray]:
 
     if mask.grid is None:
         return [whole(interval_table(mask))]
-    sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (mask.grid.q_bounds, mask.grid.k_bounds))
+    sides = (
+        np.stack([block_of(bounds) for bounds in of_side])
+        for of_side in (mask.grid.q_bounds, mask.grid.k_bounds)
+    )
     return [mask.grid.visible.astype(np.int32), *map(whole, sides)]

@@ -1,4 +1,5 @@
-"""FFA, the kernel of MagiAttention: a mask as slices, rectangles of four types. Installed from its repository by those who have it."""
+"""FFA, the kernel of MagiAttention: a mask as slices, rectangles of four types. It must be installed from its
+repository."""
 
 from __future__ import annotations
 
@@ -31,14 +32,18 @@ class Ffa(Kernel):
         return reason
 
     def in_parts(self, call: CallSpec, device_type: str) -> str | None:
-        return None if call.direction == "fwd" else "its public function has no backward from an LSE over more keys"
+        return (
+            None
+            if call.direction == "fwd"
+            else "its public function has no backward from an LSE over more keys"
+        )
 
     def prepare(self, problem: Problem) -> FfaPrepared:
         return FfaPrepared(problem)
 
 
 class FfaPrepared(Prepared):
-    """Layout T × heads × D. Where no two slices share a query, outputs are stored without atomics."""
+    """Layout T × heads × D. If no two slices share a query, outputs are stored without atomics."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -53,11 +58,15 @@ class FfaPrepared(Prepared):
         starts = np.argsort(slices.q_ranges[:, 0], kind="stable")
         start, end = slices.q_ranges[starts].T
         disjoint = bool((start[1:] >= end[:-1]).all())
-        self._slices = [torch.from_numpy(x).to(problem.device) for x in (slices.q_ranges, slices.k_ranges, slices.types)]
+        self._slices = [
+            torch.from_numpy(x).to(problem.device) for x in (slices.q_ranges, slices.k_ranges, slices.types)
+        ]
         self._options = {"softmax_scale": problem.scale, "disable_fwd_atomic_reduction": disjoint}
         self._function: Any = importlib.import_module("magi_attention.functional").flex_flash_attn_func
         self.costs["metadata_bytes"] = float(sum(x.nbytes for x in self._slices))
-        self.notes.append(f"{len(start)} slices, " + ("stored without atomics" if disjoint else "added up by atomics"))
+        self.notes.append(
+            f"{len(start)} slices, " + ("stored without atomics" if disjoint else "added up by atomics")
+        )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         import torch
@@ -71,10 +80,14 @@ class FfaPrepared(Prepared):
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         q_ranges, k_ranges, types = self._slices
-        out, meta = self._function(q, k, v, q_ranges=q_ranges, k_ranges=k_ranges, attn_type_map=types, **self._options)
+        out, meta = self._function(
+            q, k, v, q_ranges=q_ranges, k_ranges=k_ranges, attn_type_map=types, **self._options
+        )
         return out.to(q.dtype), getattr(meta, "lse", meta)  # releases before 1.1 return the LSE itself
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         out, leaves = forward.saved

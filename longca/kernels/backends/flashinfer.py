@@ -1,4 +1,5 @@
-"""FlashInfer's variable-block wrapper: blocks of any sizes for each KV head, planned as pages of one token."""
+"""FlashInfer's variable-block wrapper: blocks of any sizes for each KV head, planned as pages of one
+token."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 FLOAT_WORKSPACE_BYTES = 128 << 20  # as its documentation recommends
 LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's default
-BYTES_PER_WORK_ITEM = 64  # its planners store seven int32 for each tile of queries; the rest is for rounding up
+# its planners store seven int32 for each tile of queries; the rest allows for rounding up
+BYTES_PER_WORK_ITEM = 64
 MOST_INDICES = (1 << 31) - 1
 TOO_MANY = "it plans an index for each key of each q-block, in 32 bits: {} do not fit"
 
@@ -26,7 +28,9 @@ class FlashInfer(Kernel):
     family = "sparse"
     paper_row = "FlashInfer"
     needs = ("torch", "flashinfer", "einops")
-    summary = "VariableBlockSparseAttentionWrapper: uniform and variable blocks for each KV head, forward only"
+    summary = (
+        "VariableBlockSparseAttentionWrapper: uniform and variable blocks for each KV head, forward only"
+    )
     url = "https://docs.flashinfer.ai/api/sparse.html"
     returns_lse = True
     transposes = True
@@ -72,7 +76,7 @@ class FlashInferPrepared(Prepared):
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
 
     def _load(self, problem: Problem) -> None:
-        """Load the kernels, or compile them if they are not there, by planning a single block."""
+        """Load or compile the kernels by planning a single block."""
         import torch
 
         one = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
@@ -87,7 +91,9 @@ class FlashInferPrepared(Prepared):
         grid = problem.mask.grid
         assert grid is not None
         share = problem.num_kv_heads // problem.mask.num_groups
-        row_sizes, col_sizes = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (grid.q_bounds, grid.k_bounds))
+        row_sizes, col_sizes = (
+            np.diff(bounds, axis=1).astype(np.int32) for bounds in (grid.q_bounds, grid.k_bounds)
+        )
         visible, rows, cols = (torch.from_numpy(part).to(problem.device).repeat_interleave(share, 0)
                                for part in (grid.visible, row_sizes, col_sizes))
         num_indices = int((visible.sum(1) * cols).sum())
@@ -102,15 +108,19 @@ class FlashInferPrepared(Prepared):
         self.costs["metadata_bytes"] = 4 * (num_indices + 3 * num_lists + 2)
 
     def _make_room(self, problem: Problem, workspace: torch.Tensor, num_lists: int) -> None:
-        """Enlarge the wrapper's buffers, whose fixed sizes are too small for long sequences of small blocks."""
+        """Enlarge the wrapper's buffers, whose fixed sizes are too small for long sequences of small
+        blocks."""
         import torch
 
         ratio = problem.num_q_heads // problem.num_kv_heads
         num_rows = problem.mask.seqlen_q * problem.num_kv_heads
         items = (num_lists + -(-num_rows * ratio // 64)) * ratio
         int_bytes = max(LEAST_INT_WORKSPACE_BYTES, items * BYTES_PER_WORK_ITEM)
-        self._wrapper.reset_workspace_buffer(workspace, torch.empty(int_bytes, dtype=torch.uint8, device=problem.device))
-        if num_lists > self._wrapper._kv_lens_buffer.numel():  # no public way to enlarge it, and its plan writes there
+        self._wrapper.reset_workspace_buffer(
+            workspace, torch.empty(int_bytes, dtype=torch.uint8, device=problem.device)
+        )
+        # there is no public method to enlarge it, and the plan writes there
+        if num_lists > self._wrapper._kv_lens_buffer.numel():
             self._wrapper._kv_lens_buffer = torch.empty(num_lists, dtype=torch.int32, device=problem.device)
         self.costs["workspace_bytes"] = FLOAT_WORKSPACE_BYTES + int_bytes
 
@@ -121,7 +131,7 @@ class FlashInferPrepared(Prepared):
         return x.transpose(0, 1)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """The natural LSE, T × H; the kernel's own is to base 2, (H, T)."""
+        """The natural LSE, T × H; the kernel's LSE has base 2, (H, T)."""
         return lse.transpose(0, 1) * math.log(2)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

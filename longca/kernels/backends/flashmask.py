@@ -1,4 +1,5 @@
-"""FlashMask's column form in an operator of this project. It is not Paddle's kernel, which cannot be installed together with torch."""
+"""FlashMask's column format in this project's own operator, not Paddle's kernel, which cannot be installed
+together with torch."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class FlashMask(Kernel):
             return "takes bf16 and fp16 only"
         if call.head_dim not in (64, 128):
             return "takes head dims 64 and 128 only"
-        most = 1 if traits.is_block_grid else 3  # its two hidden runs have at most three visible ones around them
+        most = 1 if traits.is_block_grid else 3  # two hidden runs leave at most three visible ones
         if traits.max_col_intervals > most:
             return (f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
                     "and FlashMask's columns can hide two runs from a key")
@@ -57,12 +58,19 @@ class FlashMaskPrepared(Prepared):
         start = time.perf_counter()
         form = flashmask_columns(problem.mask)
         columns = torch.from_numpy(form.columns).to(problem.device)
-        self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, flashmask_tuning(problem.head_dim),
-                               problem.needs_backward)
+        self._mask = make_mask(
+            columns,
+            form.causal,
+            problem.mask.seqlen_q,
+            flashmask_tuning(problem.head_dim),
+            problem.needs_backward,
+        )
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._mask.num_bytes
-        self.notes.append(f"{'causal' if form.causal else 'not causal'}, {columns.shape[2]} columns; not Paddle's kernel")
+        self.notes.append(
+            f"{'causal' if form.causal else 'not causal'}, {columns.shape[2]} columns; not Paddle's kernel"
+        )
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
@@ -84,7 +92,8 @@ class FlashMaskPrepared(Prepared):
         out, lse = forward(q, k, v, self._mask, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 

@@ -1,4 +1,4 @@
-"""FlexAttention, compiled, with a block mask that is built from bands before the call."""
+"""FlexAttention, compiled, with a block mask built from bands before the call."""
 
 from __future__ import annotations
 
@@ -37,13 +37,19 @@ class Flex(Kernel):
         if call.direction == "bwd" and device_type == "cpu":
             return "torch has no FlexAttention backward on CPU"
         if call.head_dim < SMALLEST_HEAD_DIM and device_type == "cuda":
-            return f"on GPUs it takes head dims of at least {SMALLEST_HEAD_DIM}: Triton's matmul has no smaller"
+            return (
+                f"on GPUs it takes head dims of at least {SMALLEST_HEAD_DIM}: Triton's matmul has no smaller"
+            )
         return None
 
     def in_parts(self, call: CallSpec, device_type: str) -> str | None:
         if device_type == "cpu":
             return "compiled FlexAttention returns no LSE on CPU"
-        return "torch's FlexAttention has no backward from an LSE over more keys" if call.direction == "bwd" else None
+        return (
+            "torch's FlexAttention has no backward from an LSE over more keys"
+            if call.direction == "bwd"
+            else None
+        )
 
     def prepare(self, problem: Problem) -> FlexPrepared:
         return FlexPrepared(problem)
@@ -63,8 +69,11 @@ class FlexPrepared(Prepared):
         self._with_lse = no_lse is None
         start = time.perf_counter()
         self._options: dict[str, Any] = {
-            "block_mask": self._block_mask(), "scale": problem.scale,
-            "enable_gqa": problem.num_kv_heads < problem.num_q_heads, "kernel_options": self._kernel_options()}
+            "block_mask": self._block_mask(),
+            "scale": problem.scale,
+            "enable_gqa": problem.num_kv_heads < problem.num_q_heads,
+            "kernel_options": self._kernel_options(),
+        }
         if no_lse is None:
             from torch.nn.attention.flex_attention import AuxRequest
 
@@ -76,13 +85,15 @@ class FlexPrepared(Prepared):
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
         twin = _twin(flex_attention)
         self._attend = torch.compile(twin, dynamic=False, fullgraph=True)
-        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)  # else its variants would stay
+        # otherwise its compiled variants would never be freed
+        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)
         drop.atexit = False
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
     def _kernel_options(self) -> dict[str, Any] | None:
-        """Loads by TMA where torch does not choose it and it is faster: forward; backward would be slower (tried on an H200)."""
+        """Enables TMA loads in the forward, where they are faster and torch does not choose them; the
+        backward would be slower (measured on an H200)."""
         import torch
 
         device = self.problem.device
@@ -96,15 +107,19 @@ class FlexPrepared(Prepared):
         if self.problem.mask.traits.full:
             self.notes.append("no block mask for the full mask: the kernel's dense path")
             return None
-        return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, bool_tables=self.bool_tables)
+        return block_mask(
+            self.problem.mask, self.problem.device, self.problem.num_q_heads, bool_tables=self.bool_tables
+        )
 
     def _why_no_lse(self) -> str | None:
-        return None if self.problem.device.type == "cuda" else "compiled FlexAttention does not return it on CPU"
+        return (
+            None if self.problem.device.type == "cuda" else "compiled FlexAttention does not return it on CPU"
+        )
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         import torch
 
-        # with one head `contiguous` keeps odd strides, and strides other than the compiled ones would compile again
+        # with one head `contiguous` keeps odd strides, and other strides would cause a recompilation
         return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
@@ -123,11 +138,15 @@ class FlexPrepared(Prepared):
         out, lse = self._results(*leaves)
         return Forward(out.detach(), None if lse is None else lse.detach(), saved=(out, leaves))
 
-    def _results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _results(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         result = self._attend(q, k, v, **self._options)
         return (result[0], result[1].lse) if self._with_lse else (result, None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         out, leaves = forward.saved
@@ -135,13 +154,18 @@ class FlexPrepared(Prepared):
 
 
 def _twin(function: Any) -> Any:
-    """The function with a code object of its own.
+    """The function with a separate code object. torch stops compiling a code object after a few variants, so
+    other problems must not count.
 
-    torch counts the variants of a code object and stops compiling after a few: those of other problems must not
-    count. To reset dynamo instead would also drop what the caller has compiled.
+    Resetting dynamo instead would also drop the caller's compiled functions.
     """
-    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
-                        function.__closure__)
+    twin = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
     twin.__kwdefaults__ = function.__kwdefaults__
     return twin
 
@@ -152,4 +176,6 @@ def _num_bytes(block_mask: BlockMask | None) -> int:
 
     if block_mask is None:
         return 0
-    return sum(part.numel() * part.element_size() for part in block_mask.as_tuple() if isinstance(part, torch.Tensor))
+    return sum(
+        part.numel() * part.element_size() for part in block_mask.as_tuple() if isinstance(part, torch.Tensor)
+    )

@@ -35,11 +35,14 @@ class FlexFlash(Kernel):
 
 
 class FlexFlashPrepared(FlexPrepared):
-    # the element test is never trivial: with a trivial one torch 2.11 would drop the blocks and attend to everything
+    # the element test is never trivial: with a trivial test torch 2.11 would ignore the blocks and attend to
+    # all pairs
     bool_tables = False  # its kernels cannot load single bytes as bool
 
     def _kernel_options(self) -> dict[str, Any] | None:
         return {"BACKEND": "FLASH"}
 
     def _why_no_lse(self) -> str:
-        return "torch 2.11 scales this backend's LSE as if it were one of base 2, and has no backward beside it"
+        return (
+            "torch 2.11 scales this backend's LSE as if it were one of base 2, and has no backward beside it"
+        )

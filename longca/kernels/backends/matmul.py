@@ -1,4 +1,5 @@
-"""A control without attention: a square matrix product. It reaches the most operations a second on this device: attention's ceiling."""
+"""A control without attention: a square matrix product. It reaches the highest rate of operations on this
+device, the ceiling for attention."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ SEED = 0
 
 class Matmul(Control):
     label = "Matmul"
-    summary = "Ceiling: one square matrix product by torch in the cell's dtype, as many rows and columns as tokens"
+    summary = (
+        "Ceiling: one square matrix product by torch in the cell's dtype, as many rows and columns as tokens"
+    )
     url = "https://docs.pytorch.org/docs/stable/generated/torch.mm.html"
 
     def work(self, cell: Cell) -> Work:
@@ -30,7 +33,8 @@ class Matmul(Control):
 
 
 class MatmulPrepared(PreparedControl):
-    """A product of standard normal values: products of zeros or ones take less power, so the GPU would clock higher."""
+    """A product of standard normal values; zeros or ones would take less power, so the GPU would clock
+    higher."""
 
     def __init__(self, problem: Problem) -> None:
         import torch
@@ -49,13 +53,19 @@ class MatmulPrepared(PreparedControl):
     def judge(self, samples: Samples) -> Accuracy:
         """The error of sampled rows against float64.
 
-        The budget is one rounding of the result, of at most half of eps, and float32 sums: each of N additions is off by up to
-        its eps of a partial sum, which random data keep smaller than the sum itself, and these errors add up like a random walk.
+        The budget is one rounding of the result (at most eps / 2) plus the error of float32 sums: each of N
+        additions has an error of up to eps times a partial sum, which for random data is smaller than the
+        total, and these errors accumulate like a random walk.
         """
         import torch
 
         size = len(self._a)
-        rows = torch.linspace(0, size - 1, min(NUM_ROWS, size), dtype=torch.float64).round().long().to(self._a.device)
+        rows = (
+            torch.linspace(0, size - 1, min(NUM_ROWS, size), dtype=torch.float64)
+            .round()
+            .long()
+            .to(self._a.device)
+        )
         exact = self._a[rows].double() @ self._b.double()
         difference = self._out[rows].double() - exact
         error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())

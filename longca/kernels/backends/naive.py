@@ -1,4 +1,4 @@
-"""Unfused attention: every score is stored. It is the baseline for all other kernels."""
+"""Unfused attention, which stores every score: the baseline for all other kernels."""
 
 from __future__ import annotations
 
@@ -29,16 +29,21 @@ class Naive(Kernel):
     def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
         """Scores in float32 and a copy of them; backward, also probabilities in the dtype of q."""
         per_pair = 8 if call.direction == "fwd" else 8 + call.elem_bytes
-        return traits.seqlen_q * traits.seqlen_k * (call.num_q_heads * per_pair + (0 if traits.full else traits.num_groups))
+        return (
+            traits.seqlen_q
+            * traits.seqlen_k
+            * (call.num_q_heads * per_pair + (0 if traits.full else traits.num_groups))
+        )
 
     def prepare(self, problem: Problem) -> NaivePrepared:
         return NaivePrepared(problem)
 
 
 class NaivePrepared(Prepared):
-    """Layout (G, R, T, D): the R query heads of a KV head next to each other; keys have R = 1.
+    """Layout (G, R, T, D), with the R query heads of a KV head contiguous; keys have R = 1.
 
-    Folding R into the rows lets one matmul per KV head serve its whole group, and sums dK and dV over it.
+    With R folded into the rows, one matmul for each KV head serves its whole group, and sums dK and dV over
+    it.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -72,13 +77,17 @@ class NaivePrepared(Prepared):
         out = _matmul(probs, v)
         return Forward(out, lse, saved=(q, k, v, out, probs) if self.problem.needs_backward else None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         q, k, v, out, probs = forward.saved
         return self._gradients(q, k, v, out, probs, dout)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
+        needs.
 
         Args:
             lse: (G, R, T) float32; −inf where a row sees no key at all.
@@ -94,7 +103,8 @@ class NaivePrepared(Prepared):
             scores.view(groups, -1, *scores.shape[-2:]).masked_fill_(self._hidden, float("-inf"))
         return scores
 
-    def _gradients(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, probs: torch.Tensor,
+    def _gradients(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                   probs: torch.Tensor,
                    dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         delta = (dout.float() * out.float()).sum(-1, keepdim=True)
         dscores = (_matmul(dout, v.mT).float() - delta).mul_(probs).mul_(self.problem.scale).to(q.dtype)

@@ -1,4 +1,4 @@
-"""torch's scaled dot-product attention, called so that it takes its fused path."""
+"""torch's scaled dot-product attention, called such that it uses its fused path."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ class Sdpa(Kernel):
     family = "both"
     paper_row = "SDPA"
     summary = "torch.nn.functional.scaled_dot_product_attention: no mask, is_causal, or a bool mask of S²"
-    url = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+    url = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+    )
     transposes = True
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
     def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
-        """A dense mask, in bool and as torch adds it to the scores; KV heads copied beside it are linear in tokens."""
+        """A dense mask, as bool and in the additive form of torch; copied KV heads are linear in tokens."""
         if traits.full or traits.causal:
             return 0
         copies = 3 * traits.seqlen_k * call.head_dim * call.num_q_heads * call.elem_bytes
@@ -36,12 +38,16 @@ class Sdpa(Kernel):
 
 
 class SdpaPrepared(Prepared):
-    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups are along the batch."""
+    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups are along the
+    batch."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         traits = problem.mask.traits
-        self._options: dict[str, Any] = {"is_causal": traits.causal and not traits.full, "scale": problem.scale}
+        self._options: dict[str, Any] = {
+            "is_causal": traits.causal and not traits.full,
+            "scale": problem.scale,
+        }
         self._empty_rows: torch.Tensor | None = None  # (mask groups, 1, Sq, 1)
         self._num_copies = 1
         if not (traits.full or traits.causal):
@@ -56,7 +62,8 @@ class SdpaPrepared(Prepared):
         visible = dense_mask(problem.mask, problem.device)
         visible = visible.reshape(problem.mask.num_groups, 1, *visible.shape[-2:])
         if problem.mask.traits.empty_rows:
-            # the result of a row without keys may be NaN, which spreads to all of dK: so it sees one key and is set to 0 afterwards
+            # the result of a row without keys may be NaN, which would spread to all of dK: so the row sees
+            # one key and is zeroed afterwards
             self._empty_rows = ~visible.any(-1, keepdim=True)
             visible[..., :1] |= self._empty_rows
             self.notes.append("rows without keys are repaired inside the timed call")
@@ -64,7 +71,8 @@ class SdpaPrepared(Prepared):
         self.costs["metadata_bytes"] = visible.numel()
 
     def _share_heads(self, problem: Problem) -> None:
-        """Share KV heads: by torch's `enable_gqa` where that is good, otherwise by copies of the KV heads."""
+        """Share KV heads: by torch's `enable_gqa` if that path is fused, otherwise by copies of the KV
+        heads."""
         if "attn_mask" in self._options:
             reason = "a mask with GQA takes some versions of torch off their fused paths on GPUs"
         elif problem.needs_backward and problem.device.type == "cpu":
@@ -73,16 +81,19 @@ class SdpaPrepared(Prepared):
             self._options["enable_gqa"] = True
             return
         self._num_copies = problem.num_q_heads // problem.num_kv_heads
-        self.notes.append(f"KV heads copied {self._num_copies} times before the timed call, since {reason}; gradients of "
-                          "the copies are summed inside it")
+        self.notes.append(
+            f"KV heads copied {self._num_copies} times before the timed call, since {reason}; gradients of "
+            "the copies are summed inside it"
+        )
 
     def _note_path(self, problem: Problem) -> None:
-        """Note the implementation that torch will choose."""
+        """Records the implementation that torch will choose in the notes."""
         import torch
         from torch.nn.attention import SDPBackend
 
         def empty(num_heads: int, num_tokens: int) -> torch.Tensor:
-            return torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim, dtype=problem.dtype,
+            return torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim,
+                               dtype=problem.dtype,
                                device=problem.device, requires_grad=problem.needs_backward)
 
         q = empty(problem.num_q_heads, problem.mask.seqlen_q)
@@ -119,7 +130,9 @@ class SdpaPrepared(Prepared):
         out = F.scaled_dot_product_attention(q, k, v, **self._options)
         return out if self._empty_rows is None else out.masked_fill(self._empty_rows, 0.0)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         out, leaves = forward.saved

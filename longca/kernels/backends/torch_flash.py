@@ -1,4 +1,4 @@
-"""torch's copy of FlashAttention-2, called directly and not through SDPA."""
+"""torch's copy of FlashAttention-2, called directly instead of through SDPA."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class TorchFlashPrepared(PackedPrepared):
         super().__init__(problem)
         import torch
 
-        self._no_random = torch.zeros(2, dtype=torch.uint64, device=problem.device)  # state of the unused dropout
+        # state of the unused dropout
+        self._no_random = torch.zeros(2, dtype=torch.uint64, device=problem.device)
         self._unused = torch.empty(0, device=problem.device)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,15 +50,19 @@ class TorchFlashPrepared(PackedPrepared):
 
         left, right = self.window
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            q, k, v, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.causal, False,
+            q, k, v, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.causal,
+                                                               False,
             scale=self.problem.scale, window_size_left=left, window_size_right=right)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         left, right = self.window
         return torch.ops.aten._flash_attention_backward(
-            dout, q, k, v, out, lse, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.causal,
-            self._no_random, self._unused, scale=self.problem.scale, window_size_left=left, window_size_right=right)
+            dout, q, k, v, out, lse, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
+                                                        self.causal,
+            self._no_random, self._unused, scale=self.problem.scale, window_size_left=left,
+                                                        window_size_right=right)

@@ -51,10 +51,12 @@ class VsaPrepared(BlockListed):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         if problem.needs_backward:
-            self.notes.append("gradients come in float32; casting them to bf16 is timed, as in the package's own wrapper")
+            self.notes.append(
+                "gradients come in float32; casting them to bf16 is timed, as in the package's own wrapper"
+            )
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """The natural LSE, T × H; the kernel's own is −sqrt(D) times that, (1, H, T, 1)."""
+        """The natural LSE, T × H; the kernel's LSE is −sqrt(D) times that, (1, H, T, 1)."""
         return lse.flatten(2).squeeze(0).transpose(0, 1) * -self.problem.scale
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
@@ -66,7 +68,8 @@ class VsaPrepared(BlockListed):
         out, lse = fastvideo_kernel_ops.block_sparse_fwd(q, k, v, *self._of_queries, self._sizes)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         from fastvideo_kernel._C import fastvideo_kernel_ops
 

@@ -1,4 +1,4 @@
-"""Video sparse attention's Triton kernels, the fallback of its package where there is no compiled kernel."""
+"""Video sparse attention's Triton kernels, the fallback of its package without a compiled kernel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class VsaTritonPrepared(BlockListed):
             self.costs["compile_ms"] = first_call_ms(self)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """The natural LSE, T × H; the kernel's own is to base 2, (1, H, T)."""
+        """The natural LSE, T × H; the kernel's LSE has base 2, (1, H, T)."""
         return lse.squeeze(0).transpose(0, 1) * math.log(2)
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
@@ -71,8 +71,11 @@ class VsaTritonPrepared(BlockListed):
         out, lse = triton_block_sparse_attn_forward(q, k, v, *self._of_queries, self._sizes)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+                     lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         from fastvideo_kernel.triton_kernels.block_sparse_attn_triton import triton_block_sparse_attn_backward
 
-        return triton_block_sparse_attn_backward(dout, q, k, v, out, lse, *self._of_queries, *self._of_keys, self._sizes)
+        return triton_block_sparse_attn_backward(
+            dout, q, k, v, out, lse, *self._of_queries, *self._of_keys, self._sizes
+        )

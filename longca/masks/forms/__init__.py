@@ -1,4 +1,4 @@
-"""Masks as other libraries write them, and the bands that they are.
+"""Mask formats of other libraries, and their conversion to bands.
 
 | form | library | read here | written by |
 |---|---|---|---|
@@ -10,8 +10,8 @@
 | `BlockMap` | FlashInfer, VSA: blocks of any sizes | `of_block_map` | `longca.lowering.blocks` |
 | a raster | SDPA: a bool for each pair | `of_dense` | `longca.lowering.dense` |
 
-Arrays may be numpy arrays, tensors on any device, or lists. What cannot be a mask raises ValueError, and `refused` makes
-a UserError of it.
+Arrays may be numpy arrays, tensors on any device, or lists. Invalid masks raise ValueError, which `refused`
+turns into a UserError.
 """
 
 from longca.masks.forms.flex import of_block_mask
@@ -22,6 +22,7 @@ from longca.masks.forms.values import refused, rows_of, whole_numbers
 
 __all__ = [
     "AttnSlices", "BlockMap", "Documents", "FlashMaskColumns", "SliceType", "Varlen", "Window",
-    "of_block_map", "of_block_mask", "of_cu_seqlens", "of_dense", "of_document_ids", "of_flashmask", "of_position_ids", "of_slices",
+    "of_block_map", "of_block_mask", "of_cu_seqlens", "of_dense", "of_document_ids", "of_flashmask",
+           "of_position_ids", "of_slices",
     "of_windows", "refused", "rows_of", "whole_numbers",
 ]

@@ -30,9 +30,9 @@ def of_block_mask(
 ) -> tuple[tuple[np.ndarray, ...] | BlockGrid, int, int]:
     """(bands of each head group or a grid of blocks, queries, keys).
 
-    Blocks that are full, or of a BlockMask without a `mask_mod`, are visible as they are; if there are no
-    others, they are a grid. Partial blocks are evaluated pair by pair. Neighbouring heads that see the same
-    are one head group.
+    Full blocks, and all blocks of a BlockMask without a `mask_mod`, are entirely visible; if there are no
+    others, the result is a grid. Partial blocks are evaluated pair by pair. Neighbouring heads with equal
+    masks form one head group.
 
     Args:
         batch: the entry of the batch; may be None where there is one.
@@ -45,18 +45,21 @@ def of_block_mask(
         )
     seqlens = seqlen_q, seqlen_k = block_mask.seq_lengths
     if min(seqlens) < 1:
-        raise ValueError(f"a mask has at least 1 query and key, and this would have {seqlen_q} and {seqlen_k}")
+        raise ValueError(
+            f"a mask has at least 1 query and key, and this would have {seqlen_q} and {seqlen_k}"
+        )
     num_entries, num_heads = _leading(block_mask.kv_num_blocks)
     entry = _chosen("batch", "batch entry", batch, num_entries)
     if entry is None:
         raise ValueError(
-            f"it has {num_entries} batch entries, and a mask is that of one: give from_block_mask(block_mask, "
+            f"it has {num_entries} batch entries, and a mask is that of one: give "
+            f"from_block_mask(block_mask, "
             f"batch=0) to batch={num_entries - 1}; longca.attention takes a list of masks, one an entry"
         )
     only = _chosen("head", "head", head, num_heads)
     heads = range(num_heads) if only is None else range(only, only + 1)
     full, partial = _blocks(block_mask, entry, heads)
-    # found by name: it stands above masks, and imports torch
+    # imported by name: lowerings import masks, and this one imports torch
     evaluated = importlib.import_module("longca.lowering.evaluated")
     if evaluated.is_noop(block_mask.mask_mod):
         full, partial = full | partial, np.zeros_like(partial)
@@ -77,7 +80,7 @@ def of_block_mask(
 
 
 def _chosen(argument: str, what: str, index: int | None, count: int) -> int | None:
-    """The index, or 0 of a single one; None if there are several to choose from."""
+    """The index, or 0 for a single entry; None if there are several entries to choose from."""
     if index is None:
         return 0 if count == 1 else None
     number = whole_number(f"Argument '{argument}'", index, least=0)
@@ -88,7 +91,7 @@ def _chosen(argument: str, what: str, index: int | None, count: int) -> int | No
 
 
 def _leading(counts: Any) -> tuple[int, int]:
-    """The batch entries and heads of lists, 1 where they have no such axis."""
+    """The numbers of batch entries and heads of the lists, 1 for a missing axis."""
     num_entries, num_heads = (1, 1, *counts.shape[:-1])[-2:]
     return num_entries, num_heads
 
@@ -108,7 +111,7 @@ def _blocks(block_mask: BlockMask, entry: int, heads: range) -> tuple[np.ndarray
 
 
 def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads: range) -> np.ndarray:
-    """Bool (heads, q-blocks, k-blocks) from lists of blocks. More lists than there are queries are not read."""
+    """Bool (heads, q-blocks, k-blocks) from lists of blocks. Lists beyond the last query are ignored."""
     if not 1 <= counts.ndim <= 3 or indices.ndim != counts.ndim + 1 or indices.shape[:-1] != counts.shape:
         raise ValueError(
             "its lists must be (batch, heads, q-blocks, k-blocks), and they are "
@@ -118,8 +121,10 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
     num_q, num_k = -(-seqlen_q // size_q), -(-seqlen_k // size_k)
     if counts.shape[-1] < num_q:
         raise ValueError(
-            f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, as "
-            "those of a slice of queries do: give the whole BlockMask, and cut its mask with crop(queries, keys)"
+            f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, "
+            f"as "
+            "those of a slice of queries do: give the whole BlockMask, and cut its mask with crop(queries, "
+            "keys)"
         )
     leading, of_heads = _leading(counts), slice(heads.start, heads.stop)
     counts = whole_numbers(counts.reshape(*leading, -1)[entry, of_heads, :num_q], "counts of blocks")
@@ -130,7 +135,8 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
     strange = named[(named < 0) | (named >= num_k)]
     if len(strange):
         raise ValueError(
-            f"its lists name k-block {strange[0]}, and {seqlen_k} keys are blocks 0 to {num_k - 1} of {size_k}"
+            f"its lists name k-block {strange[0]}, and {seqlen_k} keys are blocks 0 to {num_k - 1} of "
+            f"{size_k}"
         )
     chosen = np.zeros((*counts.shape, num_k), dtype=bool)
     chosen[(*np.nonzero(used)[:2], named)] = True
@@ -148,7 +154,8 @@ def _stripes(
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """(row, start, end) of each run of visible keys, in order, for one stripe of rows after another.
 
-    A stripe lies in one row of blocks. It is so low that its partial blocks are evaluated in bounded memory.
+    A stripe lies in one row of blocks. It has few enough rows that its partial blocks are evaluated in
+    bounded memory.
     """
     seqlen_q, seqlen_k = seqlens
     size_q, size_k = min(block_size[0], seqlen_q), min(block_size[1], seqlen_k)
@@ -184,7 +191,7 @@ def _runs_of_stripe(
 ) -> tuple[np.ndarray, ...]:
     """(row, start, end) of each run of visible keys in rows first..end.
 
-    Only columns of listed blocks are looked at, with a gap between blocks that are apart.
+    Only columns of listed blocks are read, with a gap between blocks that are not adjacent.
 
     Args:
         full, partial: bool (k-blocks,).
@@ -204,7 +211,8 @@ def _runs_of_stripe(
 
 
 def _num_distinct(heads: list[bytes]) -> int:
-    """The fewest groups of equally many neighbouring heads such that all of a group see the same."""
+    """The smallest number of equal groups of neighbouring heads such that all heads of a group have the same
+    mask."""
     count = len(heads)
     return next(
         num

@@ -1,4 +1,4 @@
-"""Windows and packed documents: by the bounds of documents, by an id or a position of each token."""
+"""Windows and packed documents, from document bounds, or from an id or a position of each token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from longca.masks.band import INF
 from longca.masks.forms.types import Window
 from longca.masks.forms.values import whole_numbers
 
-PADDING = ("nothing", "self")  # what a token of no document sees
+PADDING = ("nothing", "self")  # the visible keys of a padding query
 
 
 class Documents(NamedTuple):
@@ -27,7 +27,7 @@ class Documents(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Queries of each document that has any."""
+        """Number of queries of each document with queries."""
         lengths = self.q_bounds[:, 1] - self.q_bounds[:, 0]
         return lengths[lengths > 0]
 
@@ -67,7 +67,7 @@ def of_cu_seqlens(
     seqlen: int | str | None = None,
     seqlen_k: int | str | None = None,
 ) -> Documents:
-    """The documents of packed sequences, which begin at token 0, with padding behind the last one."""
+    """The documents of packed sequences that begin at token 0, with padding after the last one."""
     q_bounds, end_q = _bounds(cu_seqlens, "cu_seqlens")
     k_bounds, end_k = (q_bounds, end_q) if cu_seqlens_k is None else _bounds(cu_seqlens_k, "cu_seqlens_k")
     if len(q_bounds) != len(k_bounds):
@@ -83,7 +83,7 @@ def of_cu_seqlens(
 
 
 def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
-    """The documents of an id for each token: runs of one id."""
+    """The documents of token ids: runs of equal ids."""
     numbers = _one_row(ids, "document ids")
     bounds = _runs(np.diff(numbers) != 0, len(numbers))
     of_run = numbers[bounds[:, 0]]
@@ -95,21 +95,23 @@ def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
         again = of_run[np.min(first[count > 1])]
         start, other = bounds[of_run == again][:2, 0]
         raise ValueError(
-            f"a document must be one run of tokens, and id {again} of token {start} comes back at token {other}: "
+            f"a document must be one run of tokens, and id {again} of token {start} comes back at token "
+            f"{other}: "
             f"sort the tokens by document, or give padding_id={again} where it marks padding"
         )
     return Documents(bounds, bounds, len(numbers), len(numbers))
 
 
 def of_position_ids(positions: Any, seqlen: int | str | None) -> Documents:
-    """The documents of a position for each token.
+    """The documents of token positions.
 
-    One begins where the position is 0, and where it is not one more than that of the token before.
+    A document begins at each position 0, and wherever the position is not the previous one plus 1.
     """
     numbers = _one_row(positions, "position ids")
     if len(numbers) and numbers.min() < 0:
         raise ValueError(
-            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, or "
+            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, "
+            f"or "
             "leave it out and give seqlen"
         )
     bounds = _runs((np.diff(numbers) != 1) | (numbers[1:] == 0), len(numbers))
@@ -154,7 +156,7 @@ def _bounds(cu_seqlens: Any, name: str) -> tuple[np.ndarray, int]:
 
 
 def _length(name: str, given: int | str | None, least: int) -> int:
-    """The number of tokens with padding: at least `least`, and `least` if it is not given."""
+    """The number of tokens with padding: at least `least`, which is also the default."""
     if given is None:
         return least
     seqlen = parse_length(given)
@@ -176,14 +178,14 @@ def _runs(begins: np.ndarray, count: int) -> np.ndarray:
     """The bounds (n, 2) of runs of `count` tokens.
 
     Args:
-        begins: bool (count - 1,): True for a token, the first left out, that begins a run.
+        begins: bool (count - 1,): True for a token that begins a run, from the second token on.
     """
     bounds = np.concatenate([[0], np.flatnonzero(begins) + 1, [count]])
     return np.stack([bounds[:-1], bounds[1:]], axis=1)[:count]
 
 
 def _outside(bounds: np.ndarray, seqlen: int) -> np.ndarray:
-    """The tokens of no document, ascending."""
+    """The padding tokens, ascending."""
     inside = np.zeros(seqlen + 1, dtype=np.int64)
     np.add.at(inside, bounds[:, 0], 1)
     np.add.at(inside, bounds[:, 1], -1)

@@ -1,4 +1,5 @@
-"""Forms that list hidden or visible parts: FlashMask's columns, MagiAttention's slices, rasters and maps of blocks."""
+"""Formats that list hidden or visible parts: FlashMask's columns, MagiAttention's slices, rasters and block
+maps."""
 
 from __future__ import annotations
 
@@ -26,15 +27,22 @@ def of_flashmask(columns: Any, causal: bool, seqlen_q: int | None) -> tuple[tupl
         table = table[0]
     table = table[None] if table.ndim == 2 else table
     if table.ndim != 3 or table.shape[2] not in ((1, 2) if causal else (2, 4)):
-        raise ValueError(f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where causal is {causal}, "
-                         f"and they are {np.shape(columns)}")
+        raise ValueError(
+            f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where causal "
+            f"is {causal}, "
+            f"and they are {np.shape(columns)}"
+        )
     seqlen_k = table.shape[1]
     num_queries = seqlen_k if seqlen_q is None else whole_number("Argument 'seqlen_q'", seqlen_q)
-    return tuple(_of_hidden(_hidden(of_group, causal, num_queries), num_queries) for of_group in table), num_queries, seqlen_k
+    return (
+        tuple(_of_hidden(_hidden(of_group, causal, num_queries), num_queries) for of_group in table),
+        num_queries,
+        seqlen_k,
+    )
 
 
 def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
-    """The bands of attention slices: one for each that is not empty."""
+    """The bands of attention slices: one for each non-empty slice."""
     known = ", ".join(f"{kind.value} for {kind.name}" for kind in SliceType)
     q, k, kind = (whole_numbers(values, name) for values, name in
                   ((q_ranges, "q_ranges"), (k_ranges, "k_ranges"), (types, f"types ({known})")))
@@ -43,7 +51,10 @@ def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
             raise ValueError(f"{name} must be (n, 2), a start and an end each, and these are {ranges.shape}")
     q, k, kind = q.reshape(-1, 2), k.reshape(-1, 2), kind.reshape(-1)
     if not len(q) == len(k) == len(kind):
-        raise ValueError(f"slices must be as many q_ranges as k_ranges and types, and these are {len(q)}, {len(k)} and {len(kind)}")
+        raise ValueError(
+            f"slices must be as many q_ranges as k_ranges and types, and these are {len(q)}, {len(k)} and "
+            f"{len(kind)}"
+        )
     strange = kind[~np.isin(kind, list(SliceType))]
     if len(strange):
         raise ValueError(f"a type of slice is {known}, and {strange[0]} is none of them")
@@ -71,32 +82,57 @@ def of_block_map(sizes_q: Any, sizes_k: Any, visible: Any) -> tuple[BlockGrid, i
     """
     chosen = host_array(visible, "`visible` must be bool (q-blocks, k-blocks)")
     if chosen.ndim == 4 and len(chosen) > 1:
-        raise ValueError(f"`visible` has {len(chosen)} batch entries, and a mask is that of one: give visible[entry], and longca.attention "
-                         "a list of masks")
+        raise ValueError(
+            f"`visible` has {len(chosen)} batch entries, and a mask is that of one: give visible[entry], and "
+            f"longca.attention "
+            "a list of masks"
+        )
     chosen = chosen[0] if chosen.ndim == 4 and len(chosen) else chosen
     chosen = chosen[None] if chosen.ndim == 2 else chosen
     if chosen.dtype != bool or chosen.ndim != 3 or not chosen.size:
-        raise ValueError("`visible` must be bool (q-blocks, k-blocks) or (head groups, q-blocks, k-blocks), and it is "
-                         f"{kind(chosen, visible)} {np.shape(visible)}")
-    q_bounds, k_bounds = (_bounds(sizes, name, len(chosen), num_blocks, axis) for sizes, name, num_blocks, axis in (
-        (sizes_q, "sizes_q", chosen.shape[1], "q-blocks"), (sizes_k, "sizes_k", chosen.shape[2], "k-blocks")))
-    return BlockGrid(chosen.copy(), q_bounds, k_bounds).without_empty(), int(q_bounds[0, -1]), int(k_bounds[0, -1])
+        raise ValueError(
+            "`visible` must be bool (q-blocks, k-blocks) or (head groups, q-blocks, k-blocks), and it is "
+            f"{kind(chosen, visible)} {np.shape(visible)}"
+        )
+    q_bounds, k_bounds = (
+        _bounds(sizes, name, len(chosen), num_blocks, axis)
+        for sizes, name, num_blocks, axis in (
+            (sizes_q, "sizes_q", chosen.shape[1], "q-blocks"),
+            (sizes_k, "sizes_k", chosen.shape[2], "k-blocks"),
+        )
+    )
+    return (
+        BlockGrid(chosen.copy(), q_bounds, k_bounds).without_empty(),
+        int(q_bounds[0, -1]),
+        int(k_bounds[0, -1]),
+    )
 
 
 def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) -> np.ndarray:
-    """The bounds of blocks of these sizes, int64 (G, blocks + 1), from 0 to the number of tokens in each group."""
+    """The bounds of blocks of these sizes, int64 (G, blocks + 1), from 0 to the number of tokens in each
+    group."""
     given = whole_numbers(sizes, name)
-    if given.ndim > 2 or (given.ndim and given.shape[-1] != num_blocks) or (given.ndim == 2 and len(given) not in (1, num_groups)):
-        raise ValueError(f"{name} must be {(num_blocks,)} or {(num_groups, num_blocks)}, a size for each of the {axis} of `visible`, "
-                         f"and they are {given.shape}")
+    if (
+        given.ndim > 2
+        or (given.ndim and given.shape[-1] != num_blocks)
+        or (given.ndim == 2 and len(given) not in (1, num_groups))
+    ):
+        raise ValueError(
+            f"{name} must be {(num_blocks,)} or {(num_groups, num_blocks)}, a size for each of the {axis} of "
+            f"`visible`, "
+            f"and they are {given.shape}"
+        )
     given = np.broadcast_to(given, (num_groups, num_blocks))
     if given.min() < 0:
         raise ValueError(f"{name} must be whole numbers of at least 0, and {given.min()} is among them")
     bounds = np.pad(np.cumsum(given, axis=1), ((0, 0), (1, 0)))
     other = np.flatnonzero(bounds[:, -1] != bounds[0, -1])
     if len(other):
-        raise ValueError(f"{name} must have one sum in all head groups, and that of group 0 is {bounds[0, -1]}, of group {other[0]} "
-                         f"{bounds[other[0], -1]}")
+        raise ValueError(
+            f"{name} must have one sum in all head groups, and that of group 0 is {bounds[0, -1]}, of group "
+            f"{other[0]} "
+            f"{bounds[other[0], -1]}"
+        )
     return bounds
 
 
@@ -120,7 +156,7 @@ def _hidden(table: np.ndarray, causal: bool, seqlen_q: int) -> np.ndarray:
 
 
 def _of_hidden(hidden: np.ndarray, seqlen_q: int) -> np.ndarray:
-    """The bands of what is left of each key's queries."""
+    """The bands of the remaining visible queries of each key."""
     hidden = np.take_along_axis(hidden, np.argsort(hidden[..., :1], axis=1), axis=1)
     reached = np.maximum.accumulate(hidden[..., 1], axis=1)
     start = np.pad(reached, ((0, 0), (1, 0)))

@@ -1,4 +1,4 @@
-"""Other libraries' forms of a mask, as data."""
+"""Data types of other libraries' mask formats."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from enum import IntEnum
 
 import numpy as np
 
-Window = tuple[int, int]  # (left, right): -left <= j - i <= right; -1 for no bound (FlashAttention's convention)
+# (left, right): -left <= j - i <= right; -1 for no bound (FlashAttention's convention)
+Window = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Varlen:
-    """Segments of tokens that see no token of another segment.
+    """Segments whose tokens see only tokens of their own segment.
 
     Query i and key j of a segment of lq queries and lk keys, counted from its first ones, see each other
     where j - i - (lk - lq) is in [-left, right]: the window is aligned at the last query and the last key, as
@@ -22,7 +23,8 @@ class Varlen:
     cu_seqlens: np.ndarray  # int32 (segments + 1,), from 0 to the number of queries
     max_seqlen: int
     window: Window
-    cu_seqlens_k: np.ndarray | None = None  # int32, from 0 to the number of keys; None where they are those of the queries
+    # int32, from 0 to the number of keys; None if equal to those of the queries
+    cu_seqlens_k: np.ndarray | None = None
     max_seqlen_k: int | None = None
 
 
@@ -40,7 +42,7 @@ class FlashMaskColumns:
 
     @property
     def startend_row_indices(self) -> np.ndarray:
-        """The columns as `flashmask_attention` takes them: int32 (1, G, Sk, 1 | 2 | 4)."""
+        """The columns in the format of `flashmask_attention`: int32 (1, G, Sk, 1 | 2 | 4)."""
         return self.columns[None]
 
 
@@ -64,7 +66,7 @@ class AttnSlices:
 
 @dataclass(frozen=True, eq=False)
 class BlockMap:
-    """Blocks, each visible or hidden, as FlashInfer's and VSA's block-sparse calls take them."""
+    """Blocks, each visible or hidden, in the format of FlashInfer's and VSA's block-sparse calls."""
 
     sizes_q: np.ndarray  # int32 (G, M): tokens of each q-block
     sizes_k: np.ndarray  # int32 (G, N)

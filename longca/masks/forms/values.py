@@ -1,4 +1,4 @@
-"""What users give, as arrays, and the error for what cannot be a mask."""
+"""Conversion of user input to arrays, and errors for invalid masks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from longca.core.errors import UserError
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Turns a ValueError about what a user gave into an error for the user.
+    """Turns a ValueError about user input into a UserError.
 
     Args:
-        what: it, with its article: "This window".
+        what: the input with its article: "This window".
     """
     try:
         yield
@@ -29,17 +29,19 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
     """A tensor on any device, an array or a list as a numpy array.
 
     Args:
-        what: the rule that it must keep, for errors: "a raster must be bool".
-        ragged: the way in which lists of different lengths break it.
+        what: the rule for the input, for errors: "a raster must be bool".
+        ragged: how lists of different lengths break the rule.
 
     Raises:
-        ValueError: it is no array.
+        ValueError: the input is not an array.
     """
     if hasattr(values, "detach"):
         try:
             return np.asarray(values.detach().cpu())
         except (TypeError, NotImplementedError, RuntimeError):  # bfloat16, which numpy lacks; meta tensors
-            raise ValueError(f"{what}, and this is a tensor of {values.dtype} on {values.device}, which cannot be read") from None
+            raise ValueError(
+                f"{what}, and this is a tensor of {values.dtype} on {values.device}, which cannot be read"
+            ) from None
     try:
         return np.asarray(values)
     except ValueError:
@@ -47,7 +49,7 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
 
 
 def whole_numbers(values: Any, what: str) -> np.ndarray:
-    """The values as an int64 array. Raises ValueError where they are no whole numbers."""
+    """The values as an int64 array. Raises ValueError for values that are not integers."""
     array = host_array(values, f"{what} must be whole numbers", "they are lists of different lengths")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")
@@ -57,14 +59,18 @@ def whole_numbers(values: Any, what: str) -> np.ndarray:
 def rows_of(values: Any) -> list[Any] | None:
     """The rows of a table or of a list of rows, which may have different lengths; None for a single row."""
     if isinstance(values, (list, tuple)):
-        several = len(values) > 0 and all(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) > 0 for row in values)
+        several = len(values) > 0 and all(
+            isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) > 0 for row in values
+        )
         return list(values) if several else None
     return list(values) if getattr(values, "ndim", 1) > 1 else None
 
 
 def kind(array: np.ndarray, values: Any) -> str:
     """Short description of the dtype of a user's array, for error messages."""
-    return {"U": "text", "S": "text", "b": "bool", "O": type(values).__name__}.get(array.dtype.kind, str(array.dtype))
+    return {"U": "text", "S": "text", "b": "bool", "O": type(values).__name__}.get(
+        array.dtype.kind, str(array.dtype)
+    )
 
 
 def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

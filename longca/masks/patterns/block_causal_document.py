@@ -8,7 +8,7 @@ from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask
 
-MOST_BLOCKS = 8  # of a document; the study's choice
+MOST_BLOCKS = 8  # of a document; as in the study
 
 
 class BlockCausalDocument(Pattern):
@@ -22,14 +22,15 @@ class BlockCausalDocument(Pattern):
         block: int = Field(1024, ge=1, lt=band.INF)
         """tokens of a block"""
         paper_compat: bool = False
-        """as in the released code, only lengths of whole blocks"""
+        """only lengths of whole blocks, as in the released code"""
 
     def check(self, seqlen: int, params: Params) -> None:
         if params.paper_compat and seqlen % params.block:
             raise ValueError(f"`paper_compat` needs a multiple of the block, {params.block}")
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """Document lengths come from the draw here, not from a corpus, as in the study; the last one ends with the mask."""
+        """Document lengths are sampled here, not from a corpus, as in the study; the last document ends with
+        the mask."""
         num_blocks = -(-draw.seqlen // params.block)
         ends = np.cumsum(draw.rng.integers(1, MOST_BLOCKS, size=num_blocks, endpoint=True)) * params.block
         ends = np.append(ends[ends < draw.seqlen], draw.seqlen)

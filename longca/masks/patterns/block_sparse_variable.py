@@ -21,14 +21,14 @@ class BlockSparseVariable(Pattern):
         mean_block: int = Field(128, ge=1)
         """mean tokens of a block, queries and keys alike"""
         density: float = Field(0.5, gt=0, le=1)
-        """share of blocks kept; of pairs only on average, since blocks differ"""
+        """share of visible blocks; the share of pairs equals it only on average, since block sizes differ"""
 
     def check(self, seqlen: int, params: Params) -> None:
         if seqlen < params.mean_block:
             raise ValueError(f"the length must be at least the mean block, {params.mean_block}")
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """Each KV head has boundaries of its own, for queries and for keys, and chooses for itself."""
+        """Each KV head has its own boundaries, for queries and for keys, and its own visible blocks."""
         num_blocks = draw.seqlen // params.mean_block
         visible = np.empty((draw.num_kv_heads, num_blocks, num_blocks), dtype=bool)
         q_bounds, k_bounds = np.empty((2, draw.num_kv_heads, num_blocks + 1), dtype=np.int64)
@@ -40,10 +40,11 @@ class BlockSparseVariable(Pattern):
 
 
 def _bounds(rng: np.random.Generator, seqlen: int, num_blocks: int, mean_block: int) -> np.ndarray:
-    """Boundaries from 0 to seqlen: a smallest size for each block, and the rest cut at sorted uniform points.
+    """Boundaries from 0 to seqlen: each block has a minimum size, and the rest is cut at sorted uniform
+    points.
 
-    The smallest size is a quarter of the mean. The study's was 128 for every mean, which at a mean of 128 leaves
-    nothing to draw and gives uniform blocks; a share of the mean gives every mean the same spread of sizes.
+    The minimum is a quarter of the mean. The study's minimum was 128 for every mean, so a mean of 128 gave
+    uniform blocks; with a share of the mean, the spread of sizes is the same for every mean.
     """
     least = max(1, mean_block // 4)
     cuts = rng.integers(0, seqlen - least * num_blocks, size=num_blocks - 1, endpoint=True)

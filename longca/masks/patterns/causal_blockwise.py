@@ -1,4 +1,4 @@
-"""In-context learning: isolated demonstrations, then a test that sees all of them."""
+"""In-context learning: isolated demonstrations, then a test example that sees all of them."""
 
 from typing import Any
 

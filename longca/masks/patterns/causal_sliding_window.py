@@ -1,4 +1,4 @@
-"""Attention to the last tokens."""
+"""Attention to the preceding tokens within a window."""
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ class CausalSlidingWindow(Pattern):
         """keys visible before the token's own"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """No `paper_compat`: the released code counts and runs this very mask (but for one kernel that it gives an
-        empty mask where the window is as long as the sequence, which is nothing to repeat).
+        """There is no `paper_compat`: the released code counts and runs this mask. (One of its kernels gets
+        an empty mask if the window is as long as the sequence; this is not reproduced.)
         """
         return draw.mask(band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0))

@@ -1,4 +1,4 @@
-"""A sliding window, and first tokens that see all and are seen by all."""
+"""A sliding window, and global tokens at the start that see all tokens and are seen by all."""
 
 from pydantic import Field
 
@@ -20,19 +20,23 @@ class GlobalSlidingWindow(Pattern):
         window: int = Field(1024, ge=0, lt=band.INF)
         """keys visible on each side, beside the token's own"""
         paper_compat: bool = False
-        """the triangles that the released code counted; draws both numbers and ignores those given"""
+        """the triangles that the released code counted; both numbers are random, and given ones are
+        ignored"""
 
     def draws(self, params: Params) -> bool:
         return params.paper_compat
 
     def check(self, seqlen: int, params: Params) -> None:
         if params.paper_compat and seqlen < 6:
-            raise ValueError("`paper_compat` draws its window from 1..S//3 - 1, which takes 6 tokens at least")
+            raise ValueError(
+                "`paper_compat` draws its window from 1..S//3 - 1, which takes 6 tokens at least"
+            )
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """In the released code the global strips are bottom-right-aligned triangles and the number of global tokens is
-        the window, drawn from U{1..S//3 − 1}; FlexAttention and FlashMask ran twice as many, in full strips.
-        `paper_compat` is the counted mask: FLOPs and the Naive and SDPA masks follow it, and the others differ.
+        """In the released code the global strips are bottom-right-aligned triangles and the number of global
+        tokens is the window, drawn from U{1..S//3 − 1}; FlexAttention and FlashMask ran twice as many, in
+        full strips. `paper_compat` is the counted mask: FLOPs and the Naive and SDPA masks follow it, and the
+        others differ.
         """
         seqlen = draw.seqlen
         if params.paper_compat:

@@ -15,13 +15,17 @@ class PrefixLm(Pattern):
 
     class Params(Frozen):
         paper_compat: bool = False
-        """one key more in the prefix, as the released code's fused kernels ran it"""
+        """one more key in the prefix, as in the released code's fused kernels"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """The released code counts j < prefix, and its two fused kernels for this mask (FlexAttention, FlashMask) run
-        j ≤ prefix. The first is our default, so `paper_compat` is the second: what the published times belong to.
+        """The released code counts j < prefix, and its two fused kernels for this mask (FlexAttention,
+        FlashMask) run j ≤ prefix. The first is the default here; `paper_compat` is the second, to which the
+        published times belong.
         """
         prefix = int(draw.rng.integers(1, draw.seqlen, endpoint=True))
         seen = min(prefix + params.paper_compat, draw.seqlen)
-        return draw.mask(band.make(0, draw.seqlen, 0, seen), band.make(seen, draw.seqlen, seen, draw.seqlen, hi=0),
-                         prefix=prefix)
+        return draw.mask(
+            band.make(0, draw.seqlen, 0, seen),
+            band.make(seen, draw.seqlen, seen, draw.seqlen, hi=0),
+            prefix=prefix,
+        )

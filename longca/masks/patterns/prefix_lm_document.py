@@ -1,4 +1,4 @@
-"""Packed documents, each with full attention to a prefix of its own and causal after it."""
+"""Packed documents, each with full attention to its own prefix and causal attention after it."""
 
 import numpy as np
 
@@ -12,18 +12,21 @@ class PrefixLmDocument(Pattern):
     label = "Prefix LM document"
     family = "heterogeneous"
     number = 10
-    definition = "same document and (j ≤ i or j − start < prefix), prefix drawn for each document from U{1..length}"
+    definition = (
+        "same document and (j ≤ i or j − start < prefix), prefix drawn for each document from U{1..length}"
+    )
     uses_documents = True
     stochastic = True
 
     class Params(Frozen):
         paper_compat: bool = False
-        """one prefix for all documents and one key more in it, as the released code's fused kernels ran it; documents
-        from the paper's own sampler"""
+        """one prefix for all documents with one more key in it, as in the released code's fused kernels;
+        documents from the paper's own sampler"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """In the released code one prefix, drawn from U{1..length of document 0}, serves all documents, so that most of
-        them, shorter than it, are full. FlexAttention and FlashMask run j − start ≤ prefix there (see `prefix_lm`).
+        """In the released code one prefix, drawn from U{1..length of document 0}, serves all documents, so
+        that most of them, shorter than it, are full. FlexAttention and FlashMask run j − start ≤ prefix there
+        (see `prefix_lm`).
         """
         start, end = draw.bounds[:-1], draw.bounds[1:]
         if params.paper_compat:
@@ -31,4 +34,6 @@ class PrefixLmDocument(Pattern):
         else:
             prefix = draw.rng.integers(1, end - start, endpoint=True)
         split = np.minimum(start + prefix + params.paper_compat, end)
-        return draw.mask(band.make(start, end, start, split), band.make(split, end, split, end, hi=0), prefix=prefix)
+        return draw.mask(
+            band.make(start, end, start, split), band.make(split, end, split, end, hi=0), prefix=prefix
+        )

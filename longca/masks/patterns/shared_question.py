@@ -22,4 +22,6 @@ class SharedQuestion(Pattern):
     def build(self, draw: Draw, params: Any) -> Mask:
         start, end = draw.bounds[:-1], draw.bounds[1:]
         question = end[0]
-        return draw.mask(band.make(start, end, start, end, hi=0), band.make(question, draw.seqlen, 0, question))
+        return draw.mask(
+            band.make(start, end, start, end, hi=0), band.make(question, draw.seqlen, 0, question)
+        )

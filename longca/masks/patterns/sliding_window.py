@@ -1,4 +1,4 @@
-"""Attention to the tokens near by, on both sides."""
+"""Attention to nearby tokens on both sides."""
 
 from pydantic import Field
 
@@ -21,9 +21,11 @@ class SlidingWindow(Pattern):
         """the one-sided mask whose area the released code counted"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        """The released code counted its FLOPs on (and gave to Naive and SDPA) a one-sided window, while its other
-        kernels ran both sides. `paper_compat` is the counted mask: the published figures follow from its area. As
-        there, a window that reaches over the whole length is full attention, not causal.
+        """The released code counted its FLOPs on (and gave to Naive and SDPA) a one-sided window, while its
+        other kernels ran both sides. `paper_compat` is the counted mask: the published figures follow from
+        its area. As in the released code, a window over the whole length is full attention, not causal.
         """
         one_sided = params.paper_compat and params.window < draw.seqlen
-        return draw.mask(band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0 if one_sided else params.window))
+        return draw.mask(
+            band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0 if one_sided else params.window)
+        )

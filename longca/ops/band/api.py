@@ -3,7 +3,8 @@
     plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=q.device)
     out = band_attention(q, k, v, plan)
 
-Shapes: q (…, Tq, Hq, D), k and v (…, Tk, Hkv, D) with Hq a multiple of Hkv, LSE (…, Tq, Hq). Leading dimensions are flattened into the
+Shapes: q (…, Tq, Hq, D), k and v (…, Tk, Hkv, D) with Hq a multiple of Hkv, LSE (…, Tq, Hq). Leading
+    dimensions are flattened into the
 tokens, so that the mask is over the tokens of the whole batch. bf16 or fp16.
 """
 
@@ -24,16 +25,22 @@ from longca.ops.band.torch_op import band_forward_op, flatten
 __all__ = ["BandPlan", "band_attention", "band_backward", "band_forward", "plan_band_attention"]
 
 
-def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, scale: float | None = None, return_lse: bool = False,
-                   initial: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and v, by out and LSE.
+def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, scale: float | None = None,
+                   return_lse: bool = False,
+                   initial: tuple[Tensor, Tensor] | None = None,
+                   out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and
+    v, by out and LSE.
 
     Args:
-        mask: a plan, or a mask, whose plan is then made at its first use and kept as long as the mask is. Under torch.compile: a plan.
+        mask: a plan, or a mask. The plan of a mask is made at its first use and lives as long as the mask.
+            torch.compile needs a plan.
         scale: factor on q·k, positive; 1 / √D by default.
-        initial: (out, LSE) of the same queries over other keys, both float32: the result is that over all these keys. Constants to
-            autograd; gradients of q, k, v are right for the LSE over all keys.
-        out_dtype: of the output; that of q by default. float32 is for outputs that are the initial one of a further call.
+        initial: (out, LSE) of the same queries over other keys, both float32; the result then covers both
+            sets of keys. Both are constants for autograd; gradients of q, k, v are correct for the LSE over
+            all keys.
+        out_dtype: dtype of the output; that of q by default. Use float32 for outputs that are the initial
+            value of a further call.
 
     Returns:
         out, or (out, LSE) with `return_lse`; LSE is float32, the natural log.
@@ -44,7 +51,9 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     plan = mask if isinstance(mask, BandPlan) else _plan_of(mask, q, k)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if needs_grad and BandKernel.DKDV not in plan.kernels:
-        raise ValueError("the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True")
+        raise ValueError(
+            "the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True"
+        )
     if not eager.is_eager(q, k, v):
         out, lse = _by_operator(q, k, v, plan, scale, initial, out_dtype)
     else:
@@ -57,21 +66,25 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
         if needs_grad:
             out, lse = eager.BandAttention.apply(flat_q, flat_k, flat_v, plan, scale, initial, out_dtype)
         else:
-            out, lse = eager.forward(flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype)
+            out, lse = eager.forward(
+                flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype
+            )
     if q.ndim != 3:
         out, lse = out.view(q.shape), lse.view(q.shape[:-1])
     return (out, lse) if return_lse else out
 
 
-def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None, initial: tuple[Tensor, Tensor] | None,
+def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None,
+                 initial: tuple[Tensor, Tensor] | None,
                  out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    """(out, LSE) of flat queries, by an operator that torch.compile and others who trace can see."""
+    """(out, LSE) of flat queries, by a custom operator that torch.compile and other tracers support."""
     check_inputs(plan, q, k, v)
     check_result("out_dtype", out_dtype)
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
     tables, numbers = flatten(plan)
     return band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
-                           *(flat_initial(q, initial) if initial is not None else (None, None)), out_dtype or q.dtype)
+                           *(flat_initial(q, initial) if initial is not None else (None, None)),
+                           out_dtype or q.dtype)
 
 
 def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
@@ -86,45 +99,57 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
     return eager.forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype, into=into)
 
 
-def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
-                  dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv) from an output and LSE that may cover more keys than these: the part of the gradients that these keys have.
+def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
+                  scale: float | None = None, *,
+                  dlse: Tensor | None = None,
+                  grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) from an output and LSE that may cover more keys: the contribution of the given keys to the
+    gradients.
 
     Args:
         out: (Tq, H, D), of any dtype; lse: (Tq, H) float32.
         dlse: gradient by the LSE.
-        grad_dtype: float32, for parts to be added up; that of the inputs by default.
+        grad_dtype: float32 for contributions that are accumulated; the inputs' dtype by default.
     """
     return eager.backward(q, k, v, out, lse, dout, plan, scale, dlse=dlse, grad_dtype=grad_dtype)
 
 
-def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
-                       parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """(dk, dv) of `band_backward`; dq is added to that of other keys, part by part of the queries.
+def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+                       plan: BandPlan,
+                       parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
+                       scale: float | None = None) -> tuple[Tensor, Tensor]:
+    """(dk, dv) of `band_backward`; dq is added to that of other keys, for one part of the queries after
+    another.
 
     Args:
-        parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; where the sum goes, of any dtype); both
-            tensors contiguous, of the shape of q, and perhaps the same.
+        parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; destination
+            of the sum, any dtype). Both tensors are contiguous, have the shape of q, and may be the same.
     """
     return eager.backward_onto(q, k, v, out, lse, dout, plan, parts, scale)
 
 
 def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:
-    """The mask's own plan for such inputs. It is made at its first use, which waits for the GPU."""
+    """The mask's cached plan for such inputs. The first use makes it and waits for the GPU."""
     if torch.compiler.is_compiling():
         raise ValueError("under torch.compile, give the plan of plan_band_attention instead of a mask")
     check_device(q)
     if q.ndim < 3 or k.ndim < 3:
-        raise ValueError(f"q, k and v must be (…, tokens, heads, D); q is {tuple(q.shape)} and k {tuple(k.shape)}")
+        raise ValueError(
+            f"q, k and v must be (…, tokens, heads, D); q is {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
     key = "band", q.shape[-2], k.shape[-2], q.shape[-1], q.device
     kept = mask.kept if isinstance(mask, Mask) else {}
     if key not in kept:
         if q.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise ValueError("while a CUDA graph is captured, give the plan of plan_band_attention instead of a mask")
+            raise ValueError(
+                "while a CUDA graph is captured, give the plan of plan_band_attention instead of a mask"
+            )
         with torch.inference_mode(False):  # training may use it later
-            plan = plan_band_attention(mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1],
-                                       device=q.device)
+            plan = plan_band_attention(
+                mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1], device=q.device
+            )
         if q.is_cuda:
-            torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
+            # so that calls on other streams find it written
+            torch.cuda.current_stream(q.device).synchronize()
         kept[key] = plan
     return kept[key]

@@ -1,7 +1,9 @@
-"""Band attention's calls outside of torch.compile: checked and recorded at their first time, then repeated by `launches.Calls`.
+"""Band attention's calls outside of torch.compile: the first call is checked and recorded, later ones are
+replayed by `launches.Calls`.
 
-A call is known by what its checks and launches depend on: the shapes, strides, dtypes and devices of its tensors, and its numbers. What is
-known was checked. Only addresses are new in each call, and a recording looks at these itself.
+The cache key contains all inputs of the checks and launches: shapes, strides, dtypes and devices of the
+tensors, and the scalars. A cached key has passed these checks. Only addresses differ between calls, and a
+recording checks these itself.
 """
 
 from collections.abc import Hashable, Sequence
@@ -32,37 +34,50 @@ PLAIN = frozenset((Tensor, Parameter))
 
 
 def is_eager(*tensors: Tensor) -> bool:
-    """True if kernels can be started at once: nobody traces, intercepts or transforms what is done with these tensors."""
+    """True if kernels can be started directly: these tensors are not traced, intercepted or transformed."""
     if torch.compiler.is_compiling():
         return False
     return (all(type(x) in PLAIN for x in tensors) and _len_torch_dispatch_stack() == 0 and
             _functorch.peek_interpreter_stack() is None)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *, initial: tuple[Tensor, Tensor] | None = None,
-            out_dtype: torch.dtype | None = None, into: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """(out, LSE), as `api.band_forward` says."""
-    key = "forward", *_known_by(q, k, v), scale, out_dtype, initial is None, None if into is None else into[0].dtype
+def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
+            initial: tuple[Tensor, Tensor] | None = None,
+            out_dtype: torch.dtype | None = None,
+            into: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """(out, LSE); see `api.band_forward`."""
+    key = "forward", *_known_by(q, k,
+                                v), scale, out_dtype, initial is None, None if into is None else into[0].dtype
     if key not in plan.calls:
         check_inputs(plan, q, k, v)
         check_result("out_dtype", out_dtype)
     if initial is not None:
         initial = flat_initial(q, initial)
     if into is None:
-        out, lse = q.new_empty(q.shape, dtype=out_dtype or q.dtype), q.new_empty(q.shape[:2], dtype=torch.float32)
+        out, lse = (
+            q.new_empty(q.shape, dtype=out_dtype or q.dtype),
+            q.new_empty(q.shape[:2], dtype=torch.float32),
+        )
     else:
         out, lse = into
         check_into(q, out, lse)
     if not plan.calls.replay(key, (q, k, v, out, lse, *(initial or ()))):
-        check_layout(q=q, k=k, v=v)  # addresses too, which a known call does not tell
+        check_layout(q=q, k=k, v=v)  # addresses too, which are not part of the key
         launch_forward(q, k, v, plan, checked_scale(plan, scale), out=out, lse=lse, initial=initial, key=key)
     return out, lse
 
 
-def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
-             dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv), as `api.band_backward` says."""
-    key = "backward", *_known_by(q, k, v, out, lse, dout, *(() if dlse is None else (dlse,))), scale, grad_dtype
+def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
+             scale: float | None = None, *,
+             dlse: Tensor | None = None,
+             grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv); see `api.band_backward`."""
+    key = (
+        "backward",
+        *_known_by(q, k, v, out, lse, dout, *(() if dlse is None else (dlse,))),
+        scale,
+        grad_dtype,
+    )
     if key not in plan.calls:
         check_inputs(plan, q, k, v)
         check_backward(plan, q, out, lse, dout, dlse)
@@ -73,10 +88,11 @@ def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Te
 
 
 def backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
-                  parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """(dk, dv), as `api.band_backward_onto` says."""
+                  parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
+                  scale: float | None = None) -> tuple[Tensor, Tensor]:
+    """(dk, dv); see `api.band_backward_onto`."""
     targets = [DqTarget(rows, dq, initial) for rows, initial, dq in parts]
-    # a recording keeps the tables of its parts, and so their plans' identities
+    # a recording holds the tables of its parts, and so the identities of their plans
     key = ("backward onto", *_known_by(q, k, v, out, lse, dout), scale,
            *((rows.calls.identity, initial is None, dq.dtype) for rows, initial, dq in parts))
     if key not in plan.calls:
@@ -89,11 +105,13 @@ def backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
     return dk, dv
 
 
-def _backward(key: Hashable, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, plan: BandPlan,
+def _backward(key: Hashable, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+              dlse: Tensor | None, plan: BandPlan,
               scale: float | None, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
     if not plan.calls.replay(key, backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv)):
         check_layout(q=q, k=k, v=v, dout=dout, out=out)
-        launch_backward(q, k, v, out, lse, dout, dlse, plan, checked_scale(plan, scale), targets=targets, dk=dk, dv=dv, key=key)
+        launch_backward(q, k, v, out, lse, dout, dlse, plan, checked_scale(plan, scale), targets=targets,
+                        dk=dk, dv=dv, key=key)
 
 
 def _known_by(*tensors: Tensor) -> list[Hashable]:
@@ -104,7 +122,8 @@ class BandAttention(torch.autograd.Function):
     """Band attention for autograd: (out, LSE), differentiable once in q, k and v."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None, initial: tuple[Tensor, Tensor] | None,
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None,
+                initial: tuple[Tensor, Tensor] | None,
                 out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         out, lse = forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype)
         ctx.save_for_backward(q, k, v, out, lse)
@@ -114,13 +133,17 @@ class BandAttention(torch.autograd.Function):
 
     @staticmethod
     @breaks_graph
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any,
+                                                                              ...]:  # type: ignore[override]
         if dout is None and dlse is None:
             return (None,) * 7
         q, k, v, out, lse = ctx.saved_tensors
         dout = torch.zeros_like(out, dtype=q.dtype) if dout is None else dout
-        if torch.is_grad_enabled() or not is_eager(q, k, v, dout):  # the operator says what has no second derivative
-            grads = band_backward_op(q, k, v, out, lse, dout, dlse, *flatten(ctx.plan), checked_scale(ctx.plan, ctx.scale))
+        # the operator raises the error that there is no second derivative
+        if torch.is_grad_enabled() or not is_eager(q, k, v, dout):
+            grads = band_backward_op(
+                q, k, v, out, lse, dout, dlse, *flatten(ctx.plan), checked_scale(ctx.plan, ctx.scale)
+            )
         else:
             dlse = None if dlse is None else dlse.contiguous()
             grads = backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), ctx.plan, ctx.scale, dlse=dlse)

@@ -1,4 +1,5 @@
-"""The launch of band attention's kernels: the one place that chooses among them. No checks, and nothing that waits for the GPU.
+"""The launch of band attention's kernels, and the choice among them. It makes no checks and never waits for
+the GPU.
 
 Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
 """
@@ -20,7 +21,9 @@ from longca.ops.band.triton.preprocess import preprocess
 P = ParamSpec("P")
 
 
-def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callable[Concatenate[Tensor, P], None]:
+def on_the_device_of_q(
+    launch: Callable[Concatenate[Tensor, P], None],
+) -> Callable[Concatenate[Tensor, P], None]:
     """Triton starts kernels on the current device, which need not be that of the tensors."""
     @wraps(launch)
     def run(q: Tensor, *others: P.args, **named: P.kwargs) -> None:
@@ -36,7 +39,7 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float
     """Writes `out` and `lse`, merged with the initial (out, LSE), which may be the same two tensors.
 
     Args:
-        key: what the plan's `calls` keep the launches under: all that they depend on but for addresses.
+        key: cache key of the launches in the plan's `calls`: all inputs of the launches except addresses.
     """
     if len(q) == 0:
         return
@@ -48,8 +51,10 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float
 
 
 @on_the_device_of_q
-def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, plan: BandPlan,
-                    scale: float, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor, key: Hashable | None = None) -> None:
+def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+                    dlse: Tensor | None, plan: BandPlan,
+                    scale: float, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor,
+                    key: Hashable | None = None) -> None:
     """Writes the dQ of each target, `dk` and `dv`. `key` as above."""
     if len(q) == 0 or len(k) == 0:
         for target in targets:
@@ -62,29 +67,34 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
                      partial(_backward, plan, scale, dlse is not None, [(target.plan, target.initial is not None) for target in targets]))
 
 
-def backward_inputs(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
+def backward_inputs(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+                    dlse: Tensor | None,
                     targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> list[Tensor]:
-    """All tensors of a backward pass, in the order in which `Calls` are given them."""
+    """All tensors of a backward pass, in the order that `Calls` expects."""
     others = (dlse, *(x for target in targets for x in (target.dq, target.initial)))
     return [q, k, v, out, lse, dout, dk, dv, *(x for x in others if x is not None)]
 
 
-def _forward(plan: BandPlan, scale: float, launches: Launches, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+def _forward(plan: BandPlan, scale: float, launches: Launches, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+             lse: Tensor,
              *initial: Tensor) -> None:
     schedule, config = plan.kernels[BandKernel.FORWARD]
     pack, run = config.block_m // schedule.tile_m, forward
     if config.sm90:
-        from longca.ops.band.sm90.launch import forward as run  # a language of its own, which other GPUs need not have
-    run(launches, q, k, v, schedule, scale, config, out=out, lse=lse, initial=(initial[0], initial[1]) if initial else None,
+        from longca.ops.band.sm90.launch import forward as run  # Gluon, which other GPUs need not support
+    run(launches, q, k, v, schedule, scale, config, out=out, lse=lse,
+        initial=(initial[0], initial[1]) if initial else None,
         packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack)
 
 
-def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tuple[BandPlan, bool]], launches: Launches, q: Tensor,
-              k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dk: Tensor, dv: Tensor, *others: Tensor) -> None:
+def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tuple[BandPlan, bool]],
+              launches: Launches, q: Tensor,
+              k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dk: Tensor, dv: Tensor,
+              *others: Tensor) -> None:
     """
     Args:
         parts: (plan, whether dQ is added to an initial one) of each target.
-        others: dLSE, and dQ and the initial dQ of each target, where they are.
+        others: dLSE, and dQ and the initial dQ of each target, if present.
     """
     rest = iter(others)
     dlse = next(rest) if has_dlse else None
@@ -95,7 +105,9 @@ def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tupl
     if BandKernel.DQ not in plan.kernels:
         from longca.ops.band.sm90.launch import backward_fused
 
-        backward_fused(launches, q, k, v, dout, stats, dkdv_schedule, scale, dkdv_config, targets=targets, dk=dk, dv=dv)
+        backward_fused(
+            launches, q, k, v, dout, stats, dkdv_schedule, scale, dkdv_config, targets=targets, dk=dk, dv=dv
+        )
         return
     run_dkdv = backward_dkdv
     if dkdv_config.sm90:
@@ -111,11 +123,15 @@ def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tupl
         from longca.ops.band.sm90.launch import backward_dq as run_dq
     for target in targets:
         with launches.stage():
-            run_dq(launches, q, k, v, dout, stats, target.plan.kernels[BandKernel.DQ][0], scale, dq_config, dq=target.dq,
-                   initial=target.initial, packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack)
+            run_dq(launches, q, k, v, dout, stats, target.plan.kernels[BandKernel.DQ][0], scale, dq_config,
+                   dq=target.dq,
+                   initial=target.initial,
+                   packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack)
 
 
-def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:
+def backward_memory(
+    q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for (dq, dk, dv), by default in the inputs' dtype."""
     dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) for x in (q, k, v))
     return dq, dk, dv

@@ -1,15 +1,18 @@
-"""Triton's launchers as recorded launches use them: all that replay relies on beside Triton's public face.
+"""Triton's launchers for recorded launches: all assumptions of replay beyond Triton's public API.
 
 - `kernel[grid](…)` returns its build, which has `function`, `packed_metadata` and `run`, the launcher.
-- `run(*grid, stream, function, packed_metadata, launch metadata, two hooks, *arguments)` starts it, and makes TMA descriptors anew.
-- Where a build takes TMA descriptors, `run.launch` is a closure over `launcher`, which takes descriptors that are made, and over
-  `tensordesc_meta`, from which `make_tensordesc_arg` makes each. The launcher's own arguments differ by version:
+- `run(*grid, stream, function, packed_metadata, launch metadata, two hooks, *arguments)` starts it, and makes
+    TMA descriptors anew.
+- Where a build takes TMA descriptors, `run.launch` is a closure over `launcher`, which takes descriptors that
+  are made, and over `tensordesc_meta`, from which `make_tensordesc_arg` makes each. The launcher's own
+  arguments differ by version:
 
       3.6        *grid, stream, function, cooperative, pdl, two scratch buffers, packed metadata, launch metadata, two hooks, *arguments
       3.7 – 3.9  *grid, stream, function, cooperative, pdl, packed metadata, launch metadata, two hooks, two scratch buffers,
                  annotations, signature, arguments
 
-With another version nothing is recorded, and every call runs as written: more of the host's time, the same kernels.
+With another version nothing is recorded, and every call runs as written: more of the host's time, the same
+kernels.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-VERSIONS = ("3.6.", "3.7.", "3.8.", "3.9.")  # of Triton, whose launchers were read and are tested
+VERSIONS = ("3.6.", "3.7.", "3.8.", "3.9.")  # of Triton whose launchers were reviewed and are tested
 MOST_BOXES = 64  # of an argument of a recorded launch
 
 
 def unknown_launchers() -> str | None:
     """The reason why launches are not recorded with this version of Triton; None if they are."""
-    import triton  # plans have recordings, and are made without it, too
+    import triton  # imported here, since plans have recordings and are also made without Triton
 
     if triton.__version__.startswith(VERSIONS):
         return None
@@ -33,14 +36,14 @@ def unknown_launchers() -> str | None:
 
 
 class Run(Protocol):
-    """One replay, as a launch needs it."""
+    """The inputs of one launch in a replay."""
 
     addresses: list[int]
     stream: int
 
 
 class _Launcher(NamedTuple):
-    """A launcher and how it is called."""
+    """A launcher and its calling convention."""
 
     start: Callable[..., Any]
     fixed: tuple[Any, ...]
@@ -48,23 +51,26 @@ class _Launcher(NamedTuple):
     in_one: bool
     """the kernel's own arguments are one argument, a sequence"""
     metas: Iterator[Any]
-    """what each TMA descriptor is made of; None where the launcher takes what looks like a tensor with its shape"""
+    """the parts of each TMA descriptor; None if the launcher accepts an object with the attributes of a
+    tensor"""
 
 
 class RecordedLaunch:
-    """One kernel with its arguments, but for those that change."""
+    """One kernel with its constant arguments."""
 
-    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any], changing: Sequence[tuple[int, int, int, Any]]) -> None:
+    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any],
+                 changing: Sequence[tuple[int, int, int, Any]]) -> None:
         """
         Args:
-            changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or None).
+            changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or
+                None).
         """
-        self._build = build  # since Triton 3.8 a build that nobody keeps takes its function from the GPU
+        self._build = build  # since Triton 3.8 a build without references unloads its function from the GPU
         self._grid = (*grid, 1, 1)[:3]
         self._start, self._fixed, self._in_one, metas = _launcher_of(build)
         boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
         places, self._args, self._boxes = [], [], []
-        alike: dict[tuple[Any, ...], _Boxes] = {}  # a descriptor that stands twice is made once
+        alike: dict[tuple[Any, ...], _Boxes] = {}  # a repeated descriptor is created once
         for place, arg in enumerate(args):
             places.append(len(self._args))
             if place in boxes:
@@ -76,7 +82,9 @@ class RecordedLaunch:
                 self._args += of_addresses.arguments()
             else:
                 self._args.append(arg)
-        self._addresses = [(places[place], source, offset) for place, source, offset, box in changing if box is None]
+        self._addresses = [
+            (places[place], source, offset) for place, source, offset, box in changing if box is None
+        ]
 
     def __call__(self, run: Run) -> None:
         args, addresses = self._args.copy(), run.addresses
@@ -91,14 +99,23 @@ class RecordedLaunch:
 
 
 def _launcher_of(build: Any) -> _Launcher:
-    """The launcher below Triton's own that takes TMA descriptors as they are, so that they can be kept. Where there is none, or a GPU has
-    no TMA, it is Triton's own.
+    """The inner launcher, which accepts finished TMA descriptors, so that they can be cached. Without one, or
+    on a GPU without TMA, it is Triton's own launcher.
     """
     run = build.run
     metadata, told_nobody = build.packed_metadata, (None, None, None)
-    inside = inspect.getclosurevars(run.launch).nonlocals if inspect.isfunction(getattr(run, "launch", None)) else {}
+    inside = (
+        inspect.getclosurevars(run.launch).nonlocals
+        if inspect.isfunction(getattr(run, "launch", None))
+        else {}
+    )
     metas = inside.get("tensordesc_meta") or (None,)
-    if None in metas or run.global_scratch_size or run.profile_scratch_size or getattr(run, "gsan_enabled", False):
+    if (
+        None in metas
+        or run.global_scratch_size
+        or run.profile_scratch_size
+        or getattr(run, "gsan_enabled", False)
+    ):
         return _Launcher(run, (build.function, metadata, *told_nobody), False, itertools.repeat(None))
     start, options = inside["launcher"], (build.function, run.launch_cooperative_grid, run.launch_pdl)
     if not hasattr(run, "kernel_signature"):  # before Triton 3.7
@@ -108,19 +125,20 @@ def _launcher_of(build: Any) -> _Launcher:
 
 
 class _Boxes:
-    """TMA descriptors that differ by their address alone."""
+    """TMA descriptors that differ only by their address."""
 
     def __init__(self, like: Any, meta: Any) -> None:
         """
         Args:
-            meta: what a descriptor is made of; None where the launcher takes what looks like a tensor with its shape.
+            meta: the parts of a descriptor; None if the launcher accepts an object with the attributes of a
+                tensor.
         """
         self._meta = meta
         self._form = _Form(like.shape, like.strides, like.padding, getattr(like, "round_f32_to_tf32", False))
         self._kept: dict[int, Any] = {}
 
     def at(self, address: int) -> Any:
-        """The descriptor of this address; the last ones are kept, since memory is used again."""
+        """The descriptor of this address; recent ones are cached, since allocators reuse memory."""
         found = self._kept.get(address)
         if found is None:
             if len(self._kept) >= MOST_BOXES:
@@ -129,7 +147,8 @@ class _Boxes:
         return found
 
     def arguments(self) -> list[Any]:
-        """All that the launcher takes for one; first the descriptor, whose address is not known yet."""
+        """All launcher arguments of one descriptor; the first is the descriptor itself, whose address is not
+        known yet."""
         return [None] if self._meta is None else [None, *self._form.shape, *self._form.strides]
 
     def _made(self, address: int) -> Any:
@@ -138,13 +157,13 @@ class _Boxes:
             return box
         from triton.backends.nvidia.driver import make_tensordesc_arg
 
-        # Triton 3.8 gives it the launch's other arguments, too, which it does not read
+        # Triton 3.8 also passes the other arguments of the launch, which are unused here
         rest = (None,) * (make_tensordesc_arg.__code__.co_argcount - 2)
         return make_tensordesc_arg(box, self._meta, *rest)[0]
 
 
 class _Form(NamedTuple):
-    """A TMA descriptor without its address and without its tensor, whose memory it would keep."""
+    """A TMA descriptor without its address and without its tensor, which would keep memory alive."""
 
     shape: Sequence[int]
     strides: Sequence[int]
@@ -158,7 +177,8 @@ class _Box:
 
     __slots__ = ("address", "padding", "round_f32_to_tf32", "shape", "strides")
 
-    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str, round_f32_to_tf32: bool) -> None:
+    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str,
+                 round_f32_to_tf32: bool) -> None:
         self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
         self.round_f32_to_tf32 = round_f32_to_tf32
 

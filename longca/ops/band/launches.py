@@ -1,16 +1,19 @@
-"""The launches of band attention's calls: recorded at a call's first time, repeated with other addresses from then on.
+"""The launches of band attention's calls: recorded at the first call, replayed with other addresses
+afterwards.
 
-A call starts one to seven kernels. Their grids, numbers, table addresses, TMA boxes and builds depend on the plan and on the sizes, strides
-and dtypes of the inputs alone; only addresses change. So a call runs once as it is written, with a `Recorder` that notes every launch and
-every allocation. From then on the `Recording` hands Triton's launchers the same arguments with the new addresses:
+A call starts one to seven kernels. Their grids, scalars, table addresses, TMA boxes and builds depend only on
+the plan and on the sizes, strides and dtypes of the inputs. So the first call runs normally, with a
+`Recorder` that records every launch and every allocation. Later, the `Recording` passes the same arguments
+with the new addresses to Triton's launchers:
 
     first call      checks → launch functions → Triton's JIT → launcher      noted by a Recorder
     later calls     addresses ───────────────────────────────→ launcher      by Recording.replay
 
-TMA descriptors are kept by address, since memory is used again, and making them is a third of the host's time.
+TMA descriptors are cached by address, since allocators reuse memory, and creating them is a third of the host
+time.
 
-Triton has builds of a kernel for addresses that are multiples of 16 bytes, and for others. A recording is of the first kind, and does not
-replay a call with an address of the second, which then runs as written.
+Triton has separate builds of a kernel for addresses that are multiples of 16 bytes. A recording uses these
+builds and does not replay a call with an unaligned address, which is then dispatched normally.
 """
 
 from __future__ import annotations
@@ -24,16 +27,17 @@ from torch import Tensor
 
 from longca.ops.band.launcher import RecordedLaunch, unknown_launchers
 
-ALIGNMENT = 16  # bytes: Triton's builds know whether an address is a multiple of it
+ALIGNMENT = 16  # bytes: Triton's builds depend on whether an address is a multiple of it
 MOST_RECORDINGS = 64  # of a plan
 COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
 PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
 NEW, ZEROS = "new", "zeros"
-OPTIONS = {"enable_fp_fusion": True}  # of all kernels: the default up to Triton 3.9, which warns whoever leaves it open
+# of all kernels: the default up to Triton 3.9, which warns if it is not set
+OPTIONS = {"enable_fp_fusion": True}
 
 
 class Launches:
-    """Starts kernels and allocates what they need, at once and without keeping anything."""
+    """Starts kernels and allocates their memory immediately, without recording."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -47,12 +51,12 @@ class Launches:
         return torch.zeros(shape, dtype=torch.float32, device=self.device)
 
     def counter(self) -> Tensor:
-        """int32 (1,), 0, which one kernel may change."""
+        """A counter, int32 (1,), 0, which one kernel may change."""
         return torch.zeros(1, dtype=torch.int32, device=self.device)
 
     @contextmanager
     def stage(self) -> Iterator[None]:
-        """Allocations made inside are used no more after it."""
+        """Allocations inside of this context are not used after it."""
         yield
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
@@ -61,17 +65,21 @@ class Launches:
 
 
 class Recorder(Launches):
-    """Does the same, and notes it."""
+    """Does the same, and records it."""
 
     def __init__(self, inputs: Sequence[Tensor], tables: Iterable[Tensor]) -> None:
         """
         Args:
-            inputs: tensors whose addresses change from call to call. Tensors are told apart as objects: no two may be the same.
-            tables: tensors whose addresses stay.
+            inputs: distinct tensor objects whose addresses change between calls.
+            tables: tensors with constant addresses.
         """
         super().__init__(inputs[0].device)
-        self._inputs, self._tables = {id(x): place for place, x in enumerate(inputs)}, {id(table): table for table in tables}
-        self._buffers: dict[int, tuple[int, int, Tensor]] = {}  # address of the storage → allocation, offset in bytes, and the tensor
+        self._inputs, self._tables = (
+            {id(x): place for place, x in enumerate(inputs)},
+            {id(table): table for table in tables},
+        )
+        # address of the storage → allocation, offset in bytes, and the tensor
+        self._buffers: dict[int, tuple[int, int, Tensor]] = {}
         self._steps: list[Any] = []
         self._stages: list[dict[str, _Allocation]] = [{}]
         self._next = len(inputs)  # place of the next allocation among all addresses
@@ -79,7 +87,11 @@ class Recorder(Launches):
 
     def recording(self) -> Recording | None:
         """The recorded call; None if it cannot be repeated."""
-        return Recording(self.device, self._next, self._steps, list(self._tables.values())) if self._whole else None
+        return (
+            Recording(self.device, self._next, self._steps, list(self._tables.values()))
+            if self._whole
+            else None
+        )
 
     def empty(self, *shape: int) -> Tensor:
         return self._piece(NEW, super().empty(*shape))
@@ -121,11 +133,12 @@ class Recorder(Launches):
             return self._inputs[id(x)], 0
         if id(x) in self._tables or x.numel() == 0:
             return -1, x.data_ptr()
-        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]  # a KeyError: made by other means than those above
+        # a KeyError means that it was not allocated by the methods above
+        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]
         return place, offset + x.data_ptr() - buffer.data_ptr()
 
     def _piece(self, kind: str, x: Tensor) -> Tensor:
-        """Notes a part of the allocation that the stage has of this kind."""
+        """Records a part of the stage's allocation of this kind."""
         if x.numel() == 0:
             return x
         stage = self._stages[-1]
@@ -151,7 +164,9 @@ class Recorder(Launches):
 class Recording:
     """The launches of one call, for inputs of known sizes, strides and dtypes."""
 
-    def __init__(self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]) -> None:
+    def __init__(
+        self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]
+    ) -> None:
         from triton import knobs
         from triton.runtime import driver
 
@@ -160,7 +175,8 @@ class Recording:
         self._kept = kept  # their addresses are in the steps
 
     def replay(self, inputs: Sequence[Tensor], counters: Counters) -> bool:
-        """Repeats the call with other inputs in the order of the recorded ones; False, and nothing is started, if it cannot."""
+        """Replays the call with other inputs in the order of the recorded ones. Returns False, and starts
+        nothing, if it cannot."""
         addresses, bits = [x.data_ptr() for x in inputs], 0
         for address in addresses:
             bits |= address
@@ -177,18 +193,18 @@ class Recording:
         return True
 
     def _hooked(self) -> bool:
-        """True if somebody is told of launches, a profiler say: then Triton starts kernels itself."""
+        """True if launches are hooked, for example by a profiler: Triton must then start kernels itself."""
         hooks = self._hooks.launch_enter_hook, self._hooks.launch_exit_hook
         return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
 
 
 class Calls:
-    """The recordings of a plan's calls by what they depend on. No more than `MOST_RECORDINGS`: then the oldest goes."""
+    """The recordings of a plan's calls by their keys. Beyond `MOST_RECORDINGS`, the oldest one is dropped."""
 
     def __init__(self) -> None:
         self._recordings: dict[Hashable, Recording] = {}
         self.identity = object()
-        """tells plans apart in the keys of others: no other plan's is equal, as long as a key has it"""
+        """identifies the plan in keys of other plans; unique as long as a key contains it"""
         self.counters = Counters()
 
     def __reduce__(self) -> tuple[type[Calls], tuple[()]]:
@@ -201,20 +217,22 @@ class Calls:
         return key in self._recordings
 
     def replay(self, key: Hashable, inputs: Sequence[Tensor]) -> bool:
-        """Repeats the call that was recorded under this key; False if there is none, or if it cannot be repeated for these addresses."""
+        """Replays the call that was recorded under this key. Returns False if there is none, or if it cannot
+        be replayed with these addresses."""
         recording = self._recordings.get(key)
         return recording is not None and recording.replay(inputs, self.counters)
 
-    def start(self, key: Hashable | None, inputs: Sequence[Tensor], tables: Iterable[Tensor], call: Callable[..., None]) -> None:
-        """Runs a call as written, and records it under this key, unless it is None or already known.
+    def start(self, key: Hashable | None, inputs: Sequence[Tensor], tables: Iterable[Tensor],
+              call: Callable[..., None]) -> None:
+        """Runs a call normally, and records it under this key, unless the key is None or already recorded.
 
         Args:
-            call: call(launches, *inputs). All it does on the device is done by the launches.
+            call: call(launches, *inputs). All its device work goes through the launches.
         """
         if key is None or key in self._recordings:
             call(Launches(inputs[0].device), *inputs)
             return
-        inputs = [x.detach() for x in inputs]  # objects of their own
+        inputs = [x.detach() for x in inputs]  # distinct objects
         recorder = Recorder(inputs, tables)
         call(recorder, *inputs)
         recording = recorder.recording()
@@ -225,15 +243,17 @@ class Calls:
 
 
 class Counters:
-    """Zeros for kernels that count from 0, each used once: one fill makes `COUNTERS` of them, since each fill is a launch."""
+    """Zeroed counters for kernels, each used once: one fill clears `COUNTERS` of them, since each fill is a
+    launch."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[int]] = {}  # addresses of a stream's
         self._kept: dict[int, list[Tensor]] = {}
 
     def take(self, run: _Run, device: torch.device) -> int:
-        """The address of one that no kernel had before."""
-        if torch.cuda.is_current_stream_capturing():  # a graph counts from 0 each time that it is replayed, so it has the fill inside
+        """The address of an unused counter."""
+        # a graph needs zeroed counters at every replay, so it contains the fill
+        if torch.cuda.is_current_stream_capturing():
             run.memory.append(torch.zeros(1, dtype=torch.int32, device=device))
             return run.memory[-1].data_ptr()
         try:
@@ -243,9 +263,10 @@ class Counters:
 
     def _more(self, stream: int, device: torch.device) -> list[int]:
         if len(self._free) >= MOST_STREAMS:
-            self._free, self._kept = {}, {}  # memory returns to the stream that it belongs to, behind the kernels that use it
+            self._free, self._kept = {}, {}  # memory returns to its stream, after the kernels that use it
         block = torch.zeros(COUNTERS * COUNTER_BYTES // 4, dtype=torch.int32, device=device)
-        self._kept[stream] = [*self._kept.get(stream, [])[-1:], block]  # and the last one: a thread may be about to use it
+        # and the last one: a thread may be about to use it
+        self._kept[stream] = [*self._kept.get(stream, [])[-1:], block]
         free = self._free[stream] = [block.data_ptr() + COUNTER_BYTES * number for number in range(COUNTERS)]
         return free
 
@@ -263,14 +284,17 @@ class _Run:
 
 
 class _Allocation:
-    """All that a stage needs of one kind, in one piece of memory."""
+    """All allocations of one kind in a stage, in one block of memory."""
 
     def __init__(self, place: int, kind: str, device: torch.device) -> None:
         self.place, self._size = place, 0
-        self._make, self._how = torch.zeros if kind == ZEROS else torch.empty, {"dtype": torch.float32, "device": device}
+        self._make, self._how = (
+            torch.zeros if kind == ZEROS else torch.empty,
+            {"dtype": torch.float32, "device": device},
+        )
 
     def add(self, size: int) -> int:
-        """Makes room for so many numbers more, and returns their offset in bytes."""
+        """Reserves that many further elements, and returns their offset in bytes."""
         offset = self._size
         self._size += -(-size // PIECE) * PIECE
         return 4 * offset

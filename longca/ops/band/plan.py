@@ -1,4 +1,5 @@
-"""The plan of band attention: a mask as a `TileSchedule` for each kernel, made once and kept as long as the mask is used."""
+"""The plan of band attention: a mask as a `TileSchedule` for each kernel, built once and cached with the
+mask."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,24 +22,33 @@ from longca.ops.band.tables.schedule import ROW_END, ROW_START, TileSchedule, Ti
 from longca.ops.band.tables.work_tiles import schedules_of
 from longca.ops.transfer import on_device
 
-RESIDENT_PROGRAMS = 264  # programs that a large GPU runs at a time, to judge by how long one of them may take
-LATE = 0.05  # of what a program does in all, by which a row tile may end after the others, since a split costs about as much
-TILES_OF_UNEVEN_BLOCK = 4  # row tiles of a block of queries, at least, where blocks differ: so that each one's last, not full, is short
-UNIT = 128  # rows: row tiles are no longer, and begin at multiples of their length
-WARP_GROUP_ROWS = 64  # a program of the Hopper kernels over queries has a warp group for so many rows; two fill a multiprocessor
-HOST_TOKENS = 1 << 15  # tables of so many tokens, or cells of a block grid, are made on the host: a GPU's operations take longer to start
-KV_HEADS_AT_ONCE = 16  # at most, in a dK and dV kernel of its own: all of 64:8 heads; with 64:64, 1 and 64 lose more at their worst
-L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
+# concurrent programs of a large GPU, from which the allowed length of one of them follows
+RESIDENT_PROGRAMS = 264
+# allowed tail: a row tile may finish this fraction of a program's total time after the others, since a split
+# costs about as much
+LATE = 0.05
+# least row tiles of a block of queries if blocks differ in size, so that the last, partly empty one is short
+TILES_OF_UNEVEN_BLOCK = 4
+UNIT = 128  # rows: row tiles are at most this long, and begin at multiples of their length
+# a program of the Hopper kernels over queries has a warp group for so many rows; two fill a multiprocessor
+WARP_GROUP_ROWS = 64
+# up to this many tokens, or cells of a block grid, the host builds tables: GPU operations would take longer
+# to launch
+HOST_TOKENS = 1 << 15
+# at most, in a separate dK and dV kernel: all of 64:8 heads; with 64:64, 1 and 64 have worse worst cases
+KV_HEADS_AT_ONCE = 16
+# of data that concurrent programs share: keys and values, or queries and gradients of the output
+L2_BYTES = 24 << 20
 
 Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]
 
 
 @dataclass(frozen=True, eq=False)
 class BandPlan:
-    """The tables that the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed, but
-    for what it remembers of its calls.
+    """The tables of a mask for the kernels, on one device, for one number of heads and one head dim. A plan
+    is reusable and immutable except for its recorded calls.
 
-    It does not refer to the mask, which may keep it: so the tables' memory is free as soon as nobody uses either.
+    It does not refer to the mask, which may cache it, so the tables are freed as soon as both are unused.
     """
 
     seqlen_q: int
@@ -51,12 +61,13 @@ class BandPlan:
     units: Tensor | None = None
     """the first row of each unit of queries, if it is for some of them alone, (N,) int32"""
     made_on_host: Kernels | None = field(default=None, repr=False)
-    """the tables as they were made, if that was on the host: other tables can be made of them without a wait for the device"""
+    """the tables in host memory, if they were built there: other tables can be derived without waiting for
+    the device"""
     calls: Calls = field(default_factory=Calls, init=False, repr=False)
 
     @property
     def tables(self) -> list[Tensor]:
-        """All that kernels read of it."""
+        """All tables that kernels read."""
         units = [] if self.units is None else [self.units]
         return [table for schedule, _ in self.kernels.values() for table in schedule.tables] + units
 
@@ -67,16 +78,16 @@ class BandPlan:
 
 
 class DqTarget(NamedTuple):
-    """Some queries' dQ: which queries, where it goes, and what it is added to."""
+    """A target of dQ: the queries, the destination, and the initial value."""
 
     plan: BandPlan
     """of these queries"""
     dq: Tensor
     initial: Tensor | None = None
-    """float32, strided as `dq`, which it may be: these rows are added to it"""
+    """float32, strided as `dq`, and possibly `dq` itself: the rows are added to it"""
 
     def keep_initial(self) -> None:
-        """Writes what dQ is without keys: the initial one, or 0."""
+        """Writes dQ for a call without keys: the initial value, or 0."""
         tokens = torch.arange(len(self.dq), device=self.dq.device)
         if self.plan.units is not None:
             tokens = tokens[torch.isin(tokens // UNIT, self.plan.units // UNIT)]
@@ -85,38 +96,54 @@ class DqTarget(NamedTuple):
 
 def bytes_of(plans: Sequence[BandPlan]) -> int:
     """Size of all tables of several plans; a shared table counts once."""
-    tables = {table.data_ptr(): table for plan in plans for schedule, _ in plan.kernels.values() for table in schedule.tables}
+    tables = {
+        table.data_ptr(): table
+        for plan in plans
+        for schedule, _ in plan.kernels.values()
+        for table in schedule.tables
+    }
     return sum(table.numel() * table.element_size() for table in tables.values())
 
 
-@torch.inference_mode(False)  # tables made under it could not be saved for a backward pass
-def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str,
+@torch.inference_mode(False)  # tables created in inference mode could not be saved for a backward pass
+def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int,
+                        device: torch.device | str,
                         needs_backward: bool = True, deterministic: bool = True,
                         tiles: dict[BandKernel, TileConfig] | None = None) -> BandPlan:
     """Makes the plan of a mask.
 
     Args:
-        needs_backward: without it the plan is for the forward pass alone, and smaller.
-        deterministic: gradients are the same, bit by bit, in every run. Without it they are added up in any order: faster
-            under some masks, slower under others (docs/results/h100/band.md).
-        tiles: instead of the kernels' own tile sizes.
+        needs_backward: if False, the plan covers only the forward pass and is smaller.
+        deterministic: gradients are bit-identical in every run. If False, they are accumulated in any order:
+            faster under some masks, slower under others (docs/results/h100/band.md).
+        tiles: overrides the kernels' tile sizes.
 
     Raises:
-        ValueError: what is no mask; heads that cannot be shared evenly; a head dim without tile sizes.
+        ValueError: not a mask; query heads that are not a multiple of KV heads; a head dim without tile
+            sizes.
     """
     if not isinstance(mask, Mask):
-        raise ValueError(f"the mask must be a longca Mask or a plan of plan_band_attention; it is a {type(mask).__name__}")
+        raise ValueError(
+            f"the mask must be a longca Mask or a plan of plan_band_attention; it is a {type(mask).__name__}"
+        )
     if min(num_q_heads, num_kv_heads) < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
-        raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
-                         "must be a multiple of the next, and none 0")
+        raise ValueError(
+            f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
+            "must be a multiple of the next, and none 0"
+        )
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
     if tiles is None:
         block = mean_block(mask)
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        tiles = choose_tiles(head_dim, capability, block=mean_block(mask, keys=True), block_rows=block_rows,
-                             dq_order=preferred_dq_order(mask, num_kv_heads) if deterministic else AddOrder.ANY)
+        tiles = choose_tiles(
+            head_dim,
+            capability,
+            block=mean_block(mask, keys=True),
+            block_rows=block_rows,
+            dq_order=preferred_dq_order(mask, num_kv_heads) if deterministic else AddOrder.ANY,
+        )
     specs, configs = [], {}
     for kernel in BandKernel:
         if kernel in tiles and (needs_backward or kernel is BandKernel.FORWARD):
@@ -127,96 +154,135 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     schedules = dict(zip(configs, make_schedules(mask, specs, where), strict=True))
     if BandKernel.DQ in schedules and mask.grid is not None:
         schedule, shared = schedules[BandKernel.DQ], schedules[BandKernel.FORWARD]
-        # the largest table; what a row of blocks sees is the same
+        # the largest table; all rows of a block row have the same entries
         if schedule.tile_n == shared.tile_n and torch.equal(schedule.block_ranges, shared.block_ranges):
             schedules[BandKernel.DQ] = replace(schedule, block_ranges=shared.block_ranges)
     made = {kernel: (schedule, configs[kernel]) for kernel, schedule in schedules.items()}
     kernels, _ = _on_device(made, device)
-    device = kernels[BandKernel.FORWARD][0].work_tiles.device  # with its number, as tensors have it
+    device = kernels[BandKernel.FORWARD][0].work_tiles.device  # with its index, like the device of tensors
     return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels,
                     made_on_host=made if where.type != device.type else None)
 
 
 def _is_small(mask: Mask) -> bool:
-    """Tells whether the host makes the tables sooner than a GPU, which also has other work, and would be waited for."""
+    """True if building the tables on the CPU is faster than launching the GPU operations and
+    synchronising."""
     size = max(mask.seqlen_q, mask.seqlen_k) if mask.grid is None else mask.grid.visible.size
     return size <= HOST_TOKENS
 
 
 def _on_device(kernels: Kernels, device: torch.device, *others: Tensor) -> tuple[Kernels, list[Tensor]]:
-    """(kernels with the same tables on the device, the others there). A table that several share is copied once."""
-    moved = iter(on_device([*(table for schedule, _ in kernels.values() for table in schedule.tables), *others], device))
+    """(kernels with the same tables on the device, the others there). A table that several share is copied
+    once."""
+    moved = iter(
+        on_device(
+            [*(table for schedule, _ in kernels.values() for table in schedule.tables), *others], device
+        )
+    )
     found = {kernel: (schedule.with_tables([next(moved) for _ in schedule.tables]), config)
              for kernel, (schedule, config) in kernels.items()}
     return found, list(moved)
 
 
-def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int) -> tuple[TileSpec, TileConfig]:
+def _fit_keys(
+    mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int
+) -> tuple[TileSpec, TileConfig]:
     """The spec and config of row tiles of keys, for `ratio` query heads of a KV head."""
     pack = min(pack_size(ratio, config.block_n), config.max_pack)
     if not config.sm90 and fills_blocks(mask, config.block_n):
-        pack = 1  # of one head, what all programs read fits into L2
-    config = replace(config, heads_per_item=math.gcd(
-        config.heads_per_item or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m), ratio))
+        pack = 1  # the reads of all programs for one head fit into L2
+    config = replace(
+        config,
+        heads_per_item=math.gcd(
+            config.heads_per_item
+            or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m),
+            ratio,
+        ),
+    )
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
-    # in a section the longest come first; with more heads in it, neighbouring row tiles would not read the same queries at the same time
+    # in a section the longest come first; with more heads in it, neighbouring row tiles would not read the
+    # same queries at the same time
     section, rounds = even_part(num_kv_heads, KV_HEADS_AT_ONCE), 1
     at_once = num_kv_heads if config.fused else min(section + LATE * num_kv_heads, num_kv_heads)
-    # the splits of a row tile would add to it in any order
-    max_fraction = 1.0 if config.in_order else at_once * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
+    # splits of a row tile would add in any order
+    max_fraction = (
+        1.0 if config.in_order else at_once * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
+    )
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
                     stores_first=config.stores_first)
-    if config.fused:  # it adds to memory as well, and so works on fewer; waits are shorter where they are several
-        section, rounds = heads_at_once(mask, config.in_order, num_kv_heads, head_rounds, config.heads_per_item, config.block_m)
-    elif mask.grid is not None:  # what they read is scattered
+    if config.fused:  # it also adds to memory, so fewer heads run at once; with several, waits are shorter
+        section, rounds = heads_at_once(
+            mask, config.in_order, num_kv_heads, head_rounds, config.heads_per_item, config.block_m
+        )
+    elif mask.grid is not None:  # their reads are scattered
         section = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
-    return spec, replace(config, kv_heads_per_section=math.gcd(config.kv_heads_per_section or section, num_kv_heads),
-                         rounds_per_section=math.gcd(config.rounds_per_section or rounds, head_rounds))
+    return spec, replace(
+        config,
+        kv_heads_per_section=math.gcd(config.kv_heads_per_section or section, num_kv_heads),
+        rounds_per_section=math.gcd(config.rounds_per_section or rounds, head_rounds),
+    )
 
 
-def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int) -> tuple[TileSpec, TileConfig]:
+def _fit_queries(
+    mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int
+) -> tuple[TileSpec, TileConfig]:
     """The spec and config of row tiles of queries, for `ratio` query heads of a KV head."""
     block = mean_block(mask)
     tiles_of_block = 1 if block is None or fills_blocks(mask, block) else TILES_OF_UNEVEN_BLOCK
     pack = min(pack_size(ratio, config.block_m, block and max(block // tiles_of_block, 1)), config.max_pack)
     block_m = min(config.block_m, max(64, pack * block)) if block else config.block_m
-    section = math.gcd(config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k), num_kv_heads)
-    # Heads of a section begin together, the longest row tiles first. Only the last section has none after it to fill the time.
+    section = math.gcd(
+        config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k),
+        num_kv_heads,
+    )
+    # Heads of a section begin together, the longest row tiles first. Only the last section has a tail wave
+    # that no later section fills.
     num_programs = RESIDENT_PROGRAMS * WARP_GROUP_ROWS // block_m if config.sm90 else RESIDENT_PROGRAMS
-    max_fraction = (section + LATE * num_kv_heads) * ratio / pack / (_splits_of_program(config) * num_programs)
+    max_fraction = (
+        (section + LATE * num_kv_heads) * ratio / pack / (_splits_of_program(config) * num_programs)
+    )
     spec = TileSpec(block_m // pack, config.block_n, False, max_fraction, narrow_n=config.narrow_n)
     return spec, replace(config, block_m=block_m, kv_heads_per_section=section)
 
 
 def _splits_of_program(config: TileConfig) -> int:
-    """Least number of work tiles that a program should take; one alone on a multiprocessor takes longer to begin with each, so fewer."""
+    """Least number of work tiles for a program. A single program on a multiprocessor has a longer start for
+    each tile, so the number is smaller."""
     return 1 if config.sm90 else 4
 
 
 def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
-    """The same plan for some queries alone: other rows of an output, an LSE or dq are not touched. Row tiles of keys stay as they are.
+    """The same plan for a subset of queries: other rows of an output, an LSE or dq are not touched. Row tiles
+    of keys are unchanged.
 
     Args:
-        ranges: (start, end), in order and apart, each of whole units of `UNIT` rows, or to the last row. For masks of bands alone, whose
-            row tiles begin at multiples of their length.
+        ranges: (start, end), ascending and disjoint, each of whole units of `UNIT` rows, or to the last row.
+            Only for masks of bands, whose row tiles begin at multiples of their length.
     """
     assert all(UNIT % schedule.tile_m == 0 for kernel, (schedule, _) in plan.kernels.items()
                if kernel is not BandKernel.DKDV), "a row tile would be in two units"
     source = plan.made_on_host or plan.kernels
-    bounds = torch.tensor(ranges, dtype=torch.int32, device=source[BandKernel.FORWARD][0].work_tiles.device).flatten()
+    bounds = torch.tensor(
+        ranges, dtype=torch.int32, device=source[BandKernel.FORWARD][0].work_tiles.device
+    ).flatten()
 
     def inside(table: Tensor) -> Tensor:
-        """Those of (M, n, columns) that begin in a range, and have rows; groups padded as in `TileSchedule`."""
+        """Those of (M, n, columns) that begin in a range, and have rows; groups padded as in
+        `TileSchedule`."""
         start, end = table[..., ROW_START].contiguous(), table[..., ROW_END]
         kept = (torch.searchsorted(bounds, start, right=True) % 2 == 1) & (end > start)
         return pad_sequence([rows[of] for rows, of in zip(table, kept, strict=True)], batch_first=True)
 
     def of_queries(kernel: BandKernel) -> TileSchedule:
-        """The schedule of these rows. Tables that stay are those of the plan."""
+        """The schedule of these rows. Unchanged tables are shared with the plan."""
         schedule = source[kernel][0]
-        return replace(plan.kernels[kernel][0], work_tiles=inside(schedule.work_tiles), splits=inside(schedule.splits))
+        return replace(
+            plan.kernels[kernel][0], work_tiles=inside(schedule.work_tiles), splits=inside(schedule.splits)
+        )
 
-    units = torch.tensor([unit for start, end in ranges for unit in range(start, end, UNIT)], dtype=torch.int32)
+    units = torch.tensor(
+        [unit for start, end in ranges for unit in range(start, end, UNIT)], dtype=torch.int32
+    )
     chosen = {kernel: (schedule if kernel is BandKernel.DKDV else of_queries(kernel), config)
               for kernel, (schedule, config) in plan.kernels.items()}
     kernels, (units,) = _on_device(chosen, plan.device, units)
@@ -224,13 +290,16 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
 
 
 def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:
-    """The most heads, dividing them evenly, whose shared reads fit into the level-2 cache; at least one."""
+    """The largest divisor of the number of heads whose shared reads fit into the level-2 cache; at least
+    one."""
     return even_part(num_heads, L2_BYTES // max(bytes_of_head, 1))
 
 
 def even_part(num_heads: int, most: int) -> int:
-    """The most heads, at most so many, that divide them evenly; at least one."""
-    return max(heads for heads in range(1, num_heads + 1) if num_heads % heads == 0 and (heads == 1 or heads <= most))
+    """The largest divisor of the number of heads up to the given limit; at least one."""
+    return max(
+        heads for heads in range(1, num_heads + 1) if num_heads % heads == 0 and (heads == 1 or heads <= most)
+    )
 
 
 def fills_blocks(mask: Mask, size: int) -> bool:
@@ -239,24 +308,27 @@ def fills_blocks(mask: Mask, size: int) -> bool:
 
 
 def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> int:
-    """Number of query heads of a KV head that share `size` rows or columns: the more, the fewer tokens are in it, and the less of it is
-    hidden where the mask has an edge. Row tiles keep to a row of blocks, so that more tokens than those of a block are in vain, and fewer
-    only make more row tiles.
+    """Number of query heads of a KV head that share `size` rows or columns. With more heads a tile has fewer
+    tokens, so fewer pairs at the mask's edges are hidden. Row tiles stay within a row of blocks: more tokens
+    than those of a block are wasted, and fewer only increase the number of row tiles.
     """
     most = heads_per_kv_head & -heads_per_kv_head
     return max(min(most, size // (block or 8)), 1)
 
 
 def mean_block(mask: Mask, *, keys: bool = False) -> int | None:
-    """Queries (or keys) of a block, rounded up to a power of two; None for a mask that is not made of blocks."""
+    """Queries (or keys) of a block, rounded up to a power of two; None for a mask without blocks."""
     if mask.grid is None:
         return None
-    num_tokens, num_blocks = (mask.seqlen_k if keys else mask.seqlen_q), max(mask.grid.visible.shape[2 if keys else 1], 1)
+    num_tokens, num_blocks = (
+        (mask.seqlen_k if keys else mask.seqlen_q),
+        max(mask.grid.visible.shape[2 if keys else 1], 1),
+    )
     return 1 << (-(-num_tokens // num_blocks) - 1).bit_length()
 
 
 def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> list[TileSchedule]:
-    """Makes all schedules in one pass, which on a GPU takes hardly longer than one of them."""
+    """Builds all schedules in one pass, which on a GPU takes hardly longer than a single one."""
     row_tiles = row_tiles_of(mask, specs, device)
     if mask.grid is None:
         intervals = intervals_of(mask, row_tiles, device)
@@ -270,4 +342,7 @@ def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) 
 
 def _in_order(mask: Mask, spec: TileSpec, schedule: TileSchedule) -> TileSchedule:
     sizes = (mask.seqlen_k, mask.seqlen_q) if spec.transposed else (mask.seqlen_q, mask.seqlen_k)
-    return replace(with_waits(schedule, spec.in_order), stores_first=spec.stores_first and may_store_first(schedule, *sizes))
+    return replace(
+        with_waits(schedule, spec.in_order),
+        stores_first=spec.stores_first and may_store_first(schedule, *sizes),
+    )

@@ -1,6 +1,7 @@
-"""Band attention as operators of torch: traced by torch.compile, differentiated by autograd, capturable in CUDA graphs.
+"""Band attention as operators of torch: traced by torch.compile, differentiated by autograd, capturable in
+CUDA graphs.
 
-An operator takes tensors and numbers only, so a plan goes in as its tables and numbers.
+An operator accepts only tensors and numbers, so a plan is passed as its tables and numbers.
 """
 
 from collections.abc import Sequence
@@ -21,18 +22,19 @@ NUM_TABLES, NUM_NUMBERS = len(TABLES), len(NUMBERS) + len(CONFIG)  # of one kern
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
-    """(tables, numbers), which `unflatten` turns back."""
+    """(tables, numbers); `unflatten` is the inverse."""
     tables: list[Tensor] = []
     numbers: list[int] = []
     for schedule, config in plan.kernels.values():
         tables += schedule.tables
         numbers += [int(getattr(schedule, name)) for name in NUMBERS]
-        numbers += [getattr(config, name) for name in CONFIG]  # torch.compile of 2.11 does not follow `astuple`, which copies
+        # torch.compile of 2.11 does not follow `astuple`, which copies
+        numbers += [getattr(config, name) for name in CONFIG]
     return tables, numbers
 
 
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Tensor) -> BandPlan:
-    """A plan for flat q and k, from what `flatten` gives."""
+    """A plan for flat q and k, from the result of `flatten`."""
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
         of_schedule = dict(zip(TABLES, tables[place * NUM_TABLES:(place + 1) * NUM_TABLES], strict=True))
@@ -44,32 +46,43 @@ def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Te
 
 
 @torch.library.custom_op("longca::band_forward", mutates_args=())
-def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float,
-                    initial_out: Tensor | None, initial_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int],
+                    scale: float,
+                    initial_out: Tensor | None, initial_lse: Tensor | None,
+                    out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
-    initial = None if initial_out is None or initial_lse is None else (initial_out.contiguous(), initial_lse.contiguous())
+    initial = (
+        None
+        if initial_out is None or initial_lse is None
+        else (initial_out.contiguous(), initial_lse.contiguous())
+    )
     launch_forward(q, k, v, unflatten(tables, numbers, q, k), scale, out=out, lse=lse, initial=initial)
     return out, lse
 
 
 @band_forward_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float, initial_out: Tensor | None,
+def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float,
+      initial_out: Tensor | None,
       initial_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return _forward_memory(q, out_dtype)
 
 
 @torch.library.custom_op("longca::band_backward", mutates_args=())
-def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
-                     tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+                     dlse: Tensor | None,
+                     tables: Sequence[Tensor], numbers: Sequence[int],
+                     scale: float) -> tuple[Tensor, Tensor, Tensor]:
     plan, (dq, dk, dv) = unflatten(tables, numbers, q, k), backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, plan, scale, targets=[DqTarget(plan, dq)], dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, plan, scale,
+                    targets=[DqTarget(plan, dq)], dk=dk, dv=dv)
     return dq, dk, dv
 
 
 @band_backward_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, tables: Sequence[Tensor],
+def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
+      tables: Sequence[Tensor],
       numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
     return backward_memory(q, k, v, None)
 
@@ -90,7 +103,8 @@ def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[
     q, k, v, out, lse, *tables = ctx.saved_tensors
     grads: tuple[Tensor | None, ...] = (None, None, None)
     if dout is not None or dlse is not None:
-        grads = band_backward_op(q, k, v, out, lse, torch.zeros_like(out) if dout is None else dout, dlse, tables, ctx.numbers, ctx.scale)
+        grads = band_backward_op(q, k, v, out, lse, torch.zeros_like(out) if dout is None else dout, dlse,
+                                 tables, ctx.numbers, ctx.scale)
     return *grads, [None] * len(tables), None, None, None, None, None
 
 

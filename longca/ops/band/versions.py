@@ -7,13 +7,15 @@ import re
 import sys
 from pathlib import Path
 
-# Every build is compiled with the last release of each (`tests/ops/test_triton_versions.py`). GPUs have run 3.6 alone.
+# Every build is compiled with the last release of each (`tests/ops/test_triton_versions.py`). GPUs have run
+# 3.6 alone.
 KNOWN = ("3.6", "3.7", "3.8", "3.9")
 REMEDY = f"install Triton {KNOWN[0]} to {KNOWN[-1]}, best by one of torch 2.11 to 2.15, each of which brings one of them"
 
 
 def unusable_triton() -> str | None:
-    """The reason why band attention cannot run with the Triton that is installed, and the remedy; None if it can. Compiles nothing."""
+    """The reason why band attention cannot run with the Triton that is installed, and the remedy; None if it
+    can. Compiles nothing."""
     version = triton_version()
     if version is None:
         return f"Triton's version is unknown: {REMEDY}"
@@ -33,5 +35,7 @@ def triton_version() -> str | None:
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
         return None
-    version = re.search(r"^__version__ = ['\"]([^'\"]+)['\"]", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+    version = re.search(
+        r"^__version__ = ['\"]([^'\"]+)['\"]", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE
+    )
     return version[1] if version else None

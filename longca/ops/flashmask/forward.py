@@ -1,10 +1,12 @@
 """Attention under FlashMask's column form: the forward pass.
 
-For each key up to four numbers say from which query on, and until which, it is hidden. Their minima and maxima over a tile of keys
-decide, before the call, whether a tile is skipped, needs no element test, or is tested element by element (`flashmask.tiles`). This is
-the form of Paddle's FlashMask in Triton, not Paddle's kernel.
+For each key up to four numbers say from which query on, and until which, it is hidden. Their minima and
+maxima over a tile of keys decide, before the call, whether a tile is skipped, needs no element test, or is
+tested element by element (`flashmask.tiles`). This is the form of Paddle's FlashMask in Triton, not Paddle's
+kernel.
 
-Shapes: H query heads, G KV heads, M head groups with masks of their own, T tokens, D head dim. Tensors are q_HTD, k_GTD,
+Shapes: H query heads, G KV heads, M head groups with masks of their own, T tokens, D head dim. Tensors are
+    q_HTD, k_GTD,
 v_GTD, out_HTD, lse_HT. Offsets of a head are 64-bit; inside a head 32 bits reach 16 M tokens at D = 128.
 """
 
@@ -32,7 +34,9 @@ class FlashMaskTensors:
 
     @property
     def num_bytes(self) -> int:
-        lists = {id(part): part.num_bytes for part in (self.forward, self.queries, self.keys) if part is not None}
+        lists = {
+            id(part): part.num_bytes for part in (self.forward, self.queries, self.keys) if part is not None
+        }
         return self.columns.numel() * self.columns.element_size() + sum(lists.values())
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int, int]:
@@ -44,19 +48,25 @@ class FlashMaskTensors:
         return self.causal, self.columns.shape[1], q.shape[2]
 
 
-def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool) -> FlashMaskTensors:
+def make_mask(
+    columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool
+) -> FlashMaskTensors:
     """Makes a mask: the columns and the tile lists of each kernel.
 
     Args:
-        columns: int32 (M, Tk, C) in the order LTS, LTE, UTS, UTE. causal, C = 1: query i is hidden from LTS on. causal, 2: in
-            [LTS, LTE). Not causal, 2: from LTS on and before UTE. Not causal, 4: in [LTS, LTE) and [UTS, UTE).
+        columns: int32 (M, Tk, C) in the order LTS, LTE, UTS, UTE. causal, C = 1: query i is hidden from LTS
+            on. causal, 2: in [LTS, LTE). Not causal, 2: from LTS on and before UTE. Not causal, 4: in [LTS,
+            LTE) and [UTS, UTE).
         causal: hides queries before the key as well.
     """
     columns = columns.transpose(1, 2).contiguous()
-    rows = {tile: row_lists(columns, causal, seqlen_q, *tile)
-            for tile in ({tuning.forward.tile, tuning.queries.tile} if needs_backward else {tuning.forward.tile})}
+    rows = {
+        tile: row_lists(columns, causal, seqlen_q, *tile)
+        for tile in ({tuning.forward.tile, tuning.queries.tile} if needs_backward else {tuning.forward.tile})
+    }
     keys = col_lists(columns, causal, seqlen_q, *tuning.keys.tile) if needs_backward else None
-    return FlashMaskTensors(columns, causal, tuning, rows[tuning.forward.tile], rows[tuning.queries.tile] if needs_backward else None, keys)
+    return FlashMaskTensors(columns, causal, tuning, rows[tuning.forward.tile],
+                            rows[tuning.queries.tile] if needs_backward else None, keys)
 
 
 @triton.jit
@@ -78,14 +88,16 @@ def is_visible(row, key, columns_ptr, seqlen_k, CAUSAL: tl.constexpr, NUM_COLUMN
 
 
 @triton.jit
-def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, tiles_ptr, start, end, seqlen_k, scale_log2,
+def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, tiles_ptr, start, end,
+            seqlen_k, scale_log2,
             TESTED: tl.constexpr, CAUSAL: tl.constexpr, NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr,
             TILE_K: tl.constexpr, BY_TMA: tl.constexpr):
     """Online softmax over one list of tiles of keys. Maxima are of scaled s, to shift 2."""
     tile = tl.load(tiles_ptr + start, mask=start < end, other=0)
     for place in tl.range(start, end):
         key0 = tile * TILE_K
-        tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < end, other=0)  # a round ahead: loads of keys never wait for it
+        # a round ahead: loads of keys never wait for it
+        tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < end, other=0)
         k = load_tile(k_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
         s = tl.dot(q, tl.trans(k))
         if TESTED:
@@ -106,13 +118,16 @@ def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, t
 
 
 @triton.jit
-def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_ptr, full_tiles_ptr, part_offsets_ptr,
-             part_tiles_ptr, seqlen_q, seqlen_k, heads_per_kv_head, kv_heads_per_group, scale_log2, CAUSAL: tl.constexpr,
+def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_ptr, full_tiles_ptr,
+             part_offsets_ptr,
+             part_tiles_ptr, seqlen_q, seqlen_k, heads_per_kv_head, kv_heads_per_group, scale_log2,
+             CAUSAL: tl.constexpr,
              NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
              BY_TMA: tl.constexpr):
     """One tile of queries of one head."""
     num_row_tiles = tl.num_programs(0)
-    row_tile = num_row_tiles - 1 - tl.program_id(0)  # under a causal mask the last tiles are the longest: they start first
+    # under a causal mask the last tiles are the longest: they start first
+    row_tile = num_row_tiles - 1 - tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // heads_per_kv_head
     group = kv_head // kv_heads_per_group
@@ -122,27 +137,37 @@ def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_pt
     columns_ptr += group.to(tl.int64) * NUM_COLUMNS * seqlen_k
 
     row = row_tile * TILE_Q + tl.arange(0, TILE_Q)
-    offset = head.to(tl.int64) * seqlen_q * HEAD_DIM + row[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    offset = (
+        head.to(tl.int64) * seqlen_q * HEAD_DIM + row[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    )
     q = tl.load(q_ptr + offset, mask=row[:, None] < seqlen_q, other=0.0)
     acc = tl.zeros([TILE_Q, HEAD_DIM], dtype=tl.float32)
     row_max = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([TILE_Q], dtype=tl.float32)
     entry = group * num_row_tiles + row_tile
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, full_tiles_ptr, tl.load(full_offsets_ptr + entry),
-        tl.load(full_offsets_ptr + entry + 1), seqlen_k, scale_log2, False, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
+        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, full_tiles_ptr,
+                                    tl.load(full_offsets_ptr + entry),
+        tl.load(full_offsets_ptr + entry + 1), seqlen_k, scale_log2, False, CAUSAL, NUM_COLUMNS, HEAD_DIM,
+                                    TILE_K, BY_TMA)
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, part_tiles_ptr, tl.load(part_offsets_ptr + entry),
-        tl.load(part_offsets_ptr + entry + 1), seqlen_k, scale_log2, True, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
+        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, part_tiles_ptr,
+                                    tl.load(part_offsets_ptr + entry),
+        tl.load(part_offsets_ptr + entry + 1), seqlen_k, scale_log2, True, CAUSAL, NUM_COLUMNS, HEAD_DIM,
+                                    TILE_K, BY_TMA)
 
     empty = row_sum == 0.0
     row_sum = tl.where(empty, 1.0, row_sum)
     lse = tl.where(empty, float("-inf"), (row_max + tl.math.log2(row_sum)) * 0.6931471805599453)
-    tl.store(out_ptr + offset, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=row[:, None] < seqlen_q)
+    tl.store(
+        out_ptr + offset, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=row[:, None] < seqlen_q
+    )
     tl.store(lse_ptr + head.to(tl.int64) * seqlen_q + row, lse, mask=row < seqlen_q)
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskTensors, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskTensors, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(out (H, Tq, D), LSE (H, Tq) float32). Rows without keys: out 0, LSE −inf.
 
     Args:
@@ -153,7 +178,8 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskTe
     k_src, v_src = (tile_source(x, tiling.tile_k, tiling.by_tma) for x in (k, v))
     with torch.cuda.device_of(q):
         _forward[(triton.cdiv(q.shape[1], tiling.tile_q), len(q))](
-            q, k_src, v_src, out, lse, mask.columns, lists.full_offsets, lists.full_tiles, lists.part_offsets, lists.part_tiles,
+            q, k_src, v_src, out, lse, mask.columns, lists.full_offsets, lists.full_tiles, lists.part_offsets,
+                                                                   lists.part_tiles,
             *mask.sizes(q, k), scale * 1.4426950408889634, *mask.variant(q), *tiling.tile, tiling.by_tma,
             num_warps=tiling.num_warps, num_stages=tiling.num_stages)
     return out, lse

@@ -1,4 +1,5 @@
-"""The tile lists of FlashMask's column form: tiles to visit, with an element test or without, found by minima and maxima alone.
+"""The tile lists of FlashMask's column form: tiles to visit, with an element test or without, found by minima
+and maxima alone.
 
 Shapes: M head groups with masks of their own, C columns (1, 2 or 4), Sk keys.
 """
@@ -10,7 +11,8 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class TileLists:
-    """Tiles to visit, row tile by row tile: row tile l has `tiles[offsets[l]:offsets[l + 1]]`. Head groups come one after the other."""
+    """Tiles to visit, row tile by row tile: row tile l has `tiles[offsets[l]:offsets[l + 1]]`. Head groups
+    come one after the other."""
 
     full_offsets: torch.Tensor  # int32 (M · row tiles + 1,): tiles of which every element is visible
     full_tiles: torch.Tensor  # int32
@@ -35,7 +37,9 @@ def col_lists(columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, t
     return TileLists(*_csr(full), *_csr(touched & ~full))
 
 
-def _kinds(columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, tile_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _kinds(
+    columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, tile_k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(full, touched): bool (M, tiles of queries, tiles of keys). A tile that sticks out is never full."""
     seqlen_k = columns.shape[2]
     row0 = torch.arange(0, seqlen_q, tile_q, device=columns.device)[:, None]
@@ -53,7 +57,9 @@ def _kinds(columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, tile
     return full & touched, touched
 
 
-def _hidden_ranges(columns: torch.Tensor, causal: bool, seqlen_q: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _hidden_ranges(
+    columns: torch.Tensor, causal: bool, seqlen_q: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The ranges of queries that the columns hide from each key: (starts, ends), each int32 (M, Sk)."""
     start, end = torch.zeros_like(columns[:, 0]), torch.full_like(columns[:, 0], seqlen_q)
     named = columns.unbind(1)

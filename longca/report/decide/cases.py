@@ -1,4 +1,4 @@
-"""Cases: one mask in one direction at one setting, with the standing of all methods that ran it.
+"""Cases: one mask in one direction at one setting, with the standing of all its methods.
 
 Repeats of a mask in another definition (`longca.report.series.is_repeat`) have cases, but do not count.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CaseKey(NamedTuple):
-    """The case's name; the setting has the device's model where a table has several."""
+    """The case's name; the setting includes the device model if a table has several."""
 
     mask_label: str
     direction: str
@@ -33,17 +33,17 @@ class Cases:
 
     standings: dict[CaseKey, Standing]
     repeats: frozenset[str]
-    """labels of masks that do not count"""
+    """labels of uncounted masks"""
 
     def where(self, **fields: object) -> Cases:
-        """Those whose keys have these values."""
+        """The cases whose keys have these values."""
         chosen = {key: case for key, case in self.standings.items()
                   if all(getattr(key, name) == value for name, value in fields.items())}
         return Cases(chosen, self.repeats)
 
     @property
     def counting(self) -> dict[CaseKey, Standing]:
-        """All but repeats, and these where there is nothing else."""
+        """All cases except repeats, or repeats if there are no others."""
         chosen = {key: case for key, case in self.standings.items() if key.mask_label not in self.repeats}
         return chosen or self.standings
 
@@ -57,6 +57,11 @@ def cases(table: pd.DataFrame, kind: str) -> Cases:
     named = labelled(table)
     rows = with_beside(named)
     rows = rows[(rows.kind == kind) & is_ranked(rows)]
-    found = {CaseKey(*key): case for key, case in standings(rows, CaseKey._fields, resolutions=named.attrs[RESOLUTIONS]).items()}
-    masks = rows.loc[rows.mask_label.isin({key.mask_label for key in found}), ["mask", "mask_label"]].drop_duplicates()
+    found = {
+        CaseKey(*key): case
+        for key, case in standings(rows, CaseKey._fields, resolutions=named.attrs[RESOLUTIONS]).items()
+    }
+    masks = rows.loc[
+        rows.mask_label.isin({key.mask_label for key in found}), ["mask", "mask_label"]
+    ].drop_duplicates()
     return Cases(found, frozenset(masks.mask_label[is_repeat(masks, named)]))

@@ -1,4 +1,4 @@
-"""The A/A test of a page: repeats of identical cells, and the share of them that the tie rule calls different."""
+"""The A/A test of a page: repeats of identical cells, and the share that the tie rule calls different."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
     from longca.ranking import Standing
 
-_Key = tuple[str, Relation, bool]  # model of device, relation, with rests
+_Key = tuple[str, Relation, bool]  # device model, relation, with rests
 
 
 @dataclass(frozen=True)
 class RepeatRow:
-    """One relation on one model of device, with rests or without, as the page's comparisons use it."""
+    """One relation on one device model, with or without rests, as used by the page's comparisons."""
 
     device: str
     relation: str
     num_cases: int
-    """of the page, whose first two are compared so"""
+    """cases of the page whose first two methods are compared in this relation"""
     resolution: str
     basis: str
-    """the repeats that it rests on"""
+    """the number of underlying repeats"""
     known: str
-    """share of these that the rule calls different, by resolutions made without them; "" if not known"""
+    """share of these that the rule calls different, by resolutions computed without them; "" if unknown"""
     own: str
-    """the same of the page's own repeats; "" without any"""
+    """the same for the page's own repeats; "" without any"""
 
 
 def repeat_rows(named: pd.DataFrame, standings: Iterable[Standing]) -> list[RepeatRow]:
@@ -43,7 +43,7 @@ def repeat_rows(named: pd.DataFrame, standings: Iterable[Standing]) -> list[Repe
 
     Args:
         named: `longca.report.series.labelled` table of the page.
-        standings: all of its cases.
+        standings: standings of all its cases.
     """
     resolutions: Resolutions = named.attrs[RESOLUTIONS]
     pairs: dict[_Key, list[RepeatPair]] = {}
@@ -65,7 +65,11 @@ def _row(key: _Key, num_cases: int, resolutions: Resolutions, pairs: list[Repeat
     basis += f" ({resolution.device})" if resolution.device != device else ""
     basis += " of this study" if resolution.is_own else ""
     basis += ": borrowed" if resolution.borrowed_by else ""
-    known = "" if resolution.num_apart_held_out is None else _share(resolution.num_apart_held_out, resolution.num_pairs)
+    known = (
+        ""
+        if resolution.num_apart_held_out is None
+        else _share(resolution.num_apart_held_out, resolution.num_pairs)
+    )
     own = _share(sum(is_told_apart(pair, resolutions) for pair in pairs), len(pairs)) if pairs else ""
     return RepeatRow(device, words_of(relation, rests), num_cases, resolution.percent, basis, known, own)
 

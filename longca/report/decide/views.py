@@ -1,4 +1,5 @@
-"""Views: the heat map of each setting and direction, for the page's first picture, its switches and its ranking."""
+"""Views: the heat map of each setting and direction, for the page's first picture, its switches and its
+ranking."""
 
 from __future__ import annotations
 
@@ -54,17 +55,17 @@ class Placed:
     share: float
     place: int
     tied: bool
-    """it is in front with others that are not told apart"""
+    """True if it ties with others in front"""
     margin: str
     num_samples: int
     num_cells: int
     cell_id: str
     is_alone: bool
-    """no other method ran the mask, so that its share and its place say nothing"""
+    """True for the only method measured on this mask; its share and rank carry no information"""
 
     @property
     def strength(self) -> int:
-        """Percent of the strongest colour; differences between the best ones show most."""
+        """Percent of the strongest colour, most sensitive to differences between the best methods."""
         return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
 
     @property
@@ -74,13 +75,13 @@ class Placed:
 
 @dataclass(frozen=True)
 class ColumnFoot:
-    """The foot of a method's column in a heat map."""
+    """The summary below a method's column in a heat map."""
 
     method: str
     share: float | None
-    """its worst share; None if it was compared with no other method"""
+    """its worst share; None without a comparison"""
     note: str
-    """what stands below it: what it leaves out, on how many masks it ran"""
+    """the text below it: omissions, and the number of its masks"""
     ran_all: bool
     tip: str
 
@@ -102,7 +103,7 @@ class HeatMap:
     missing: dict[tuple[str, str], tuple[str, str]]
     """(mask, method) → (status, cell id) of what has no number; of what has one by the other protocol, that in place of the status"""
     num_counted: int
-    """of the masks: repeats do not count (`longca.report.series.is_repeat`)"""
+    """masks that do not count (`longca.report.series.is_repeat`)"""
 
     @property
     def has_repeats(self) -> bool:
@@ -110,24 +111,28 @@ class HeatMap:
 
     @property
     def num_compared(self) -> int:
-        """The results on masks that several methods ran."""
+        """The results on masks with several methods."""
         return sum(len(case.entries) for case in self.cases.values() if case.is_compared)
 
     @property
     def opening(self) -> str:
-        """The mask that is shown first: the first that several methods ran, or else the first."""
+        """The initial mask: the first with several methods, or else the first."""
         return next((mask for mask in self.masks if self.cases[mask].is_compared), self.masks[0])
 
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
-        """The methods of one mask, the best first."""
+        """The methods of one mask, best first."""
         return [(entry.method, self.entries[mask, entry.method]) for entry in self.cases[mask].entries]
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
-        """The outcome of each mask, in words."""
+        """A description of the outcome of each mask."""
         unit = rate_unit(max(entry.tflops for entry in self.entries.values()))
-        return {mask: verdict(self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms")
-                for mask in self.masks}
+        return {
+            mask: verdict(
+                self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms"
+            )
+            for mask in self.masks
+        }
 
     def _ms(self, mask: str) -> float:
         return self.entries[mask, self.cases[mask].first.method].ms
@@ -135,7 +140,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Decision:
-    """All views, and the one that the page shows first."""
+    """All views, and the initial one."""
 
     views: list[HeatMap]
     default: HeatMap
@@ -150,13 +155,19 @@ def decision(table: pd.DataFrame) -> Decision | None:
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
-    found = {kind: of_kind for kind in ("kernel", "cp") if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings}
+    found = {
+        kind: of_kind
+        for kind in ("kernel", "cp")
+        if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings
+    }
     if not found:
         return None
     order, views = mask_order(named), []
     for kind, of_kind in found.items():
         missing = _missing(named[named.kind == kind])
-        for key in sorted({(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}):
+        for key in sorted(
+            {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
+        ):
             world, seqlen, setting, direction = key
             chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
             views.append(_view(kind, key, chosen, missing.get(key, {}), order))
@@ -165,30 +176,42 @@ def decision(table: pd.DataFrame) -> Decision | None:
     chosen = found[kind].where(seqlen=default.seqlen, setting=default.setting)
     chosen = chosen if kind == "kernel" else chosen.where(world=int(default.ranks))
     finding = f"{ASIDE if aside else ''}{_sentence(chosen, kind)}"
-    return Decision(views, default, finding, [mask for mask in order if any(mask in view.masks for view in views)],
-                    dict(zip(named.mask_label, named["mask"], strict=True)))
+    return Decision(
+        views,
+        default,
+        finding,
+        [mask for mask in order if any(mask in view.masks for view in views)],
+        dict(zip(named.mask_label, named["mask"], strict=True)),
+    )
 
 
-def _view(kind: str, key: tuple[Any, ...], found: Cases, missing: dict[tuple[str, str], tuple[str, str]],
+def _view(kind: str, key: tuple[Any, ...], kept: Cases, missing: dict[tuple[str, str], tuple[str, str]],
           order: list[str]) -> HeatMap:
     world, seqlen, setting, direction = key
-    of_masks = {name.mask_label: case for name, case in found.standings.items()}
-    entries = {(mask, entry.method): _placed(case, entry) for mask, case in of_masks.items() for entry in case.entries}
+    of_masks = {name.mask_label: case for name, case in kept.standings.items()}
+    entries = {
+        (mask, entry.method): _placed(case, entry)
+        for mask, case in of_masks.items()
+        for entry in case.entries
+    }
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
     lost |= {(mask, method): (not_compared_text(case), point.best_known[0].cell_id)
              for mask, case in of_masks.items() for method, point in case.other_protocol.items()}
-    counting = {name.mask_label: case for name, case in found.counting.items()}
+    counting = {name.mask_label: case for name, case in kept.counting.items()}
     aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
     columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
     return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
-                   [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost, len(counting))
+                   [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost,
+                   len(counting))
 
 
 def _placed(case: Standing, entry: RankedMethod) -> Placed:
     cells = entry.point.best_known
-    return Placed(entry.rate, entry.low, entry.high, median(median(cell.times_ms) for cell in cells), entry.share, entry.place,
+    return Placed(entry.rate, entry.low, entry.high, median(median(cell.times_ms) for cell in cells),
+                  entry.share, entry.place,
                   entry.is_tied or (entry.place == 1 and len(case.leaders) > 1), margin(case, entry.place),
-                  sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id, not case.is_compared)
+                  sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id,
+                  not case.is_compared)
 
 
 def _column(tally: Tally, num_masks: int) -> ColumnFoot:
@@ -206,17 +229,18 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
 
 
 def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
-    found: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
+    missing: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
     for row in named[named.status != "ok"].itertuples():
         key = (row.world, row.seqlen, row.setting, row.direction)
-        found.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
-    return found
+        missing.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
+    return missing
 
 
 def _default(views: list[HeatMap]) -> HeatMap:
-    """With the most ranks, then of the longest length with nearly as many points as any, then of the setting with the most; forward.
+    """The view with the most ranks, then the longest length with nearly the maximum number of points, then
+    the setting with the most points; forward.
 
-    Points that nothing is compared with count only where nothing is compared at all.
+    Points without a comparison count only if there are no comparisons at all.
     """
     views = [view for view in views if view.num_compared] or views
 
@@ -226,27 +250,38 @@ def _default(views: list[HeatMap]) -> HeatMap:
             found[of(view)] = found.get(of(view), 0) + (view.num_compared or len(view.entries))
         return found
 
-    for of, size in ((lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)), (lambda view: view.seqlen, int)):
+    for of, size in (
+        (lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)),
+        (lambda view: view.seqlen, int),
+    ):
         counts = sizes(views, of)
-        best = max((value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size)
+        best = max(
+            (value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size
+        )
         views = [view for view in views if of(view) == best]
     counts = sizes(views, lambda view: view.setting)
     setting = max(sorted(counts), key=lambda value: counts[value])
-    return min((view for view in views if view.setting == setting), key=lambda view: list(DIRECTIONS).index(view.direction))
+    return min(
+        (view for view in views if view.setting == setting),
+        key=lambda view: list(DIRECTIONS).index(view.direction),
+    )
 
 
-def _sentence(found: Cases, kind: str) -> str:
-    """The leaders at the default setting, and the method that loses least of those that ran everything."""
-    counting = found.counting
+def _sentence(compared: Cases, kind: str) -> str:
+    """The leaders at the default setting, and the method with the best worst share among those that ran
+    everything."""
+    counting = compared.counting
     first, case = next(iter(counting.items()))
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
-    where = f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
+    where = (
+        f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
+    )
     on = f" on {case.device}" if case.device and case.device not in first.setting else ""
     return f"{where}{on} {finding_text(counting, 'kernel' if kind == 'kernel' else 'strategy', _covered(counting))}"
 
 
 def _covered(counting: dict[CaseKey, Standing]) -> str:
-    """The masks and directions of the cases that were compared: "12 masks, forward and backward"."""
+    """The masks and directions of the compared cases: "12 masks, forward and backward"."""
     compared = [key for key, case in counting.items() if case.is_compared]
     masks, directions = {key.mask_label for key in compared}, {key.direction for key in compared}
     if len(directions) == 1:
@@ -256,20 +291,28 @@ def _covered(counting: dict[CaseKey, Standing]) -> str:
     return f"{plural(len(masks), 'mask')}, not all of them in both directions"
 
 
-def cells(found: Decision) -> set[str]:
-    """The cells that the views name."""
-    return {cell_id for view in found.views for cell_id in (*(entry.cell_id for entry in view.entries.values()),
-                                                            *(cell_id for _, cell_id in view.missing.values()))}
+def cells(decided: Decision) -> set[str]:
+    """The cells of the views."""
+    return {
+        cell_id
+        for view in decided.views
+        for cell_id in (
+            *(entry.cell_id for entry in view.entries.values()),
+            *(cell_id for _, cell_id in view.missing.values()),
+        )
+    }
 
 
-def views_json(found: Decision, rows: dict[str, int]) -> str:
-    """All views for the page's script, safe inside a script element.
+def views_json(decided: Decision, rows: dict[str, int]) -> str:
+    """All views for the page's script, escaped for a script element.
 
     Args:
         rows: cell → its row in the page's records.
     """
-    methods = sorted({column.method for view in found.views for column in view.columns})
-    mask_at, method_at = ({name: index for index, name in enumerate(names)} for names in (found.masks, methods))
+    methods = sorted({column.method for view in decided.views for column in view.columns})
+    mask_at, method_at = (
+        {name: index for index, name in enumerate(names)} for names in (decided.masks, methods)
+    )
     views = [{
         "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
         "masks": [mask_at[mask] for mask in view.masks],
@@ -282,23 +325,29 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
                     for (mask, method), entry in view.entries.items()],
         "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
-    } for view in found.views]
-    shown = found.default
-    content = {"palest": PALEST, "strong": STRONG, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
+    } for view in decided.views]
+    shown = decided.default
+    content = {"palest": PALEST, "strong": STRONG, "masks": decided.masks,
+               "names": [decided.names[mask] for mask in decided.masks],
                "methods": methods, "views": views,
                "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
                            "mask": shown.opening}}
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
 
 
-def described(view: HeatMap, found: Decision) -> str:
+def described(view: HeatMap, decided: Decision) -> str:
     """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
-    ranks = f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}" if view.ranks != ALONE else \
-        "kernels alone" if any(other.ranks != ALONE for other in found.views) else ""
+    ranks = (
+        f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
+        if view.ranks != ALONE
+        else "kernels alone"
+        if any(other.ranks != ALONE for other in decided.views)
+        else ""
+    )
     return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
 
 
 def _short(value: float) -> float:
-    """Three digits more than are shown: with fewer, the script would round otherwise than this module."""
+    """Rounds to three more digits than displayed, so that the script and this module round alike."""
     rounded = float(f"{value:.6g}")
     return int(rounded) if rounded.is_integer() else rounded

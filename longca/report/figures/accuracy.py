@@ -1,4 +1,4 @@
-"""Errors against their budgets, one line a method and direction."""
+"""Errors relative to their budgets, one line for each method and direction."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from longca.report.look.style import Style
 
 FLOOR = 1e-3  # of the budget: smaller ratios are drawn here
-COLUMNS = ["method", "direction", "mask", "seqlen", "status", "error_tensor", "error", "error_budget", "budget_ratio", "cell_id"]
+COLUMNS = ["method", "direction", "mask", "seqlen", "status", "error_tensor", "error", "error_budget",
+           "budget_ratio", "cell_id"]
 
 
 class AccuracyFigure(Figure):
     label = "Accuracy"
     section = "accuracy"
-    caption = ("Each dot is a cell: the error of its worst tensor over the error that its inputs, its mask and its "
-               "dtype allow (float64 reference). Left of the line is correct. A cell to the right is incorrect, and "
-               "its speed is shown nowhere.")
+    caption = (
+        "Each dot is a cell: the error of its worst tensor divided by the error budget of its inputs, mask "
+        "and dtype (float64 reference). Cells to the left of the line are correct. Cells to the right are "
+        "incorrect, and their speed is not shown anywhere."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         checked = table[table.budget_ratio.notna() & ~table.is_control.astype(bool)]
@@ -36,11 +39,16 @@ class AccuracyFigure(Figure):
     def title(self, data: pd.DataFrame) -> str:
         wrong, right = data[data.status == "incorrect"], data[data.status != "incorrect"]
         if not len(right):
-            return f"No result is right: {plural(len(wrong), 'cell')} beyond the budget"
+            return f"No result is correct: {plural(len(wrong), 'cell')} beyond the budget"
         nearest = right.loc[right.budget_ratio.idxmax()]
-        used, where = f"{number(100 * nearest.budget_ratio, 2)} % of its error budget", f"({nearest.method}, {nearest['mask']})"
+        used, where = (
+            f"{number(100 * nearest.budget_ratio, 2)} % of its error budget",
+            f"({nearest.method}, {nearest['mask']})",
+        )
         if not len(wrong):
-            return f"All {len(data):,} checked cells are right; the one nearest to the limit uses {used} {where}"
+            return (
+                f"All {len(data):,} checked cells are correct; the largest error uses {used} {where}"
+            )
         return (f"{plural(len(wrong), 'cell')} of {len(data):,} {'is' if len(wrong) == 1 else 'are'} wrong; "
                 f"of the others none uses more than {used} {where}")
 
@@ -50,7 +58,9 @@ class AccuracyFigure(Figure):
         canvas = style.canvas(height)
         names = [f"{method}  {direction}" for (method, direction), _ in lines]
         left = style.names_in(names)
-        ax = canvas.add_axes((left / style.width_in, 0.55 / height, 1 - (left + 0.2) / style.width_in, 1 - 0.7 / height))
+        ax = canvas.add_axes(
+            (left / style.width_in, 0.55 / height, 1 - (left + 0.2) / style.width_in, 1 - 0.7 / height)
+        )
         style.clean(ax)
         ax.grid(visible=False, axis="y")
         ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
@@ -60,12 +70,14 @@ class AccuracyFigure(Figure):
         for position, ((method, _), cells) in enumerate(lines):
             cells = style.dots(cells)
             ratio = cells.budget_ratio.to_numpy(float).clip(low, high / 1.1)
-            shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread out evenly and always alike
-            dots, = ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7,
+            shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread evenly and deterministically
+            dots, = ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method),
+                            markersize=3.4, alpha=0.7,
                             markeredgewidth=0)
             style.mark(dots, method, cells.cell_id)
         ax.axvline(1.0, color=BAD[0], linewidth=1.2)
-        ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+        ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"),
+                    textcoords="offset points",
                     ha="right", fontsize=8, color=BAD[0])
         ax.set(xscale="log", xlim=(low * 0.9, high), ylim=(len(lines) - 0.4, -0.6))
         ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0) if low * 0.9 <= tick <= high]

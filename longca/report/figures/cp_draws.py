@@ -1,4 +1,5 @@
-"""How much a strategy's rate depends on the documents that are drawn: each draw beside the middle one of its setting."""
+"""Dependence of a strategy's rate on the sampled documents: each draw relative to the median draw of its
+setting."""
 
 from __future__ import annotations
 
@@ -25,24 +26,37 @@ class CpDraws(Figure):
     label = "Draws of documents"
     section = "cp"
     order = 150
-    caption = ("TFLOP/s of one draw of documents beside the middle draw of its setting, one dot a draw; all masks, lengths and directions "
-               "that have five draws or more. A strategy whose dots lie close together divides any documents evenly. The work of a draw "
-               "does not count: rates are of the pairs that its mask shows. The scale is linear to 10 %, then logarithmic.")
+    caption = (
+        "TFLOP/s of one draw of documents relative to the median draw of its setting, one dot for each draw; "
+        "all masks, lengths and directions with at least five draws. A strategy with close dots balances any "
+        "documents well. The amount of work of a draw does not matter: rates count the visible pairs of its "
+        "mask. The scale is linear to 10 %, then logarithmic."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        timed = (table.kind == "cp") & (table.status == "ok") & is_ranked(table) & table.tflops_per_device.notna()
-        rows = table.loc[timed, [*SETTING, "seed", "tflops_per_device", "cell_id"]].astype({"tflops_per_device": float})
+        timed = (
+            (table.kind == "cp") & (table.status == "ok") & is_ranked(table) & table.tflops_per_device.notna()
+        )
+        rows = table.loc[timed, [*SETTING, "seed", "tflops_per_device", "cell_id"]].astype(
+            {"tflops_per_device": float}
+        )
         groups = rows.groupby(SETTING)
         rates = groups.tflops_per_device
         rows = rows.assign(of_median_percent=100 * (rows.tflops_per_device / rates.transform("median") - 1),
                            varies=rates.transform("max") / rates.transform("min"))
-        return rows[groups.seed.transform("nunique") >= FEWEST].sort_values([*SETTING, "seed"], kind="stable", ignore_index=True)[COLUMNS]
+        return rows[groups.seed.transform("nunique") >= FEWEST].sort_values(
+            [*SETTING, "seed"], kind="stable", ignore_index=True
+        )[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
         varies = data.groupby("method").varies.median().sort_values(kind="stable")
         draws = plural(int(data.groupby(SETTING).seed.nunique().max()), "draw")
-        found = f"Over {draws} of documents the rate of {varies.index[-1]} varies {number(varies.iloc[-1])} times"
-        return f"{found}, that of {varies.index[0]} {number(varies.iloc[0])} times" if len(varies) > 1 else found
+        text = (
+            f"Over {draws} of documents the rate of {varies.index[-1]} varies {number(varies.iloc[-1])} times"
+        )
+        return (
+            f"{text}, that of {varies.index[0]} {number(varies.iloc[0])} times" if len(varies) > 1 else text
+        )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         groups = list(data.groupby(["method", "world"], sort=True))

@@ -1,4 +1,4 @@
-"""Balance of context parallelism: the delay of the slowest rank against the median rank."""
+"""Balance of context parallelism: the delay of the slowest rank relative to the median rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from longca.report.look.style import Style
 
 ORDER = ["method", "world", "direction", "mask", "seqlen", "cell_id"]
-COLUMNS = ["method", "world", "direction", "mask", "seqlen", "straggler_percent", "slowest_rank", "single_percent", "moved_bytes",
+COLUMNS = ["method", "world", "direction", "mask", "seqlen", "straggler_percent", "slowest_rank",
+           "single_percent", "moved_bytes",
            "formula_bytes", "above_shards_bytes", "permute_ms", "cell_id"]
 ROW_IN = 0.3
 TICKS = (0, 1, 10, 100, 1000)
@@ -27,10 +28,12 @@ class Ranks(Figure):
     label = "Stragglers"
     section = "cp"
     order = 200
-    caption = ("By how much the slowest rank's median time exceeds that of the median rank, one dot a cell; the tick is the median over "
-               "cells. 0 is a balanced cell, or one whose ranks wait for each other so often that none is ahead; from 1 % on the scale is "
-               "logarithmic. The records also have bytes moved and by the formula, memory above the shards, and the share of what the "
-               "kernel reaches alone.")
+    caption = (
+        "Delay of the slowest rank's median time relative to that of the median rank, one dot for each cell; "
+        "the tick is the median over cells. 0 is a balanced cell, or one whose ranks synchronise so often "
+        "that none is ahead; above 1 % the scale is logarithmic. The records also have moved bytes and "
+        "formula bytes, memory above the shards, and the share of the kernel's single-GPU rate."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         timed = table[(table.kind == "cp") & table.straggler_percent.notna()]
@@ -40,7 +43,11 @@ class Ranks(Figure):
         typical = data.straggler_percent.median()
         groups = data.groupby(["method", "world"]).straggler_percent.median().sort_values(kind="stable")
         method, world = groups.index[-1]
-        worst = f"; most of all with {method} on {world} ranks, {percent(groups.iloc[-1] / 100)}" if len(groups) > 1 else ""
+        worst = (
+            f"; most of all with {method} on {world} ranks, {percent(groups.iloc[-1] / 100)}"
+            if len(groups) > 1
+            else ""
+        )
         return f"The slowest rank is typically {percent(typical / 100)} behind the median rank{worst}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
@@ -51,5 +58,10 @@ class Ranks(Figure):
             values = cells.straggler_percent.to_numpy(float)
             dots(ax, style, position, values, cells)
             tick(ax, position, float(np.median(values)))
-        percent_scale(ax, "slowest rank behind the median rank", (0, max(float(data.straggler_percent.max()) * 1.3, 2.0)), TICKS)
+        percent_scale(
+            ax,
+            "slowest rank behind the median rank",
+            (0, max(float(data.straggler_percent.max()) * 1.3, 2.0)),
+            TICKS,
+        )
         return canvas

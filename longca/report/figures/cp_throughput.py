@@ -1,4 +1,4 @@
-"""Throughput of context parallelism for each rank, against ranks or length."""
+"""Throughput of context parallelism for each rank, over ranks or length."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 class ContextParallelThroughput(Figure):
     label = "Throughput of context parallelism"
     section = "cp"
-    caption = ("Throughput for each rank: higher is better, and level lines scale perfectly. A call lasts as long as "
-               "its slowest rank. Lines run over the number of ranks where several were measured, at so many tokens for "
-               "each, else over the sequence length of all ranks together. Solid lines and filled marks are forward, dashed and hollow "
-               "ones backward; bars reach from the first to the third quartile.")
+    caption = (
+        "Throughput for each rank: higher is better, and level lines mean perfect scaling. A call lasts as "
+        "long as its slowest rank. The horizontal axis is the number of ranks, at constant tokens per rank, "
+        "if several numbers were measured; otherwise it is the total sequence length. Solid lines and filled "
+        "marks are forward, dashed lines and hollow marks backward; bars extend from the first to the third "
+        "quartile."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return rate_points(table, "cp", ["direction", "world", "seqlen"])
@@ -32,11 +35,11 @@ class ContextParallelThroughput(Figure):
         best = data.loc[data.value.idxmax()] if data.value.notna().any() else None
         if best is None:
             return "Context parallelism: nothing could be timed"
-        found = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
-        if not any(case.is_compared for case in found.values()):
+        standings = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
+        if not any(case.is_compared for case in standings.values()):
             rate = rate_unit(best.value).text(best.value)
             return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
-        return f"Context parallelism: {leaders_text(found, 'case of mask, ranks, length and direction')}"
+        return f"Context parallelism: {leaders_text(standings, 'case of mask, ranks, length and direction')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:
@@ -45,14 +48,19 @@ class ContextParallelThroughput(Figure):
 
 
 def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
-    """One panel for each mask and number of tokens of a rank; of a whole sequence where each number of ranks has its own such number."""
+    """One panel for each mask and number of tokens per rank, or of the whole sequence if tokens per rank
+    differ for each number of ranks."""
     tokens = data.seqlen // data.world
     what = "a rank"
     if not (data.groupby(tokens).world.nunique() > 1).any():
         tokens, what = data.seqlen, "in all"
     if tokens.nunique() == 1:
         return data
-    detail = [join(old, f"{format_length(int(count))} {what}") for old, count in zip(data.detail, tokens, strict=True)]
-    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}  # panels of a mask stay together
+    detail = [
+        join(old, f"{format_length(int(count))} {what}")
+        for old, count in zip(data.detail, tokens, strict=True)
+    ]
+    # panels of a mask are adjacent
+    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}
     order = data.assign(detail=detail, tokens=tokens, place=data.mask_label.map(places))
     return order.sort_values(["place", "setting", "tokens"], kind="stable", ignore_index=True)

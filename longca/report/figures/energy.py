@@ -1,4 +1,4 @@
-"""Energy for a token: one panel for each direction, one row for each setting, one mark for each method."""
+"""Energy per token: one panel for each direction, one row for each setting, one mark for each method."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ if TYPE_CHECKING:
     from longca.report.look.style import Style
 
 PLACE = ["kind", "setting", "world", "seqlen", "input_values", "sustained", "mask_label", "direction"]
-COLUMNS = ["place", *PLACE, "method", "status", "joules_per_token", "power_w_median", "time_ms_median", "cell_id"]
-MOST_ROWS = 40  # the settings with most methods
-MARGIN = 1.15  # times beyond the least and the most
-SHOWN_FROM = 2  # methods of a setting: one alone compares with nothing
+COLUMNS = ["place", *PLACE, "method", "status", "joules_per_token", "power_w_median", "time_ms_median",
+           "cell_id"]
+MOST_ROWS = 40  # rows: the settings with the most methods
+MARGIN = 1.15  # factor of margin below the minimum and above the maximum
+SHOWN_FROM = 2  # methods of a setting, since a single one has no comparison
 
 
 class Energy(Figure):
     label = "Energy for a token"
     section = "memory"
     order = 200
-    caption = ("Joules that all ranks together spend on one token: the median power of rank 0 times ranks and time, over the tokens of the "
-               "sequence. Further left is better. Filled marks are forward, hollow ones backward. Only calls of 160 ms and more are here, "
-               "and those without a pause: a GPU's reading of power is a mean over a second, which shorter calls timed alone do not fill. "
-               "A setting in which one method is quicker than that is left out.")
+    caption = (
+        "Joules of all ranks for each token: the median power of rank 0 times ranks and time, divided by the "
+        "tokens of the sequence. Further left is better. Filled marks are forward, hollow ones backward. "
+        "Only calls of at least 160 ms and calls without pauses are shown: a GPU's power reading is a mean "
+        "over a second, which shorter separate calls do not fill. Settings in which one method is faster "
+        "than that are excluded."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
@@ -39,27 +43,47 @@ class Energy(Figure):
         named = labelled(table)
         tried = pd.concat([attention(named, "cp"), attention(named, "kernel")])
         timed = tried[tried.status == "ok"]
-        whole = timed.joules_per_token.notna().groupby([timed[name] for name in PLACE], sort=False).transform("all")
+        whole = (
+            timed.joules_per_token.notna()
+            .groupby([timed[name] for name in PLACE], sort=False)
+            .transform("all")
+        )
         known = timed[whole.astype(bool)]
         if not len(known):
             return pd.DataFrame(columns=COLUMNS)
         several = known.groupby(PLACE, sort=False).method.transform("nunique")
         kept = known[several >= SHOWN_FROM] if (several >= SHOWN_FROM).any() else known
         order = {label: index for index, label in enumerate(mask_order(table=named))}
-        placed = kept.assign(place=[_place(row) for row in kept.itertuples()], mask_place=kept.mask_label.map(order))
-        most = placed.groupby("place", sort=False).method.nunique().sort_values(ascending=False, kind="stable").index[:MOST_ROWS]
+        placed = kept.assign(
+            place=[_place(row) for row in kept.itertuples()], mask_place=kept.mask_label.map(order)
+        )
+        most = (
+            placed.groupby("place", sort=False)
+            .method.nunique()
+            .sort_values(ascending=False, kind="stable")
+            .index[:MOST_ROWS]
+        )
         return placed[placed.place.isin(set(most))].sort_values(
-            ["kind", "setting", "world", "seqlen", "mask_place", "direction", "method"], kind="stable", ignore_index=True)[COLUMNS]
+            ["kind", "setting", "world", "seqlen", "mask_place", "direction", "method"],
+            kind="stable",
+            ignore_index=True,
+        )[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
-        ratios = data.groupby("place", sort=False).joules_per_token.agg(lambda found: found.max() / found.min())
+        ratios = data.groupby("place", sort=False).joules_per_token.agg(
+            lambda values: values.max() / values.min()
+        )
         least = data.loc[data.groupby("place", sort=False).joules_per_token.idxmin()]
         counts = least.method.value_counts()
         method, won = counts.index[0], int(counts.iloc[0])
         if ratios.max() == 1:
             return f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token at least"
-        return (f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that a method needs is "
-                f"{number(float(ratios.median()))} times the least in the median setting, {number(float(ratios.max()))} at most")
+        return (
+            f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that "
+            f"a method needs is "
+            f"{number(float(ratios.median()))} times the least in the median setting, "
+            f"{number(float(ratios.max()))} at most"
+        )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         rows = list(data.groupby("place", sort=False))
@@ -67,20 +91,29 @@ class Energy(Figure):
         canvas, ax = marked_rows(style, [str(name) for name, _ in rows], legend, "mJ a token")
         for position, (_, cells) in enumerate(rows):
             for cell in cells.itertuples():
-                mark(ax, style, position, cell.joules_per_token * 1e3, cell.method, cell.cell_id, hollow=cell.direction == "bwd")
+                mark(ax, style, position, cell.joules_per_token * 1e3, cell.method, cell.cell_id,
+                     hollow=cell.direction == "bwd")
         ax.set_xscale("log")
         low, high = float(data.joules_per_token.min()) * 1e3, float(data.joules_per_token.max()) * 1e3
-        ticks = [digit * 10.0 ** power for power in range(floor(log10(low)), ceil(log10(high)) + 1) for digit in (1, 2, 5)]
+        ticks = [
+            digit * 10.0**power
+            for power in range(floor(log10(low)), ceil(log10(high)) + 1)
+            for digit in (1, 2, 5)
+        ]
         ax.set_xlim(low / MARGIN, high * MARGIN)
-        ax.set_xticks(inside := [tick for tick in ticks if low / MARGIN <= tick <= high * MARGIN], [number(tick) for tick in inside])
+        ax.set_xticks(
+            inside := [tick for tick in ticks if low / MARGIN <= tick <= high * MARGIN],
+            [number(tick) for tick in inside],
+        )
         ax.minorticks_off()
         return canvas
 
 
 def _place(row: object) -> str:
-    """A row's name: "causal · 2 × 32K · backward"."""
+    """The name of a row: "causal · 2 × 32K · backward"."""
     world, seqlen = int(row.world), int(row.seqlen)  # type: ignore[attr-defined]
     size = f"{world} × {format_length(seqlen // world)}" if world > 1 else format_length(seqlen)
     values = "" if row.input_values == "normal" else f"values: {row.input_values}"  # type: ignore[attr-defined]
-    return join(row.mask_label, size, row.setting, DIRECTIONS[row.direction], values,  # type: ignore[attr-defined]
+    return join(row.mask_label, size, row.setting, DIRECTIONS[row.direction],
+                values,  # type: ignore[attr-defined]
                 "no pause" if row.sustained else "")  # type: ignore[attr-defined]

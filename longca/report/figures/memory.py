@@ -1,4 +1,4 @@
-"""Memory of a call against length, one panel a mask."""
+"""Memory of a call over length, one panel for each mask."""
 
 from __future__ import annotations
 
@@ -22,24 +22,31 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 class PeakMemory(Figure):
     label = "Peak memory"
     section = "memory"
-    caption = ("Most memory during one call above what was resident before it (inputs, outputs of earlier calls): "
-               "lower is better. Solid lines are forward, dashed ones backward. On a GPU the allocator counts bytes; "
-               "on a CPU the resident set is sampled, which misses short peaks and cannot show what was reused.")
+    caption = (
+        "Peak memory of one call above the memory resident before it (inputs, outputs of earlier calls): "
+        "lower is better. Solid lines are forward, dashed ones backward. On a GPU the allocator counts "
+        "bytes; on a CPU the resident set is sampled, which misses short peaks and reused memory."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         named = labelled(table)
         tried = attention(named, "kernel")
         tried = tried[tried.peak_bytes.notna() | (tried.status != "ok")]
-        return in_panel_order(points(tried, [*MASK, "method", "direction", "seqlen"], "peak_bytes", unit="bytes"), named)
+        return in_panel_order(
+            points(tried, [*MASK, "method", "direction", "seqlen"], "peak_bytes", unit="bytes"), named
+        )
 
     def title(self, data: pd.DataFrame) -> str:
         longest = data[(data.seqlen == data.seqlen.max()) & data.value.notna()]
         if not len(longest):
             return "Memory: nothing could be measured at the longest length"
         groups = [rows for _, rows in longest.groupby(["mask", "detail", "direction"], sort=False)]
-        alike = max(groups, key=len).sort_values("value", kind="stable")  # methods are compared where the most of them ran
+        # methods are compared at the setting with the most methods
+        alike = max(groups, key=len).sort_values("value", kind="stable")
         least, most = alike.iloc[0], alike.iloc[-1]
-        what = join(least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen)))
+        what = join(
+            least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen))
+        )
         sizes = f"Memory: {least.method} takes {format_bytes(least.value)}"
         if len(alike) > 1:
             ratio = f", {number(most.value / least.value)} times as much" if least.value > 0 else ""
@@ -49,4 +56,6 @@ class PeakMemory(Figure):
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         size, unit = next(((size, unit) for size, unit in UNITS if data.value.max() >= size), UNITS[-1])
         scaled = data.assign(value=data.value / size, low=data.low / size, high=data.high / size)
-        return draw_panels(scaled, style, x="seqlen", x_text=format_length, unit=unit, y_log=True, lowest_is_best=True)
+        return draw_panels(
+            scaled, style, x="seqlen", x_text=format_length, unit=unit, y_log=True, lowest_is_best=True
+        )

@@ -1,4 +1,4 @@
-"""Steadiness of the times: their spread by method, and the trend of calls to get slower or quicker."""
+"""Steadiness of times: spread by method, and trends over the order of calls."""
 
 from __future__ import annotations
 
@@ -18,35 +18,50 @@ if TYPE_CHECKING:
 
     from longca.report.look.style import Style
 
-COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "is_control",
+COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms",
+           "is_control",
            "cell_id"]
 
 
 class Noise(Figure):
     label = "Noise"
     section = "noise"
-    caption = ("Left: interquartile range over median, one dot a cell, the tick is the method's median. Right: the "
-               "samples in the order measured, each over its own cell's median; the line is the median over cells, "
-               "the shade holds the middle half of them. A slope there is a device that warms up or slows down.")
+    caption = (
+        "Left: interquartile range over median, one dot for each cell; the tick is the method's median. "
+        "Right: the samples in the order of measurement, relative to the median of their cell; the line is "
+        "the median over cells, the band contains the middle half of them. A slope means that the device "
+        "warms up or slows down."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         timed = table[(table.status == "ok") & (table.num_samples.fillna(0) > 1)]
-        return timed.sort_values(["method", "direction", "mask", "seqlen", "cell_id"], kind="stable", ignore_index=True)[COLUMNS]
+        return timed.sort_values(
+            ["method", "direction", "mask", "seqlen", "cell_id"], kind="stable", ignore_index=True
+        )[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
         attention = data[~data.is_control.astype(bool)] if not data.is_control.all() else data
         typical = attention.noise.median()
         noisy = attention.groupby("method").noise.median().sort_values(kind="stable")
-        worst = f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}" if noisy.iloc[-1] > 1.3 * typical else ""
+        worst = (
+            f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}"
+            if noisy.iloc[-1] > 1.3 * typical
+            else ""
+        )
         return f"The middle half of a cell's times typically spans {percent(typical)} of their median{worst}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         methods = list(dict.fromkeys(data.method))
         bar_in, left = max(0.3 * len(methods) + 0.1, 1.6), style.names_in(methods)
         height = 0.25 + bar_in + 0.5
-        canvas, boxes = style.canvas(height), [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))]
-        spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w,
-                         h in boxes)
+        canvas, boxes = (
+            style.canvas(height),
+            [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))],
+        )
+        spread, order = (
+            canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height))
+            for x, y, w, h in boxes
+        )
         self._spread(spread, data, methods, style)
         self._order(order, data, style)
         return canvas
@@ -59,7 +74,8 @@ class Noise(Figure):
             cells = style.dots(of_method)
             noise = cells.noise.to_numpy(float).clip(3e-4)
             colour = style.colour(method) if method in style.methods else MUTED[0]
-            dots, = ax.plot(noise, spread_over(position, len(noise)), "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
+            dots, = ax.plot(noise, spread_over(position, len(noise)), "o", color=colour, markersize=3,
+                            alpha=0.55, markeredgewidth=0)
             style.mark(dots, method, cells.cell_id)
             tick(ax, position, float(np.median(of_method.noise.to_numpy(float).clip(3e-4))))
         ax.set(xscale="log", xlim=(2.5e-4, high))
@@ -82,5 +98,7 @@ class Noise(Figure):
         ax.set(xlim=(0.8, longest + 0.2), ylim=(1 - reach, 1 + reach))
         ticks: list[Any] = sorted({1, *np.linspace(1, longest, min(longest, 6)).round().astype(int).tolist()})
         ax.set_xticks(ticks, list(map(str, ticks)))
-        ax.yaxis.set_major_formatter(lambda value, _: f"{100 * (value - 1):+.1f} %" if abs(value - 1) > 1e-9 else "median")
+        ax.yaxis.set_major_formatter(
+            lambda value, _: f"{100 * (value - 1):+.1f} %" if abs(value - 1) > 1e-9 else "median"
+        )
         ax.set_xlabel("sample, in the order measured", color=MUTED[0], fontsize=8)

@@ -1,4 +1,5 @@
-"""The cost of choices: how much longer the method that each rule takes runs than the best one, one dot a setting."""
+"""The cost of choices: the extra time of each rule's choice over the best method, one dot for each
+setting."""
 
 from __future__ import annotations
 
@@ -24,10 +25,13 @@ class PredictedChoices(Figure):
     label = "Regret of choices"
     section = "predicted"
     order = 200
-    caption = ("How much longer the chosen strategy ran than the quickest of its setting (mask, ranks, length, kernel, direction), one dot "
-               "a setting; the tick is the mean. Further left is better, 0 is the best choice. \"predicted\" takes the strategy with the "
-               "least predicted time; the other rows take one strategy always, where it ran. Only settings in which three strategies or "
-               "more ran. The scale is linear to 1 %, then logarithmic.")
+    caption = (
+        "Extra time of the chosen strategy over the fastest one of its setting (mask, ranks, length, kernel, "
+        "direction), one dot for each setting; the tick is the mean. Further left is better, 0 is the best "
+        "choice. \"predicted\" chooses the strategy with the lowest predicted time; each other row always "
+        "chooses the same strategy, if it ran. Only settings with at least three strategies are included. "
+        "The scale is linear to 1 %, then logarithmic."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return choices(labelled(judged(table)))
@@ -37,8 +41,11 @@ class PredictedChoices(Figure):
         right = float(ours.tied.astype(bool).mean())
         others = data[data.rule != "predicted"].groupby("rule").regret.mean().sort_values(kind="stable")
         beside = f"; {others.index[0]} costs {percent(float(others.iloc[0]))}" if len(others) else ""
-        return (f"The predicted best is the best, or tied with it, in {percent(right)} of {plural(len(ours), 'setting')} and costs "
-                f"{percent(float(ours.regret.mean()))} in the mean{beside}")
+        return (
+            f"The predicted best is the best, or tied with it, in {percent(right)} of "
+            f"{plural(len(ours), 'setting')} and costs "
+            f"{percent(float(ours.regret.mean()))} in the mean{beside}"
+        )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         rules = list(data.groupby("rule", sort=False).regret.mean().sort_values(kind="stable").index)

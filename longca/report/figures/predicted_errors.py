@@ -1,4 +1,5 @@
-"""Errors of predictions: measured over predicted time, one dot a cell, one row for each strategy and number of ranks."""
+"""Errors of predictions: measured over predicted time, one dot for each cell, one row for each strategy and
+number of ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from longca.report.look.style import Style
 
-COLUMNS = ["strategy", "method", "world", "direction", "mask", "seqlen", "status", "time_ms_median", "predicted_ms", "predicted_low_ms",
+COLUMNS = ["strategy", "method", "world", "direction", "mask", "seqlen", "status", "time_ms_median",
+           "predicted_ms", "predicted_low_ms",
            "predicted_high_ms", "error", "inside", "cell_id"]
 ORDER = ["strategy", "world", "method", "direction", "mask", "seqlen", "cell_id"]
 ROW_IN = 0.36
@@ -27,20 +29,29 @@ ROW_IN = 0.36
 class PredictedErrors(Figure):
     label = "Errors of predictions"
     section = "predicted"
-    caption = ("By how much a call took longer than longca advise predicts of its plan, one dot a cell; left of 0 it was quicker. The "
-               "tick is the median, the grey bar the interval that is to hold 90 % of the cells. Kernels are fitted on records of one GPU, "
-               "messages and intervals on the project's records of several; docs/results/h200/prediction.md has the errors of cells that "
-               "were held out. Calls of band before its present kernels are left out. The scale is linear to 10 %, then logarithmic.")
+    caption = (
+        "Measured time of a call relative to the prediction of longca advise for its plan, one dot for each "
+        "cell; calls left of 0 were faster. The tick is the median, the grey bar the interval that should "
+        "contain 90 % of the cells. Kernels are fitted on records of one GPU, messages and intervals on the "
+        "project's records of several; docs/results/h200/prediction.md has held-out errors. Calls of earlier "
+        "kernels of band are excluded. The scale is linear to 10 %, then logarithmic."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        found = judged(table)
-        return found.sort_values(ORDER, kind="stable", ignore_index=True)[COLUMNS]
+        predicted = judged(table)
+        return predicted.sort_values(ORDER, kind="stable", ignore_index=True)[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
         size = data.error.abs().astype(float)
-        typical, most, inside = (percent(float(value)) for value in (size.median(), size.quantile(0.95), data.inside.astype(float).mean()))
-        return (f"Predicted times of {plural(len(data), 'cell')} are off by {typical} in the median, 95 % of them by less than {most}; "
-                f"{inside} lie in their interval")
+        typical, most, inside = (
+            percent(float(value))
+            for value in (size.median(), size.quantile(0.95), data.inside.astype(float).mean())
+        )
+        return (
+            f"Predicted times of {plural(len(data), 'cell')} are off by {typical} in the median, 95 % of "
+            f"them by less than {most}; "
+            f"{inside} lie in their interval"
+        )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         groups = list(data.groupby(["strategy", "world"], sort=True))

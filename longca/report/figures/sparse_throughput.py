@@ -1,4 +1,4 @@
-"""Throughput under block-sparse masks against their density."""
+"""Throughput under block-sparse masks over density."""
 
 from __future__ import annotations
 
@@ -20,21 +20,30 @@ if TYPE_CHECKING:
 class SparseThroughput(Figure):
     label = "Throughput, block-sparse"
     section = "sparse"
-    caption = ("Throughput of the chosen blocks against the share of blocks that is chosen, at the longest of the "
-               "lengths with the most densities: higher is better. A kernel that works on every block falls in proportion to the density. "
-               "Points are medians, bars reach from the first to the third quartile.")
+    caption = (
+        "Throughput of the visible blocks over their share, at the longest of the lengths with the most "
+        "densities: higher is better. The throughput of a kernel that computes every block falls in "
+        "proportion to the density. Points are medians, bars extend from the first to the third quartile."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         tried = rankable(attention(labelled(table), "kernel", every=True))
         tried = tried[tried.mask_family == "block-sparse"]
         tried = _at_its_length(tried)
-        lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]  # a single one is in the title
+        # a single length is in the title
+        lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]
         detail = [join(DIRECTIONS[direction], *rest) for direction, *rest
                   in zip(tried.direction, tried.mask_variant, lengths, tried.setting, strict=True)]
         tried = tried.assign(detail=detail, density=tried.mask_density_asked)
-        found = points(tried, ["mask", "detail", "direction", "method", "seqlen", "density"], *RATE, unit="TFLOP/s")
-        return found.sort_values(["mask", "direction", "detail", "method", "density"], ascending=[True, False, True, True, True],
-                                 kind="stable", ignore_index=True)
+        rates = points(
+            tried, ["mask", "detail", "direction", "method", "seqlen", "density"], *RATE, unit="TFLOP/s"
+        )
+        return rates.sort_values(
+            ["mask", "direction", "detail", "method", "density"],
+            ascending=[True, False, True, True, True],
+            kind="stable",
+            ignore_index=True,
+        )
 
     def title(self, data: pd.DataFrame) -> str:
         chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
@@ -43,12 +52,13 @@ class SparseThroughput(Figure):
         return f"Block-sparse{at}: {leaders_text(judged, 'panel')}, each at the highest density that two or more ran"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}", x_log=False,
+        return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}",
+                          x_log=False,
                           per_row=4)
 
 
 def _at_its_length(tried: pd.DataFrame) -> pd.DataFrame:
-    """The cells of each panel at the length with the most densities, at the longest of several: one length makes a line."""
+    """The cells of each panel at one length: the length with the most densities, the longest of several."""
     panel = ["mask", "mask_variant", "setting", "direction"]
     densities = tried.groupby([*panel, "seqlen"]).mask_density_asked.transform("nunique")
     fullest = tried[densities == densities.groupby([tried[column] for column in panel]).transform("max")]

@@ -1,4 +1,4 @@
-"""Throughput of the backward against length, one panel a mask."""
+"""Throughput of the backward over length, one panel for each mask."""
 
 from longca.report.throughput import Throughput
 

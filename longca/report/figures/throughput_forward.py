@@ -1,4 +1,4 @@
-"""Throughput of the forward against length, one panel a mask."""
+"""Throughput of the forward over length, one panel for each mask."""
 
 from longca.report.throughput import Throughput
 

@@ -1,1 +1,1 @@
-"""The looks that belong to names: a colour and a marker for each kernel and strategy, a drawing for each mask."""
+"""Visual styles by name: a colour and a marker for each kernel and strategy, a drawing for each mask."""

@@ -1,4 +1,5 @@
-"""Drawings and definitions of masks for pages, from `static/masks.svg`, which `python -m tools.mask_pictures` writes."""
+"""Drawings and definitions of masks for pages, from `static/masks.svg`, which `python -m tools.mask_pictures`
+writes."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from html import unescape
 from pathlib import Path
 
 FILE = Path(__file__).parent.parent / "static" / "masks.svg"
-_SYMBOL = re.compile(r'<symbol id="m-(\w+)"[^>]*><title>(.*?)</title><desc>(.*?)</desc>(.*?)</symbol>', re.DOTALL)
+_SYMBOL = re.compile(
+    r'<symbol id="m-(\w+)"[^>]*><title>(.*?)</title><desc>(.*?)</desc>(.*?)</symbol>', re.DOTALL
+)
 
 
 @dataclass(frozen=True)
 class MaskDrawing:
-    """A mask's drawing as the content of a symbol of 64 × 64 squares, and its definition."""
+    """The drawing of a mask, as the content of a symbol of 64 × 64 squares, and its definition."""
 
     name: str
     label: str
@@ -31,7 +34,7 @@ def symbol(drawing: MaskDrawing) -> str:
 
 
 def mask_drawings(names: Iterable[str]) -> list[MaskDrawing]:
-    """Those of these masks, in their order; a mask of a plug-in has none."""
-    found = {name: MaskDrawing(name, unescape(label), unescape(definition), content)
+    """The drawings of these masks, in their order; masks of plug-ins have none."""
+    drawings = {name: MaskDrawing(name, unescape(label), unescape(definition), content)
              for name, label, definition, content in _SYMBOL.findall(FILE.read_text(encoding="utf-8"))}
-    return [found[name] for name in names if name in found]
+    return [drawings[name] for name in names if name in drawings]

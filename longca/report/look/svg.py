@@ -1,4 +1,4 @@
-"""From a drawing to SVG: one form for a file of its own, one for inside the page, where colours follow the page's theme."""
+"""Drawings as SVG: standalone files, and elements of the page, whose colours follow the theme."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ _BLANK = re.compile(r" ?\n| (?=[A-Za-z-])|(?<=[A-Za-z]) | $")
 _OUTLINE = re.compile(r' d="([^"]*)"')
 _LEGEND = re.compile(r' data-legend="([^"]*)"')
 _EMPTY_GROUP = re.compile(r"<g ?/>|<g></g>")
-_MARKS = re.compile(r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>')
+_MARKS = re.compile(
+    r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>'
+)
 _STYLE = re.compile(r' style="([^"]*)"')
 _ID, _REFERENCE = re.compile(r'\bid="([^"]+)"'), re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _SHEET = re.compile(r"<defs><style type=\"text/css\">.*?</style></defs>", re.DOTALL)
@@ -49,7 +51,7 @@ class Drawable(Protocol):
 
 
 def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
-    """A figure as an SVG document of its own, in light colours; the same data give the same bytes."""
+    """A figure as a standalone SVG document, in light colours; equal data give equal bytes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -57,7 +59,9 @@ def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
     with matplotlib.rc_context(RC):
         canvas = figure.draw(data, style)
         canvas.patch.set_visible(False)
-        FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        FigureCanvasSVG(canvas).print_svg(
+            out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
     return _compact(_FAMILY.sub(SANS, out.getvalue()))
 
 
@@ -67,28 +71,29 @@ class Key:
 
     label: str
     marker: str
-    """as matplotlib names it; "" for a line without marks"""
+    """matplotlib's name of the marker; "" for a line without marks"""
     kind: str
-    """"" for a method, "faint" for one that is drawn in grey, "sign" for a direction, a failure, or whatever else is no method"""
+    """"" for a method, "faint" for a grey method, "sign" for directions, failures and other entries"""
     colour: str = ""
-    """of a sign in the style sheet's words; "" if it has none of its own"""
+    """colour of a sign, as CSS; "" without one"""
 
 
 @dataclass(frozen=True)
 class Inline:
-    """A drawing as an element of the page, and its legend."""
+    """A drawing as an element of the page, with its legend."""
 
     svg: str
     keys: list[Key]
 
 
 def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = None) -> Inline:
-    """An SVG document as an element of the page: themed, labelled, its ids its own. Drawings of masks are the page's symbols `m-NAME`.
+    """An SVG document as an element of the page: themed, labelled, with unique ids. Drawings of masks are the
+    page's symbols `m-NAME`.
 
     Args:
-        name: a short one that no other drawing on the page has.
-        label: what the drawing says, for those who cannot see it.
-        rows: cell → its row in the page's records, which takes the place of the cell's id.
+        name: a short unique name on the page.
+        label: a description of the drawing for screen readers.
+        rows: cell → its row in the page's records, which replaces the cell id.
     """
     from markupsafe import escape
 
@@ -107,7 +112,7 @@ def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = No
 
 
 def _key(text: str) -> Key:
-    """An entry as `Style.legend` writes it."""
+    """An entry in the format of `Style.legend`."""
     label, marker, kind, colour = text.split("/")
     known = theme().get(colour)
     return Key(unquote(label), marker, kind, f"var(--{known[0]})" if known else colour)
@@ -118,13 +123,13 @@ def _rows(cells: str, rows: Mapping[str, int]) -> str:
 
 
 def _rows_of_point(cells: list[str], rows: Mapping[str, int]) -> str:
-    """The rows of a point's cells, "3+7"; "3+7/50" where only two of its 50 cells are on the page."""
-    found = [str(rows[cell]) for cell in cells if cell in rows]
-    return "+".join(found) + (f"/{len(cells)}" if found and len(found) < len(cells) else "")
+    """The rows of a point's cells, "3+7"; "3+7/50" if only two of its 50 cells are on the page."""
+    shown = [str(rows[cell]) for cell in cells if cell in rows]
+    return "+".join(shown) + (f"/{len(cells)}" if shown and len(shown) < len(cells) else "")
 
 
 def _with_picture(match: re.Match[str]) -> str:
-    """A panel's title with the drawing of its mask before it."""
+    """The title of a panel, after the drawing of its mask."""
     name, shift, x, y = match[1], int(match[2]), float(match[4]), float(match[5])
     use = f'<use href="#m-{name}" x="{x - shift:.1f}" y="{y - 8:.1f}" width="{shift - 3}" height="{shift - 3}"/>'
     return f'<g class="title">{use}{match[3]}'
@@ -142,7 +147,8 @@ def _named(match: re.Match[str]) -> str:
 
 
 def _compact(text: str) -> str:
-    """The same drawing in fewer bytes: no comments and unused ids, one decimal, one path for equal bars, one style for equal marks."""
+    """The same drawing with fewer bytes: no comments and unused ids, one decimal, one path for equal bars,
+    one style for equal marks."""
     text = re.sub(r">\s+<", "><", _METADATA.sub("", _COMMENT.sub("", text)))
     text = _UPRIGHT.sub("", text)
     text = _TAG.sub(lambda tag: _NUMBER.sub(_short, re.sub(r"\s+", " ", tag[0])), text)
@@ -156,7 +162,11 @@ def _compact(text: str) -> str:
 
 def _one_style(match: re.Match[str]) -> str:
     styles = set(_STYLE.findall(match[2]))
-    return f'<g{match[1] or ""} style="{styles.pop()}">{_STYLE.sub("", match[2])}</g>' if len(styles) == 1 else match[0]
+    return (
+        f'<g{match[1] or ""} style="{styles.pop()}">{_STYLE.sub("", match[2])}</g>'
+        if len(styles) == 1
+        else match[0]
+    )
 
 
 def _short(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Templates of offline pages: their environment, and the texts that stand in each of them."""
+"""Templates of offline pages: their environment, and their common texts."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent.parent
 
 
-@cache  # to compile them takes a quarter of the time of a small page, and commands that verify or archive draw several
+@cache  # compiling them takes a quarter of the time of a small page, and some commands render several pages
 def page_templates(*folders: Path) -> Environment:
-    """Templates of these folders and of the report; what they show is escaped.
+    """Templates of these folders and of the report, with escaped values.
 
-    A page's head includes `style.html.j2`, which wants `theme` (`longca.report.look.colours.theme`) and `css`
+    A page's head includes `style.html.j2`, which needs `theme` (`longca.report.look.colours.theme`) and `css`
     (`static_text("report.css")`).
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(loader=FileSystemLoader([*folders, HERE / "templates"]), autoescape=True, undefined=StrictUndefined,
-                       trim_blocks=True, lstrip_blocks=True)
-    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length, "plural": plural}
+    made = Environment(
+        loader=FileSystemLoader([*folders, HERE / "templates"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes,
+                               "tokens": format_length, "plural": plural}
     made.filters.update(filters)
     return made
 
 
 def static_text(*names: str) -> str:
-    """Style sheets or scripts of the report, one after the other."""
+    """The concatenated style sheets or scripts of the report."""
     return "".join((HERE / "static" / name).read_text(encoding="utf-8") for name in names)

@@ -1,1 +1,1 @@
-"""Records that stand beside those of the cells: of play-offs, and repeats."""
+"""Additional records: play-offs and repeats."""

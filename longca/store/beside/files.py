@@ -1,4 +1,4 @@
-"""Records that stand beside those of the cells, in files of their own: of play-offs, and repeats."""
+"""Additional records in separate files: play-offs and repeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from longca.store.files import TEMPORARY, keep, remove_leftovers
 
 
 class RecordFiles:
-    """A folder beside the cells of a study's results: `<folder>/<name>/<key>.jsonl`, a line for each record. A sub-class names it."""
+    """A folder of additional records in a study's results: `<folder>/<name>/<key>.jsonl`, one line for each
+    record. A sub-class sets its name."""
 
     name: str
     """of the folder"""
@@ -24,27 +25,27 @@ class RecordFiles:
         self._decoder = Decoder()
 
     def damage(self, records: Sequence[Record]) -> str:
-        """The reason why these cannot be the records of one file; empty if they can."""
+        """The reason why these records do not belong in one file; empty if they do."""
         raise NotImplementedError
 
     def path(self, key: str) -> Path:
         return self.folder / f"{key}.jsonl"
 
     def write(self, key: str, records: Sequence[Record]) -> Path:
-        """Put these records in place of the last ones of that key, completely or not at all.
+        """Replace the records of that key atomically.
 
         Raises:
-            UserError: the disk is full, the folder is read-only, or the like; what was there stays.
+            UserError: the disk is full, the folder is read-only, or the like; the old records are kept.
         """
         return keep(self.path(key), b"".join(map(encode, records)), safe="What is finished is")
 
     def read(self, key: str) -> list[Record] | UnusableFile:
-        """The records of a key, none where it has no file; an UnusableFile where that cannot be used."""
+        """The records of a key, none without a file; an UnusableFile for an invalid file."""
         path = self.path(key)
         return self._load(path) if path.exists() else []
 
     def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
-        """The records of all files in the order of their names, and all files that cannot be used."""
+        """The records of all files in the order of their names, and all invalid files."""
         loaded = [self._load(path) for path in self._paths()]
         return ([record for records in loaded if isinstance(records, list) for record in records],
                 [problem for problem in loaded if isinstance(problem, UnusableFile)])
@@ -53,7 +54,7 @@ class RecordFiles:
         """A line that changes with any of the files.
 
         Args:
-            beginnings: only of files whose keys begin so, up to a dash.
+            beginnings: only files whose keys begin with one of these and a dash.
         """
         content = hashlib.sha256()
         for path in self._paths():
@@ -63,7 +64,7 @@ class RecordFiles:
         return f"{content.hexdigest()}\n".encode()
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files whose writers have died."""
+        """Remove temporary files of ended writers."""
         remove_leftovers(self.folder.glob(f".*{TEMPORARY}"))
 
     def _paths(self) -> list[Path]:

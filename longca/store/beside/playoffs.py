@@ -1,4 +1,5 @@
-"""The store of play-offs: one file a case, so that a play-off is there with all its players or not at all."""
+"""The store of play-offs: one file for each case, so that a play-off is stored with all its players or not at
+all."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from longca.store.beside.files import RecordFiles
 
 
 class PlayoffStore(RecordFiles):
-    """The play-offs of one study's results: `<folder>/playoffs/<case>.jsonl`, a line for each player, the fastest of before first.
+    """The play-offs of one study's results: `<folder>/playoffs/<case>.jsonl`, one line for each player, the
+    previously fastest first.
 
-    A case is played off again in place of its last play-off.
+    A new play-off of a case replaces its last one.
     """
 
     name = "playoffs"

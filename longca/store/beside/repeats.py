@@ -1,4 +1,4 @@
-"""The store of repeats: one file for each cell and device that measured it a second time."""
+"""The store of repeats: one file for each cell and device with a second measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longca.store.view import View
 
 
 class RepeatStore(RecordFiles):
-    """The repeats of one study's results: `<folder>/repeats/<cell>-<device>.jsonl`, one record each."""
+    """The repeats of one study's results: `<folder>/repeats/<cell>-<device>.jsonl`, one record in each."""
 
     name = "repeats"
 
@@ -20,20 +20,20 @@ class RepeatStore(RecordFiles):
         return "" if len(records) == 1 and records[0].repeat else "it holds no repeat"
 
     def of_cell(self, cell_id: str) -> list[Record]:
-        """The usable repeats of a cell, in no particular order."""
+        """The valid repeats of a cell, in no particular order."""
         files = [self._load(path) for path in self.folder.glob(f"{cell_id}-*.jsonl")]
         return [record for records in files if isinstance(records, list) for record in records]
 
     @staticmethod
     def key(cell_id: str, unit: str) -> str:
-        """The name of a repeat's file.
+        """The file name of a repeat.
 
         Args:
-            unit: the device itself; see `unit_of`.
+            unit: the individual device; see `unit_of`.
         """
         return f"{cell_id}-{hashlib.sha256(unit.encode()).hexdigest()[:8]}"
 
 
 def unit_of(record: Record) -> str:
-    """The device itself that measured a record: see `View.unit`; "" if not known."""
+    """The individual device of a record: see `View.unit`; "" if unknown."""
     return View(record, Hardware()).unit

@@ -1,1 +1,1 @@
-"""Checks of what is read beyond the bounds of fields: records that agree with themselves, and tables that agree with records."""
+"""Checks beyond the bounds of fields: consistency within records, and of tables with records."""

@@ -1,6 +1,6 @@
-"""The agreement of a table's columns with the records beside them: a number counts only where it follows from samples.
+"""The consistency of a table's columns with its records: a number counts only if it follows from samples.
 
-`longca.store.load` asks here of every Parquet file that it reads.
+`longca.store.load` checks every Parquet file that it reads.
 """
 
 from __future__ import annotations
@@ -18,24 +18,31 @@ from longca.store.hardware import Hardware
 from longca.store.view import View
 
 VERIFIED = PACKAGE_ROOT / "store/checks/verified.sha256"
-SAME = 1e-9  # of two numbers: versions of Python add floats in other ways
+SAME = 1e-9  # relative difference: versions of Python sum floats differently
 
-# columns that follow from other records, from config/hardware.yaml or from limits that may have changed since: always made anew
+# columns that depend on other records, on config/hardware.yaml or on limits that may change: always
+# recomputed
 _BESIDE = ("config/hardware.yaml", "the records of")
 _BY_LIMITS = ("peak_percent", "disturbed")
 
 
 def checked_columns() -> tuple[Column, ...]:
-    """The numbers of the derived table that follow from each record alone.
+    """The numbers of the derived table that depend on a single record.
 
-    Texts are left out: their words may change between versions, and no command reads them from a file.
+    Texts are excluded: their wording may change between versions, and no command reads them from a file.
     """
-    return tuple(column for column in COLUMNS if (column.type != "str" or column.name in ("cell_id", "status"))
-                 and not any(words in column.source for words in _BESIDE) and column.name not in _BY_LIMITS)
+    return tuple(
+        column
+        for column in COLUMNS
+        if (column.type != "str" or column.name in ("cell_id", "status"))
+        and not any(words in column.source for words in _BESIDE)
+        and column.name not in _BY_LIMITS
+    )
 
 
 def differing_rows(records: Mapping[int, Record], stored: Mapping[str, Sequence[Any]]) -> dict[int, str]:
-    """Rows whose stored columns differ from what follows from their records: row → the first difference, to follow upon "row 7".
+    """Rows whose stored columns disagree with their records: row → the first difference, as a continuation of
+    "row 7".
 
     Args:
         records: by row, from 0.
@@ -48,15 +55,17 @@ def differing_rows(records: Mapping[int, Record], stored: Mapping[str, Sequence[
         for column, values in parts:
             value, written = column.value(view), values[row]
             if written != value and not _is_same(written, value):
-                differences[row] = f"is damaged (its {column.name} is {_short(written)}, its record gives {_short(value)})"
+                differences[row] = (
+                    f"is damaged (its {column.name} is {_short(written)}, its record gives {_short(value)})"
+                )
                 break
     return differences
 
 
 def is_verified(path: Path) -> bool:
-    """True for a table of this project whose columns are known to agree with its records, by its SHA-256.
+    """True for a committed table whose columns are known, by its SHA-256, to agree with its records.
 
-    A test compares each of them; reading their columns alone saves seconds.
+    A test compares each of them; reading only their columns saves seconds.
     """
     try:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""The rules that a record must keep beyond the bounds of its fields: it does not contradict itself, and is as it was written.
+"""Rules for a record beyond the bounds of its fields: it is consistent, and its checksum matches.
 
-All commands read records through `longca.store.decode`, which asks here.
+All commands read records through `longca.store.decode`, which applies these rules.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ CHECKSUM_KEY, CHECKSUM_KIND = "checksum", "sha256:"
 
 
 def contradiction(record: Record) -> str | None:
-    """The reason why a record cannot be what it says, to follow upon "it"; None for one that agrees with itself.
+    """The reason why a record is inconsistent, as a continuation of "it"; None if it is consistent.
 
-    An ok record was compared with a reference, and no error is above its budget. Each of its ranks has samples.
+    An ok record was compared with a reference, and no error exceeds its budget. Each of its ranks has
+    samples.
     """
     if record.outcome.status != "ok":
         return None
@@ -51,7 +52,7 @@ def _of_errors(accuracy: Accuracy) -> str | None:
 
 
 def digest_of(record: Record) -> str:
-    """16 hexadecimal digits that two records share only if they are equal."""
+    """16 hexadecimal digits that are equal only for equal records."""
     return hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:16]
 
 
@@ -61,5 +62,5 @@ def checksum_of(written: bytes) -> str:
 
 
 def checksum_of_content(content: Mapping[str, Any]) -> str:
-    """The same of parsed JSON, whose numbers are written again as records write them."""
+    """The same for parsed JSON, with numbers in the format of records."""
     return checksum_of(to_json(content))

@@ -1,2 +1,1 @@
-"""Environments of records: listings of the software that ran, their comparison with images, and what a page
-says of them."""
+"""Environments of records: software listings, their comparison with images, and their summary for pages."""

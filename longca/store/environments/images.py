@@ -1,9 +1,10 @@
-"""Comparison of what records had loaded with the contents of an image, as `longca image contents` lists them.
+"""Comparison of the software that records loaded with the contents of an image, as listed by `longca image
+contents`.
 
-A process outside of any image can have run the image's files all the same, and then its numbers are those of
-the image. Compared is what Python's packages brought: shared objects by hash or build id, Python files by the
-RECORD of their distribution, modules without a distribution by their tree. The system's objects and Python's
-own are counted apart.
+A process outside of any image may still have run the same files, so that its numbers are those of the image.
+The comparison covers Python packages: shared objects by hash or build id, Python files by the RECORD of their
+distribution, modules without a distribution by their tree. Objects of the system and of Python itself are
+counted separately.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ OF_PACKAGES = ("distribution", "module")
 
 
 class ImageContents(Frozen, extra="ignore"):
-    """The part of an image's contents that records can be compared with."""
+    """The part of an image's contents for comparison with records."""
 
     files: dict[str, str]
     """path below the folder of packages → SHA-256"""
     distributions: tuple[Distribution, ...] = Field((), max_length=10_000)
-    """empty in lists from before 2026-11-26, whose Python files cannot be compared"""
+    """empty in lists before 2026-11-26, whose Python files cannot be compared"""
     modules: tuple[LooseModule, ...] = ()
     objects: tuple[SharedObject, ...] = ()
 
@@ -40,16 +41,16 @@ class ImageComparison:
     """The agreement of loaded software with an image."""
 
     same: tuple[str, ...]
-    """files, distributions and modules that are the image's"""
+    """files, distributions and modules equal to the image's"""
     differing: tuple[str, ...]
-    """those that the image has otherwise, or not at all"""
+    """those that differ from the image or are missing in it"""
     num_system: int = 0
-    """objects of the system and of Python that were loaded"""
+    """loaded objects of the system and of Python"""
     num_system_same: int = 0
 
     @property
     def is_image(self) -> bool:
-        """True if all that packages brought is the image's."""
+        """True if all files of packages equal the image's."""
         return bool(self.same) and not self.differing
 
 
@@ -64,16 +65,16 @@ class ImageList:
 
     @classmethod
     def of(cls, name: str, contents: Mapping[str, Any]) -> ImageList:
-        """The image of a list that `longca image contents` printed. Raises ValueError where it is none."""
+        """The image of a list printed by `longca image contents`. Raises ValueError for other input."""
         try:
             return cls(name, ImageContents.model_validate(contents))
         except ValidationError as error:
             raise ValueError(
-                f"it is no list of an image's contents ({error.error_count()} problems)"
+                f"it is not a list of an image's contents ({error.error_count()} problems)"
             ) from None
 
     def compared(self, installed: Installation, loaded: LoadedSoftware) -> ImageComparison:
-        """The agreement of what a process had loaded with this image."""
+        """The agreement of the loaded software of a process with this image."""
         parts: dict[str, bool] = {}
         system = [shared for shared in loaded.objects if shared.origin not in OF_PACKAGES]
         for shared in loaded.objects:
@@ -85,7 +86,7 @@ class ImageList:
                 here, there = records.get(name), self._distributions.get(name)
                 if (
                     here is not None and name != "longca"
-                ):  # its code is bound into the image: records name its commit
+                ):  # its code is mounted into the image: records name its commit
                     parts[f"{name} {here.version}"] = (
                         there is not None and here.record is not None and here.record == there.record
                     )
@@ -100,7 +101,7 @@ class ImageList:
         )
 
     def _has(self, shared: SharedObject) -> bool:
-        """True if the image has the same object in the same place."""
+        """True if the image has the same object at the same path."""
         is_packages = shared.origin in OF_PACKAGES
         there = self._objects.get((is_packages, shared.path))
         sha256 = self._files.get(shared.path) if is_packages else there and there.sha256
@@ -115,14 +116,14 @@ def own_lists(root: Path = PACKAGE_ROOT.parent) -> list[Path]:
 
 
 def image_lists(paths: Iterable[Path]) -> list[ImageList]:
-    """The images of these lists, each named after the folder of its list. What cannot be read is left out."""
+    """The images of these lists, each named after the folder of its list. Unreadable lists are skipped."""
     return [image for path in paths if (image := _read(path)) is not None]
 
 
 def best(
     images: Iterable[ImageList], installed: Installation, loaded: LoadedSoftware
 ) -> tuple[ImageList, ImageComparison] | None:
-    """The image that has most of what was loaded; None without any image."""
+    """The image that contains most of the loaded software; None without images."""
     compared = [(image, image.compared(installed, loaded)) for image in images]
     return min(
         compared, key=lambda pair: (len(pair[1].differing), -len(pair[1].same), pair[0].name), default=None

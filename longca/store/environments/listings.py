@@ -1,8 +1,7 @@
-"""Environments beside records: listings of software, each stored once under its digest, wherever the records
-are.
+"""Environments of records: software listings, each stored once under its digest together with the records.
 
-In a folder of results each is a file, `environments/<digest>.json`, so that shards that write at the same
-time do not meet. A file of records holds those of its records: `records.json` under the key `environments`,
+In a results folder each is a file, `environments/<digest>.json`, so that concurrent shards do not conflict. A
+file of records contains the listings of its records: `records.json` under the key `environments`,
 `records.parquet` in its metadata.
 """
 
@@ -25,18 +24,18 @@ from longca.store.files import write_atomically
 FOLDER = "environments"
 KEY = "environments"
 PRESET = 1  # of lzma: listings of one study repeat each other over 100 KB, which its window covers
-MOST_MEMORY = 64 << 20  # bytes that unpacking takes beside what it gives
+MOST_MEMORY = 64 << 20  # working memory of unpacking
 MOST_PROBLEMS = 20
 
 
 class Environments:
-    """Listings by digest. Each is checked when it is added, and parsed when it is asked for."""
+    """Listings by digest. Each is checked when it is added, and parsed on demand."""
 
     def __init__(self) -> None:
         self._contents: dict[str, Any] = {}
         self._parsed: dict[str, Listing] = {}
         self.problems: list[str] = []
-        """why listings cannot be used, to follow upon the name of a file"""
+        """problems of listings, as continuations of a file name"""
 
     def __len__(self) -> int:
         return len(self._contents)
@@ -45,8 +44,8 @@ class Environments:
         return digest in self._contents
 
     def add(self, contents: Any) -> None:
-        """Add these listings, JSON by digest. What is no listing, or one of another digest, becomes a
-        problem."""
+        """Add these listings, JSON by digest. Invalid listings, and those with another digest, become
+        problems."""
         if not isinstance(contents, Mapping):
             self.refuse("its environments are no listings by digest")
             return
@@ -61,28 +60,28 @@ class Environments:
             self._contents[digest] = content
 
     def merge(self, other: Environments) -> None:
-        """Add the listings of another collection, which were checked there."""
+        """Add the checked listings of another collection."""
         self._contents = other._contents | self._contents
         self._parsed = other._parsed | self._parsed
         self.problems += other.problems
 
     def installed(self, rank: RankEnvironment) -> Installation | None:
-        """What was installed where a rank ran; None where no listing of it is here."""
+        """The installed software of a rank; None without a listing."""
         listing = self._parsed.get(rank.installed)
         return listing if isinstance(listing, Installation) else None
 
     def loaded(self, rank: RankEnvironment) -> LoadedSoftware | None:
-        """What a rank had loaded; None where no listing of it is here."""
+        """The loaded software of a rank; None without a listing."""
         listing = self._parsed.get(rank.loaded) if rank.loaded else None
         return listing if isinstance(listing, LoadedSoftware) else None
 
     def contents(self, records: Iterable[Record]) -> dict[str, Any]:
-        """The listings that these records name, as JSON by digest, in the order of digests."""
+        """The listings of these records, as JSON by digest, in the order of digests."""
         named = {digest for rank in ranks_of(records) for digest in (rank.installed, rank.loaded) if digest}
         return {digest: self._contents[digest] for digest in sorted(named & self._contents.keys())}
 
     def refuse(self, why: str) -> None:
-        """Note why a listing cannot be used; of many the first."""
+        """Record why a listing is invalid; only the first of many problems."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(shown(why))
 
@@ -93,7 +92,7 @@ def ranks_of(records: Iterable[Record]) -> set[RankEnvironment]:
 
 
 def write_listings(folder: Path, listings: Mapping[str, Any]) -> None:
-    """Write those of these listings that are not there yet below a folder of results.
+    """Write missing listings to a results folder.
 
     Raises:
         UserError: they cannot be written.
@@ -116,7 +115,7 @@ def write_listings(folder: Path, listings: Mapping[str, Any]) -> None:
 
 
 def read_listings(folder: Path) -> Environments:
-    """The listings below a folder of results. Files that cannot be used are problems."""
+    """The listings in a results folder. Invalid files are problems."""
     environments, num_bytes = Environments(), 0
     for path in sorted((folder / FOLDER).glob("*.json")):
         if path.name.startswith("."):
@@ -137,14 +136,14 @@ def read_listings(folder: Path) -> Environments:
 
 
 def packed(contents: Mapping[str, Any]) -> bytes:
-    """Listings as text for the metadata of a Parquet file: JSON, compressed by lzma, in base 64. The same
-    give the same bytes."""
+    """Listings as text for the metadata of a Parquet file: JSON, compressed by lzma, in base 64. Equal
+    listings give equal bytes."""
     text = json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()
     return base64.b64encode(lzma.compress(text, preset=PRESET))
 
 
 def unpacked(text: bytes) -> Environments:
-    """The listings of such a text, as far as they can be used. No more is unpacked than the limit allows."""
+    """The valid listings of such a text. Unpacking stops at the limit."""
     environments = Environments()
     try:
         stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
@@ -153,7 +152,7 @@ def unpacked(text: bytes) -> Environments:
         )
         if not stream.eof:
             environments.refuse(
-                f"its environments are cut off, or have more than {ENVIRONMENTS.value()} MiB; "
+                f"its environments are truncated, or have more than {ENVIRONMENTS.value()} MiB; "
                 f"{ENVIRONMENTS.todo}"
             )
             return environments

@@ -1,5 +1,5 @@
-"""The environments that records ran in: how many in a pinned image, in the files of an image, in neither, and
-which they are."""
+"""The environments of records: how many ran in a pinned image, with the files of an image, or with neither,
+and which they are."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from longca.store.environments.images import ImageComparison, ImageList, best
 from longca.store.environments.listings import Environments
 from longca.store.text import plural
 
-PINNED = "sha256:"  # begins the digest of an image that was obtained and checked
+PINNED = "sha256:"  # prefix of the digest of an obtained and checked image
 SHORT = 12  # digits of a digest on a page
 MOST_SHOWN = 3  # names in a sentence
-FAST = ("torch", "triton", "numpy")  # packages whose versions tell environments apart at a glance
+FAST = ("torch", "triton", "numpy")  # packages whose versions identify environments at a glance
 
 Ran = Literal["pinned", "files", "neither", "unknown"]
 
 
 @dataclass(frozen=True)
 class EnvironmentUse:
-    """One environment: what was installed, and the records that ran in it."""
+    """One environment: its installed software, and its records."""
 
     digest: str
     installed: Installation | None
-    """None where no listing of it is here"""
+    """None without a listing"""
     num_records: int
     modules: tuple[str, ...]
-    """modules without a distribution that were imported, "name hash"; other builds of one name stand beside
-    each other"""
+    """imported modules without a distribution, "name hash"; one entry for each build"""
     compared: str
-    """agreement with the image that it is most like; "" without a list of one"""
+    """agreement with the most similar image; "" without image lists"""
 
     @property
     def packages(self) -> str:
@@ -53,25 +52,25 @@ class EnvironmentSummary:
 
     num_records: int
     ran: dict[Ran, int]
-    """number of records by where they ran"""
+    """number of records by environment"""
     uses: tuple[EnvironmentUse, ...]
     """most records first"""
     images: tuple[str, ...]
-    """names of the images that come nearest to an environment; of all that were compared, where none is known"""
+    """names of the most similar images of environments; of all compared images if none is known"""
     comparison: ImageComparison | None
-    """of all that was loaded anywhere with the nearest image; None where nothing was compared"""
+    """agreement of all loaded software with the nearest image; None without a comparison"""
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence: in how many environments the records ran, in which images, and in
-        whose files."""
+        """The finding in one sentence: the number of environments, their images, and the origin of their
+        files."""
         return "; ".join(filter(None, (self._where, self._files)))
 
     @property
     def _where(self) -> str:
-        unknown = "they are of an older longca, or their listings are not here"
+        unknown = "they are of an older version, or their listings are missing"
         if self.ran["unknown"] == self.num_records:
-            return f"Where the {plural(self.num_records, 'record')} ran is not known: {unknown}"
+            return f"Where the {plural(self.num_records, 'record')} ran is unknown: {unknown}"
         parts = [f"{_number(self.ran['pinned'])} in a pinned image"]
         if self.images:
             parts.append(f"{_number(self.ran['files'])} in the files of {self._names} alone")
@@ -81,13 +80,13 @@ class EnvironmentSummary:
                 where = "outside of any, and no list of an image is here to compare their files with"
             parts.append(f"{self.ran['neither']:,} {where}")
         if self.ran["unknown"]:
-            parts.append(f"of {self.ran['unknown']:,} it is not known ({unknown})")
+            parts.append(f"of {self.ran['unknown']:,} it is unknown ({unknown})")
         head = f"{plural(self.num_records, 'record')} ran in {plural(len(self.uses), 'environment')}"
         return f"{head}: {', '.join(parts)}"
 
     @property
     def _files(self) -> str:
-        """How much of what was loaded is that of the nearest image; "" where nothing was compared."""
+        """The share of loaded software that equals the nearest image; "" without a comparison."""
         if self.comparison is None:
             return ""
         differing, system = self.comparison.differing, self.comparison.num_system
@@ -112,11 +111,11 @@ def _number(count: int) -> str:
 def summary_of(
     records: Iterable[Record], environments: Environments, images: Sequence[ImageList] = ()
 ) -> EnvironmentSummary:
-    """Where these records ran.
+    """The environments of these records.
 
     Args:
-        environments: the listings that came with them.
-        images: lists of images to compare with.
+        environments: their listings.
+        images: image lists for comparison.
     """
     compared = _Compared(environments, images)
     ran: Counter[Ran] = Counter()
@@ -145,7 +144,7 @@ def summary_of(
 
 
 class _Compared:
-    """Comparisons of environments with images, each made once."""
+    """Cached comparisons of environments with images."""
 
     def __init__(self, environments: Environments, images: Sequence[ImageList]) -> None:
         self._environments, self._images = environments, images
@@ -153,7 +152,7 @@ class _Compared:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The images that were the nearest ones of any environment."""
+        """The images that are nearest to any environment."""
         return tuple(sorted({nearest[0].name for nearest in self._known.values() if nearest is not None}))
 
     def where(self, record: Record) -> Ran:
@@ -171,7 +170,7 @@ class _Compared:
         return "files" if all(each is not None and each.is_image for each in comparisons) else "neither"
 
     def of(self, rank: RankEnvironment) -> ImageComparison | None:
-        """The comparison with the nearest image; None where there is none, or nothing is known."""
+        """The comparison with the nearest image; None if there is none, or nothing is known."""
         if rank not in self._known:
             installed, loaded = self._environments.installed(rank), self._environments.loaded(rank)
             if installed is None or loaded is None:
@@ -182,7 +181,7 @@ class _Compared:
         return None if nearest is None else nearest[1]
 
     def whole(self, ranks: Iterable[RankEnvironment]) -> ImageComparison | None:
-        """One comparison of all that these ranks had loaded. What differs anywhere is not the image's."""
+        """One comparison of the loaded software of these ranks. A difference on any rank counts."""
         comparisons = [each for rank in ranks if (each := self.of(rank)) is not None]
         if not comparisons:
             return None

@@ -1,11 +1,13 @@
-"""The machine of the emulator: warps that take turns, and what is under way meanwhile.
+"""Emulated SM: warp scheduler and in-flight asynchronous operations.
 
-Warp-specialized partitions of all programs take turns in an order drawn at random. What is asynchronous happens late or early, as drawn:
+Warp-specialized partitions of all programs run in a random interleaving. Asynchronous operations complete
+late or early, at random:
 
-- A TMA load spoils its buffer when it starts, and fills it some turns later. Who reads too early, or loads over what is still read, gets
-  NaN.
-- A warp-group matmul reads its buffers when it starts, or only when it is waited for. Its result cannot be touched before.
-- Barriers complain of arrivals that nobody waits for; a deadlock ends with a list of who waits for what.
+- A TMA load spoils its buffer when it starts, and fills it some turns later. A premature read, or a load into
+    a buffer that is still read, gives NaN.
+- A warp-group matmul reads its buffers when it starts, or only at the wait for it. Its result cannot be used
+    before.
+- Barriers report arrivals without a waiter; a deadlock ends with a list of all waiters.
 
 Layouts of registers are not modelled, nor is time.
 """

@@ -1,16 +1,23 @@
 """The dK and dV kernel of band attention on Hopper, in Gluon, over row tiles of keys.
 
-One persistent program runs on each multiprocessor. Its producer warp loads: K and V of a work tile stay, while blocks of Q and dO, with
-their LSE and delta, go through a ring. Two consumer warp groups hold 64 keys of a work tile each, with dK and dV in registers, and go over
-all blocks of queries. Scores and their gradients are keys × queries, so that they enter the matmuls for dV and dK from registers.
-Matmuls run beside what does not need them: dP beside the exponentials, dV beside dS.
+One persistent program runs on each multiprocessor. Its producer warp loads: K and V of a work tile stay in
+shared memory, while blocks of Q and dO, with their LSE and delta, pass through a ring. Two consumer warp
+groups hold 64 keys of a work tile each, with dK and dV in registers, and iterate over all blocks of queries.
+Scores and their gradients are keys × queries, so that they enter the matmuls for dV and dK from registers.
+Matmuls overlap with independent work: dP with the exponentials, dV with dS.
 
 Shapes as in `sm90.forward`; blocks have 64 rows, which are 64 / PACK queries of PACK heads.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import load_tile
@@ -62,7 +69,8 @@ class KeyInputs:
 
 @aggregate
 class KeyPipeline:
-    """Buffers and barriers: K and V of one work tile, a ring of blocks of Q and dO, and the work tiles themselves."""
+    """Buffers and barriers: K and V of one work tile, a ring of blocks of Q and dO, and the work tiles
+    themselves."""
 
     k: gl.shared_memory_descriptor  # (CONSUMERS, 64, 1, D)
     v: gl.shared_memory_descriptor
@@ -120,38 +128,53 @@ class DkdvOutputs:
 
 @gluon.jit
 def stats_offset(column, pack, stats_of_pack, PACK: gl.constexpr):
-    """Offset of the LSE and delta of a block's rows: at a multiple of 16 bytes, in the copy that has them there."""
+    """Offset of the LSE and delta of a block's rows, a multiple of 16 bytes in one of the shifted copies."""
     COPIES: gl.constexpr = 4 // PACK if PACK < 4 else 1
-    return pack * stats_of_pack + column % COPIES * (stats_of_pack // COPIES) + column // COPIES * (COPIES * PACK)
+    return (
+        pack * stats_of_pack
+        + column % COPIES * (stats_of_pack // COPIES)
+        + column // COPIES * (COPIES * PACK)
+    )
 
 
 @gluon.jit
-def _load_block(column, mask, pack, stats_of_pack, count, inputs, pipeline, PACK: gl.constexpr, STAGES: gl.constexpr):
+def _load_block(
+    column, mask, pack, stats_of_pack, count, inputs, pipeline, PACK: gl.constexpr, STAGES: gl.constexpr
+):
     """Loads the `count`-th block of queries."""
     stage = count % STAGES
     field = gl.arange(0, INFO, layout=gl.BlockedLayout([1], [32], [1], [0]))
     stats = stats_offset(column, pack, stats_of_pack, PACK)
     if count >= STAGES:
         wait_at(BLOCK_EMPTY + stage, stage_threads(CONSUMERS))
-    pipeline.info.index(stage).store(gl.where(field == COLUMN_FIELD, column, gl.where(field == MASK_FIELD, mask, pack)))
+    pipeline.info.index(stage).store(
+        gl.where(field == COLUMN_FIELD, column, gl.where(field == MASK_FIELD, mask, pack))
+    )
     mbarrier.arrive(pipeline.q_full.index(stage), count=1)
     mbarrier.expect(pipeline.q_full.index(stage), inputs.q.block_type.nbytes + inputs.lse.block_type.nbytes)
     load_tile(inputs.q, [column, pack * PACK, 0], pipeline.q_full.index(stage), pipeline.q.index(stage))
     load_tile(inputs.lse, [stats], pipeline.q_full.index(stage), pipeline.lse.index(stage))
-    mbarrier.expect(pipeline.dout_full.index(stage), inputs.dout.block_type.nbytes + inputs.delta.block_type.nbytes)
-    load_tile(inputs.dout, [column, pack * PACK, 0], pipeline.dout_full.index(stage), pipeline.dout.index(stage))
+    mbarrier.expect(
+        pipeline.dout_full.index(stage), inputs.dout.block_type.nbytes + inputs.delta.block_type.nbytes
+    )
+    load_tile(
+        inputs.dout, [column, pack * PACK, 0], pipeline.dout_full.index(stage), pipeline.dout.index(stage)
+    )
     load_tile(inputs.delta, [stats], pipeline.dout_full.index(stage), pipeline.delta.index(stage))
 
 
 @gluon.jit
-def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_kv_head, stats_of_pack, PACK: gl.constexpr,
+def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_kv_head, stats_of_pack,
+                         PACK: gl.constexpr,
                          STAGES: gl.constexpr, IN_ORDER: gl.constexpr):
     """The producer warp. A work tile without blocks gets an empty one.
 
     Args:
-        counter_ptr: int32 (1,), how many items have been taken: beyond each program's first, or with IN_ORDER all.
-        IN_ORDER: as in `sm90.bwd_fused`: blocks go from the last column on or from the first, instead of partial ones first, and a work
-            tile, a program's first one too, is taken only when it begins, so that all before it have begun.
+        counter_ptr: int32 (1,), number of items taken: those after each program's first, or with IN_ORDER
+            all.
+        IN_ORDER: as in `sm90.bwd_fused`: blocks go from the last column on or from the first, instead of
+            partial ones first, and a work tile, a program's first one too, is taken only when it begins, so
+            that all before it have begun.
     """
     BLOCK: gl.constexpr = WG_ROWS // PACK
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
@@ -177,12 +200,16 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
             full, partial = first_entries(full_start, partial_start, partial_end, IN_ORDER)
             for number in range(gl.maximum(partial_end - full_start, 1)):
                 if IN_ORDER:
-                    column, num_blocks, mask, full, partial = next_range(full, partial, full_start, partial_start, partial_end,
+                    column, num_blocks, mask, full, partial = next_range(full, partial, full_start,
+                                                                         partial_start, partial_end,
                                                                          tables.block_ranges, BLOCK, IN_ORDER)
                 else:
-                    column, num_blocks, mask = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
+                    column, num_blocks, mask = range_of(
+                        number, full_start, partial_start, partial_end, tables.block_ranges
+                    )
                 for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):
-                    _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), pack, stats_of_pack, count, inputs, pipeline,
+                    _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), pack, stats_of_pack,
+                                count, inputs, pipeline,
                                 PACK, STAGES)
                     column += -BLOCK if IN_ORDER == FROM_LAST else BLOCK
                     count += 1
@@ -198,20 +225,23 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
 
 @gluon.jit
 def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
-    """The queries of a block that each key sees, as `is_visible` takes them."""
+    """The visible queries of a block for each key, in the format of `is_visible`."""
     return gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS) + rows, mask=mask >= 0,
                    other=gl.where(mask == FULL, (WG_ROWS // PACK) << 16, 0))
 
 
 @gluon.jit
 def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num_slots, wg: gl.constexpr):
-    """Writes a consumer group's rows of dK or dV.
+    """Writes a consumer group's rows of dK or dV to the result or to a slot.
 
-    They go to the result, by way of the group's buffer of V if types are the same; those of a split go as float32 to its slot.
+    Rows of the result pass through the group's buffer of V if types are equal; those of a split are written
+    as float32 to its slot.
     """
     D: gl.constexpr = x.shape[1]
     SAME: gl.constexpr = x_ptr.dtype.element_ty == buffer.dtype
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0]) if SAME else x.type.layout
+    layout: gl.constexpr = (
+        gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0]) if SAME else x.type.layout
+    )
     if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
         if SAME:
             buffer.store(x.to(buffer.dtype))
@@ -219,16 +249,25 @@ def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num
         else:
             values = x.to(x_ptr.dtype.element_ty)
         token = tile.row_start + wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-        offset = (token.to(gl.int64) * x_token + kv_head * x_head)[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
+        offset = (token.to(gl.int64) * x_token + kv_head * x_head)[:, None] + gl.arange(
+            0, D, layout=gl.SliceLayout(0, layout)
+        )[None, :]
         gl.store(x_ptr + offset, values, mask=(token < tile.row_end)[:, None])
     else:
         row = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, x.type.layout))
         slot_row = ((kv_head.to(gl.int64) * num_slots + tile.slot) * (CONSUMERS * WG_ROWS) + row) * D
-        gl.store(partial_ptr + slot_row[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, x.type.layout))[None, :], x)
+        gl.store(
+            partial_ptr
+            + slot_row[:, None]
+            + gl.arange(0, D, layout=gl.SliceLayout(0, x.type.layout))[None, :],
+            x,
+        )
 
 
 @gluon.jit
-def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, wg: gl.constexpr, PACK: gl.constexpr):
+def _consume(
+    pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, wg: gl.constexpr, PACK: gl.constexpr
+):
     """A consumer group: its 64 keys of every work tile."""
     STAGES: gl.constexpr = pipeline.q.shape[0]
     D: gl.constexpr = pipeline.q.shape[3]
@@ -244,17 +283,26 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
     while tile.pack >= 0:
         kv_head = tile.pack // packs_per_kv_head
         num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1) * packs_per_kv_head
-        dk, dv = gl.zeros([WG_ROWS, D], gl.float32, sum_layout), gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
+        dk, dv = (
+            gl.zeros([WG_ROWS, D], gl.float32, sum_layout),
+            gl.zeros([WG_ROWS, D], gl.float32, sum_layout),
+        )
         mbarrier.wait(pipeline.kv_bars.full, tile_count & 1)
         for _ in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
-            q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
+            q, dout = (
+                pipeline.q.index(stage).reshape([WG_ROWS, D]),
+                pipeline.dout.index(stage).reshape([WG_ROWS, D]),
+            )
             mbarrier.wait(pipeline.q_full.index(stage), phase)
-            lse = pipeline.lse.index(stage).load(across)  # before the matmul: beside it, loads from shared memory take long
-            s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            # before the matmul, during which loads from shared memory are slow
+            lse = pipeline.lse.index(stage).load(across)
+            s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+                              use_acc=False, is_async=True)
             mask = read_mask(pipeline.info, stage)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
-            dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+                               use_acc=False, is_async=True)
             bounds = bounds_of_keys(mask, masks_ptr, rows, PACK)
             s = warpgroup_mma_wait(1, deps=[s])
             p = gl.exp2(s * scale_log2 - lse[None, :])
@@ -271,27 +319,35 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
             dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0, deps=[dk, dv, p_operand, ds_operand])
             arrive_at(BLOCK_EMPTY + stage, stage_threads(CONSUMERS))
             count += 1
-        _epilogue(dv, v, outputs.dv, outputs.partial_dv, outputs.dv_token, outputs.dv_head, tile, kv_head, outputs.num_slots, wg)
-        _epilogue(dk * scale, v, outputs.dk, outputs.partial_dk, outputs.dk_token, outputs.dk_head, tile, kv_head, outputs.num_slots, wg)
+        _epilogue(dv, v, outputs.dv, outputs.partial_dv, outputs.dv_token, outputs.dv_head, tile, kv_head,
+                  outputs.num_slots, wg)
+        _epilogue(dk * scale, v, outputs.dk, outputs.partial_dk, outputs.dk_token, outputs.dk_head, tile,
+                  kv_head, outputs.num_slots, wg)
         fence_async_shared()
         mbarrier.arrive(pipeline.kv_bars.empty, count=1)
         tile_count += 1
         tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit(do_not_specialize=["num_slots", "num_tiles", "num_items", "kv_heads_per_section", "kv_heads_per_group", "packs_per_kv_head",
+@gluon.jit(do_not_specialize=["num_slots", "num_tiles", "num_items", "kv_heads_per_section",
+                              "kv_heads_per_group", "packs_per_kv_head",
                               "stats_of_pack"])
-def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr,
-                dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_tiles, num_items,
-                kv_heads_per_section, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr,
+def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr,
+                block_ranges_ptr, partial_masks_ptr,
+                dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head,
+                num_slots, num_tiles, num_items,
+                kv_heads_per_section, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2,
+                PACK: gl.constexpr,
                 STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        lse_desc, delta_desc: float32 (H / PACK · stats_of_pack,), of `triton.preprocess` for TMA, in boxes of 64.
+        lse_desc, delta_desc: float32 (H / PACK · stats_of_pack,), of `triton.preprocess` for TMA, in boxes of
+            64.
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         counter_ptr: int32 (1,), zero.
-        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 keys in blocks of 64 / PACK queries.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 keys in blocks of 64 /
+            PACK queries.
         partial_dk_ptr, partial_dv_ptr: float32 (G, num_slots, 128, D), for splits.
         num_tiles: work tiles of a head group.
     """
@@ -311,7 +367,9 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
-    outputs = DkdvOutputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
+    outputs = DkdvOutputs(
+        dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots
+    )
     grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, 1, 1, kv_heads_per_group)
     gl.warp_specialize([
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 0, PACK)),

@@ -1,14 +1,21 @@
 """The dQ kernel of band attention on Hopper, in Gluon, over row tiles of queries.
 
-One persistent program runs on each multiprocessor. Its producer warp loads. Two consumer warp groups hold 64 rows of a work tile each, with
-dQ in registers, and go over all KV blocks. A block's S and dP are under way beside dS · K of the block before.
+One persistent program runs on each multiprocessor. Its producer warp loads. Two consumer warp groups hold 64
+rows of a work tile each, with dQ in registers, and iterate over all KV blocks. A block's S and dP overlap
+with dS · K of the previous block.
 
 Shapes as in `sm90.forward`; KV blocks have 64 keys.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import load_tile
@@ -42,7 +49,7 @@ from longca.ops.band.sm90.tile_scheduler import (
     take_ticket,
 )
 
-QUEUE = gl.constexpr(2)  # work tiles whose Q and dO are there
+QUEUE = gl.constexpr(2)  # work tiles with loaded Q and dO
 
 
 @aggregate
@@ -64,7 +71,8 @@ class QueryInputs:
 
 @aggregate
 class QueryPipeline:
-    """Buffers and barriers: Q and dO of the queued work tiles, a ring of blocks of K and V, and the work tiles themselves."""
+    """Buffers and barriers: Q and dO of the queued work tiles, a ring of blocks of K and V, and the work
+    tiles themselves."""
 
     q: gl.shared_memory_descriptor  # (QUEUE · CONSUMERS, 64 / PACK, PACK, D)
     dout: gl.shared_memory_descriptor
@@ -93,7 +101,8 @@ class QueryPipeline:
 
 @aggregate
 class DqOutputs:
-    """Pointers and strides of dQ, of the initial dQ that it is added to, and of the splits' partial results."""
+    """Pointers and strides of dQ, of the initial dQ that it is added to, and of the splits' partial
+    results."""
 
     dq: gl.tensor
     initial_dq: gl.tensor
@@ -114,28 +123,39 @@ class DqOutputs:
 
 @gluon.jit
 def _epilogue(dq, buffer, outputs, tile, rows, PACK: gl.constexpr, HAS_INITIAL: gl.constexpr):
-    """Writes a consumer group's rows: to the result, by way of its buffer of Q if types are the same; of a split as float32 to its slot."""
+    """Writes a consumer group's rows: to the result, through its buffer of Q if types are equal; for a split
+    as float32 to its slot."""
     D: gl.constexpr = dq.shape[1]
     layout: gl.constexpr = dq.type.layout
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
     if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
         token, head = (tile.row_start + rows // PACK).to(gl.int64), tile.pack * PACK + rows % PACK
-        offset = gl.convert_layout(token * outputs.dq_token + head * outputs.dq_head, gl.SliceLayout(1, layout))[:, None] + dims
+        offset = (
+            gl.convert_layout(token * outputs.dq_token + head * outputs.dq_head, gl.SliceLayout(1, layout))[
+                :, None
+            ]
+            + dims
+        )
         inside = gl.convert_layout(token < tile.row_end, gl.SliceLayout(1, layout))[:, None]
         if HAS_INITIAL:
             dq += gl.load(outputs.initial_dq + offset, mask=inside, other=0.0)
         if outputs.dq.dtype.element_ty == buffer.dtype:
-            store_rows_through_smem(buffer, dq, tile.row_start, tile.row_end, tile.pack, rows, outputs.dq, outputs.dq_token,
+            store_rows_through_smem(buffer, dq, tile.row_start, tile.row_end, tile.pack, rows, outputs.dq,
+                                    outputs.dq_token,
                                     outputs.dq_head, PACK)
         else:
             gl.store(outputs.dq + offset, dq.to(outputs.dq.dtype.element_ty), mask=inside)
     else:
         slot_row = (tile.pack.to(gl.int64) * outputs.num_slots + tile.slot) * (CONSUMERS * WG_ROWS) + rows
-        gl.store(outputs.partial_dq + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims, dq)
+        gl.store(
+            outputs.partial_dq + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims,
+            dq,
+        )
 
 
 @gluon.jit
-def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale, scale_log2, wg: gl.constexpr, PACK: gl.constexpr,
+def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale, scale_log2,
+             wg: gl.constexpr, PACK: gl.constexpr,
              HAS_INITIAL: gl.constexpr):
     """A consumer group: its 64 rows of every work tile."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
@@ -155,19 +175,24 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
         lse, delta = gl.load(lse_ptr + stats), gl.load(delta_ptr + stats)
         num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
         dq = gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
-        ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)  # before the first block: nothing, times its own keys
+        # before the first block: zeros, times its own keys
+        ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)
         mbarrier.wait(pipeline.row_bars.full.index(queued), tile_count // QUEUE & 1)
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
             stage_before = gl.where(number == 0, stage, (count + STAGES - 1) % STAGES)
             mbarrier.wait(pipeline.k_full.index(stage), phase)
             k = pipeline.k.index(stage).reshape([WG_ROWS, D])
-            s = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            s = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+                              use_acc=False, is_async=True)
             mask = read_mask(pipeline.info, stage)
             mbarrier.wait(pipeline.v_full.index(stage), phase)
             v = pipeline.v.index(stage).reshape([WG_ROWS, D])
-            dp = warpgroup_mma(dout, v.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
-            dq = warpgroup_mma(ds_before, pipeline.k.index(stage_before).reshape([WG_ROWS, D]), dq, is_async=True)
+            dp = warpgroup_mma(dout, v.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+                               use_acc=False, is_async=True)
+            dq = warpgroup_mma(
+                ds_before, pipeline.k.index(stage_before).reshape([WG_ROWS, D]), dq, is_async=True
+            )
             bounds = gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS // PACK) + rows // PACK, mask=mask >= 0,
                              other=gl.where(mask == FULL, WG_ROWS << 16, 0))
             s = warpgroup_mma_wait(2, deps=[s])
@@ -225,12 +250,25 @@ def _produce(inputs, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr):
         mbarrier.expect(pipeline.row_bars.full.index(queued), 2 * CONSUMERS * inputs.q.block_type.nbytes)
         for wg in gl.static_range(CONSUMERS):
             token, place = row + wg * (WG_ROWS // PACK), queued * CONSUMERS + wg
-            load_tile(inputs.q, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued), pipeline.q.index(place))
-            load_tile(inputs.dout, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued), pipeline.dout.index(place))
+            load_tile(
+                inputs.q,
+                [token, pack * PACK, 0],
+                pipeline.row_bars.full.index(queued),
+                pipeline.q.index(place),
+            )
+            load_tile(
+                inputs.dout,
+                [token, pack * PACK, 0],
+                pipeline.row_bars.full.index(queued),
+                pipeline.dout.index(place),
+            )
         for number in range(gl.maximum(partial_end - full_start, 1)):
-            column, num_blocks, mask = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
+            column, num_blocks, mask = range_of(
+                number, full_start, partial_start, partial_end, tables.block_ranges
+            )
             for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):
-                _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), kv_head, count, inputs, pipeline, STAGES)
+                _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), kv_head, count, inputs,
+                            pipeline, STAGES)
                 column += WG_ROWS
                 count += 1
         tile_count += 1
@@ -238,18 +276,23 @@ def _produce(inputs, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr):
     pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)
 
 
-@gluon.jit(do_not_specialize=["num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head", "packs_per_group",
+@gluon.jit(do_not_specialize=["num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",
+                              "packs_per_group",
                               "num_tokens"])
-def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr, lse_ptr, delta_ptr,
-              dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots, num_tiles, num_items, packs_per_section,
-              packs_per_kv_head, packs_per_group, num_tokens, scale, scale_log2, PACK: gl.constexpr, HAS_INITIAL: gl.constexpr,
+def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr,
+              partial_masks_ptr, lse_ptr, delta_ptr,
+              dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots, num_tiles, num_items,
+              packs_per_section,
+              packs_per_kv_head, packs_per_group, num_tokens, scale, scale_log2, PACK: gl.constexpr,
+              HAS_INITIAL: gl.constexpr,
               STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         counter_ptr: int32 (1,), zero.
-        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 / PACK queries in blocks of 64 keys.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 / PACK queries in
+            blocks of 64 keys.
         lse_ptr, delta_ptr: of `triton.preprocess.preprocess`, float32 (H / PACK, num_tokens, PACK).
         initial_dq_ptr: float32, strided as dQ, with HAS_INITIAL: dQ is added to it.
         partial_dq_ptr: float32 (H / PACK, num_slots, 128, D), for splits.
@@ -257,7 +300,9 @@ def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, bl
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     q = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], q_desc.layout)
-    dout = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], dout_desc.layout)
+    dout = gl.allocate_shared_memory(
+        q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], dout_desc.layout
+    )
     k = gl.allocate_shared_memory(k_desc.dtype, [STAGES, WG_ROWS, 1, D], k_desc.layout)
     v = gl.allocate_shared_memory(v_desc.dtype, [STAGES, WG_ROWS, 1, D], v_desc.layout)
     info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))

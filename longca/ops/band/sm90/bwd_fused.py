@@ -1,29 +1,52 @@
-"""The fused backward kernel of band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over row tiles of keys.
+"""The fused backward kernel of band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over row tiles
+of keys.
 
-It works as `sm90.bwd_dkdv`, but an item is a work tile for one query head or for a few, one after the other, so that all programs work on
-the same few heads, whose Q, dO and dQ then stay in the level-2 cache. All gradients are added to float32 sums in global memory, by a
-further warp (`bwd_reducer`).
+It works like `sm90.bwd_dkdv`, but an item is a work tile for one query head or for a few in sequence. So all
+programs work on the same few heads, whose Q, dO and dQ stay in the level-2 cache. A separate warp
+(`bwd_reducer`) adds all gradients to float32 sums in global memory.
 
-A round begins with a block's dP and ends with the next block's P, beside which dQ is computed. So no matmul is under way from one round to
-the next: the assembler would run all of them one after the other. The last round of a work tile computes its own scores again, of no use.
+A round begins with a block's dP and ends with the next block's P, which overlaps with dQ. So no matmul spans
+two rounds; otherwise the assembler would serialize all of them. The last round of a work tile recomputes its
+own scores, which are discarded.
 
-dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer n % 2, says so at a named
-barrier, and waits for the other's. A group that has seen the other's block n knows that its dQ of block n − 1 is done, and may write block
-n + 1 to that buffer.
+dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer
+n % 2, arrives at a named barrier, and waits for the other group. The other group's block n implies that its
+dQ of block n − 1 is done, so the buffer may be reused for block n + 1.
 
-Matmuls read shared memory nearly all the time, so that other loads from it take long. LSE and delta are loaded before the matmuls that they
-are needed after.
+Matmuls read shared memory nearly all the time, so other loads from it are slow. LSE and delta are therefore
+loaded before the matmuls after which they are needed.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, produce_query_blocks
 from longca.ops.band.sm90.bwd_reducer import DqOrder, Sums, SumTiles, reduce_gradients
 from longca.ops.band.sm90.compat import block_barrier, reinterpret
-from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, DS_FULL, PART_FULL, arrive_at, stage_threads, wait_at
-from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, hidden_zero, read_mask, seen_columns, where_seen
+from longca.ops.band.sm90.named_barriers import (
+    BLOCK_EMPTY,
+    DS_FULL,
+    PART_FULL,
+    arrive_at,
+    stage_threads,
+    wait_at,
+)
+from longca.ops.band.sm90.pipeline import (
+    FULL,
+    INFO,
+    Handshake,
+    barriers,
+    hidden_zero,
+    read_mask,
+    seen_columns,
+    where_seen,
+)
 from longca.ops.band.sm90.tile_scheduler import CONSUMERS, MESSAGE, WG_ROWS, KeyGrid, Tables, WorkTileQueue
 
 
@@ -31,7 +54,8 @@ from longca.ops.band.sm90.tile_scheduler import CONSUMERS, MESSAGE, WG_ROWS, Key
 def _start_product(rows, columns):
     """Starts rows · columnsᵀ: (64, D) each."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
-    return warpgroup_mma(rows, columns.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+    return warpgroup_mma(rows, columns.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+                         use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -41,13 +65,18 @@ def _start_dq(ds, k_halves, zero, count, wg: gl.constexpr):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     place = (count & 1) * CONSUMERS
     dq = gl.zeros([WG_ROWS, WIDTH], gl.float32, layout)
-    dq = warpgroup_mma(ds.index(place).permute((1, 0)), k_halves.index(wg + zero), dq, use_acc=False, is_async=True)
-    return warpgroup_mma(ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg + zero), dq, is_async=True)
+    dq = warpgroup_mma(
+        ds.index(place).permute((1, 0)), k_halves.index(wg + zero), dq, use_acc=False, is_async=True
+    )
+    return warpgroup_mma(
+        ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg + zero), dq, is_async=True
+    )
 
 
 @gluon.jit
 def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
-    """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work tile's end."""
+    """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work
+    tile's end."""
     p = gl.exp2(s * scale_log2 - lse[None, :])
     if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
         p = where_seen(p, seen_columns(gl.where(rows < num_rows, bounds, 0), p), 0.0)
@@ -58,8 +87,9 @@ def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
 def _await_ds(count, number, wg: gl.constexpr, BEGIN: gl.constexpr):
     """Waits for the other group's dS of block `count`, the `number`-th of a work tile.
 
-    The second group does it at the beginning of a work tile's first round, and else, like the first group always, before dQ. So it stays
-    a part of a round behind, and a group's exponentials and stores run beside the other's matmuls.
+    The first group always waits before dQ. The second group does so, too, except in a work tile's first
+    round, where it waits at the beginning. So it lags by a part of a round, and exponentials and stores of
+    one group overlap with matmuls of the other.
     """
     if ((number == 0) & (wg == 1)) == BEGIN:
         wait_at(DS_FULL + count % 2 * 2 + (1 - wg), 256)
@@ -67,11 +97,11 @@ def _await_ds(count, number, wg: gl.constexpr, BEGIN: gl.constexpr):
 
 @gluon.jit
 def _hand_over(part, sums, count, wg: gl.constexpr):
-    """Hands a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
+    """Passes a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
 
-    A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Those of 32 columns lie together in the buffer and in the sums
-    (`_finish_rows` in `sm90.launch` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows,
-    meet in no bank.
+    A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Its values of 32 columns are
+    contiguous in the buffer and in the sums (`_finish_rows` in `sm90.launch` restores the order), so that a
+    thread writes 16 bytes at a time and 8 threads, of two rows, have no bank conflicts.
     """
     ROWS: gl.constexpr = part.shape[0]
     COLUMNS: gl.constexpr = part.shape[1]
@@ -103,16 +133,23 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-    k_halves = reinterpret(pipeline.k, pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
+    k_halves = reinterpret(
+        pipeline.k, pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2)
+    )
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
-        dk, dv = gl.zeros([WG_ROWS, D], gl.float32, sum_layout), gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
+        dk, dv = (
+            gl.zeros([WG_ROWS, D], gl.float32, sum_layout),
+            gl.zeros([WG_ROWS, D], gl.float32, sum_layout),
+        )
         num_rows = tile.row_end - tile.row_start
         mbarrier.wait(pipeline.kv_bars.full, tile_count & 1)
         stage = count % STAGES
         mbarrier.wait(pipeline.q_full.index(stage), (count // STAGES) & 1)
-        s = _start_product(pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.q.index(stage).reshape([WG_ROWS, D]))
+        s = _start_product(
+            pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.q.index(stage).reshape([WG_ROWS, D])
+        )
         mask = read_mask(pipeline.info, stage)
         bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
         s = warpgroup_mma_wait(0, deps=[s])
@@ -121,8 +158,14 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
             zero = hidden_zero(count)
-            k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg + zero).reshape([WG_ROWS, D])
-            q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
+            k, v = (
+                pipeline.k.index(wg).reshape([WG_ROWS, D]),
+                pipeline.v.index(wg + zero).reshape([WG_ROWS, D]),
+            )
+            q, dout = (
+                pipeline.q.index(stage).reshape([WG_ROWS, D]),
+                pipeline.dout.index(stage).reshape([WG_ROWS, D]),
+            )
             _await_ds(count, number, wg, True)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
             delta = pipeline.delta.index(stage).load(across)
@@ -136,7 +179,8 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
             arrive_at(DS_FULL + count % 2 * 2 + wg, 256)
             ds_operand = gl.convert_layout(ds, operand)
             dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
-            following = gl.where(number + 1 < num_blocks, count + 1, count)  # after the last block its own scores again, of no use
+            # after the last block its own scores again, which are discarded
+            following = gl.where(number + 1 < num_blocks, count + 1, count)
             stage = following % STAGES
             mbarrier.wait(pipeline.q_full.index(stage), (following // STAGES) & 1)
             lse = pipeline.lse.index(stage).load(across)
@@ -160,19 +204,24 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
         tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit(do_not_specialize=["num_tiles", "num_items", "kv_heads_per_section", "rounds_per_section", "kv_heads_per_group",
+@gluon.jit(do_not_specialize=["num_tiles", "num_items", "kv_heads_per_section", "rounds_per_section",
+                              "kv_heads_per_group",
                               "heads_per_kv_head", "stats_of_head", "heads_per_item"])
-def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, counter_ptr, work_tiles_ptr,
-                 block_ranges_ptr, partial_masks_ptr, waits_ptr, wait_ranges_ptr, progress_ptr, num_tiles, num_items, kv_heads_per_section,
-                 rounds_per_section, kv_heads_per_group, heads_per_kv_head, stats_of_head, heads_per_item, scale_log2,
+def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc,
+                 counter_ptr, work_tiles_ptr,
+                 block_ranges_ptr, partial_masks_ptr, waits_ptr, wait_ranges_ptr, progress_ptr, num_tiles,
+                 num_items, kv_heads_per_section,
+                 rounds_per_section, kv_heads_per_group, heads_per_kv_head, stats_of_head, heads_per_item,
+                 scale_log2,
                  IN_ORDER: gl.constexpr, STORES: gl.constexpr, STAGES: gl.constexpr):
     """
     Args: as of `sm90.bwd_dkdv.dkdv_kernel` with one head in a block, and
-        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero unless STORES, in boxes of (64, 1, D / 2): the sums, without the
-            scale and with columns in the order of `_hand_over`.
+        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero unless STORES, in boxes of (64, 1, D
+            / 2): the sums, without the scale and with columns in the order of `_hand_over`.
         heads_per_item: a divisor of heads_per_kv_head.
         rounds_per_section: head rounds of a KV head, of `heads_per_item` each, that start together.
-        IN_ORDER, STORES: as in `reduce_gradients`, which needs with IN_ORDER waits_ptr, wait_ranges_ptr (of `TileSchedule`) and
+        IN_ORDER, STORES: as in `reduce_gradients`, which needs with IN_ORDER waits_ptr, wait_ranges_ptr (of
+            `TileSchedule`) and
             progress_ptr: int32 (H, num_tiles), zero.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
@@ -180,7 +229,9 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     v = gl.allocate_shared_memory(v_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], v_desc.layout)
     q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], q_desc.layout)
     dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], dout_desc.layout)
-    ds_buffers = gl.allocate_shared_memory(q_desc.dtype, [2 * CONSUMERS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2))
+    ds_buffers = gl.allocate_shared_memory(
+        q_desc.dtype, [2 * CONSUMERS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2)
+    )
     sum_tiles = gl.allocate_shared_memory(dq_desc.dtype, [CONSUMERS, WG_ROWS, 1, D // 2], dq_desc.layout)
     lse = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], lse_desc.layout)
     delta = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], delta_desc.layout)
@@ -188,14 +239,16 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
     q_full, dout_full = barriers(STAGES, 2), barriers(STAGES, 1)
-    work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS + 1))  # read by the reducer warp too
+    # read by the reducer warp too
+    work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS + 1))
     sums = SumTiles(sum_tiles, barriers(CONSUMERS, 1))
     fence_async_shared()
     pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     order = DqOrder(waits_ptr, wait_ranges_ptr, progress_ptr)
-    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, rounds_per_section, heads_per_kv_head // heads_per_item, kv_heads_per_group)
+    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, rounds_per_section,
+                   heads_per_kv_head // heads_per_item, kv_heads_per_group)
     gradients = Sums(dq_desc, dk_desc, dv_desc)
     gl.warp_specialize([
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 0)),

@@ -1,7 +1,8 @@
-"""The reducer warp of the fused backward kernel: it adds what the consumer groups have computed of dQ, dK and dV to sums in global memory.
+"""The reducer warp of the fused backward kernel: it adds the consumer groups' parts of dQ, dK and dV to sums
+in global memory.
 
-It does so with the tensor memory accelerator (TMA): Gluon's compiler has such additions, its library has no name for them. With an order,
-work tiles wait for each other, so that sums are the same in every run.
+It uses the tensor memory accelerator (TMA), whose additions Gluon's compiler supports without a name in its
+library. With a fixed order, work tiles wait for each other, so that sums are the same in every run.
 """
 
 from triton.experimental import gluon
@@ -11,26 +12,36 @@ from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import add_tile, store_tile
 from longca.ops.band.sm90.named_barriers import PART_FULL, stage_threads, wait_at
-from longca.ops.band.sm90.tile_scheduler import CONSUMERS, FROM_LAST, WG_ROWS, first_entries, next_range, range_of
+from longca.ops.band.sm90.tile_scheduler import (
+    CONSUMERS,
+    FROM_LAST,
+    WG_ROWS,
+    first_entries,
+    next_range,
+    range_of,
+)
 
-# A bulk operation is complete to the thread that began it only; and it is another kind of access than the store that tells of it. With a
-# relaxed store, sums were seen in another order. What waits only adds in memory, too, and reads nothing: an acquire would order no more.
+# The completion of a bulk operation is visible only to the thread that started it, and a bulk operation is
+# not ordered with a plain store. With a relaxed store, other orders of the sums were observed. The waiter
+# performs only reductions (no loads), so a relaxed load is sufficient; acquire would add no ordering.
 PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
     st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
 LOOK = gl.constexpr("ld.relaxed.gpu.global.s32 $0, [$1];")
 AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.relaxed.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
     fence.proxy.async.global; }""")
-# Progress is the first row that an item is done with, less NOT_BEGUN, so that memory of zeros says that nothing is done.
+# Progress is the first row that an item has finished, minus NOT_BEGUN, so that zeroed memory means no
+# progress.
 NOT_BEGUN = gl.constexpr(1 << 29)  # more than any row
-DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # instead of a row: all of dQ is done, and dK too
+# instead of a row: all of dQ is done, and dK too
+DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)
 
 
 @aggregate
 class SumTiles:
-    """Buffers by which consumer groups hand parts of gradients to the reducer warp, one for each group."""
+    """Buffers in which consumer groups pass parts of gradients to the reducer warp, one for each group."""
 
     tiles: gl.shared_memory_descriptor  # float32 (CONSUMERS, 64, 1, D / 2)
-    empty: gl.shared_memory_descriptor  # a barrier for each; that a buffer is full is said at a named one
+    empty: gl.shared_memory_descriptor  # a barrier for each; full buffers are signalled at a named barrier
 
     @gluon.constexpr_function
     def __init__(self, tiles, empty):
@@ -55,7 +66,8 @@ class Sums:
 
 @aggregate
 class DqOrder:
-    """Pointers to what makes additions to dQ come in one order: `TileSchedule.waits` and `wait_ranges`, and each item's progress."""
+    """Pointers to the order of additions to dQ: `TileSchedule.waits` and `wait_ranges`, and each item's
+    progress."""
 
     waits: gl.tensor
     wait_ranges: gl.tensor
@@ -70,35 +82,44 @@ class DqOrder:
 
 @gluon.jit
 def _publish(progress_ptr, row):
-    """Waits until all that this warp has begun to add is in memory, then tells others how far it has come."""
-    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
+    """Waits until all pending additions of this warp are in memory, then publishes its progress."""
+    gl.inline_asm_elementwise(
+        PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def _await(progress_ptr, row):
-    """Waits until another item's progress has come down to `row`."""
-    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
+    """Waits until another item's progress has reached `row`."""
+    gl.inline_asm_elementwise(
+        AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def _look(progress_ptr):
-    """Another item's progress. The warp goes on until the number is needed."""
-    return gl.inline_asm_elementwise(LOOK, "=r,l", [progress_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
+    """Another item's progress. The warp continues until the value is needed."""
+    return gl.inline_asm_elementwise(
+        LOOK, "=r,l", [progress_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def _wait_entry(wait, end, waits_ptr):
     """(first row, item or −1) of an entry of `waits`."""
-    return gl.load(waits_ptr + wait * 2, mask=wait < end, other=DQ_DONE), gl.load(waits_ptr + wait * 2 + 1, mask=wait < end, other=-1)
+    return gl.load(waits_ptr + wait * 2, mask=wait < end, other=DQ_DONE), gl.load(
+        waits_ptr + wait * 2 + 1, mask=wait < end, other=-1
+    )
 
 
 @gluon.jit
 def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
-    """Waits until the work tiles that come before this one are done with the rows from `row` on: those above have been waited for.
+    """Waits until the preceding work tiles have finished the rows from `row` on; earlier calls waited for the
+    rows above.
 
     Args:
         bottom, other: the entry `wait` of `waits`.
-        seen: that item's progress, a while ago.
+        seen: an earlier value of that item's progress.
 
     Returns the entry of `waits` to go on with: (wait, bottom, other).
     """
@@ -114,8 +135,8 @@ def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
 
 @gluon.jit
 def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums, is_first):
-    """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half `half + n · half_step` of the
-    columns. What is first there is stored instead."""
+    """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half
+    `half + n · half_step` of the columns. First addends are stored instead."""
     for wg in gl.static_range(CONSUMERS):
         wait_at(PART_FULL + wg, stage_threads(1))
         tile = sums.tiles.index(wg)
@@ -130,18 +151,22 @@ def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constex
 
 
 @gluon.jit
-def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER: gl.constexpr, STORES: gl.constexpr):
-    """The reducer warp: goes over the same blocks as the producer, and adds what the consumer groups hand over: halves of each block's dQ,
-    head by head, then each group's rows of dV and of dK, a half of the columns at a time.
+def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item,
+                     IN_ORDER: gl.constexpr, STORES: gl.constexpr):
+    """The reducer warp: iterates over the same blocks as the producer, and adds the parts from the consumer
+    groups: halves of each block's dQ, head by head, then each group's rows of dV and of dK, half of the
+    columns at a time.
 
     Args:
-        IN_ORDER: work tiles add to a row of dQ one after the other, in the order of `TileSchedule.work_tiles`, so that sums are the same in
-            every run; else in any order. A work tile goes from the last row to the first, or from the first, and then rows count backwards
-            (row r is −r). It publishes in `progress` how far it has come with each head: the first row that it is done with, DQ_DONE after
-            all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, items add in the
-            order of their heads. An item that others wait for began earlier, and the first of all waits for nobody: so there is no
-            deadlock.
-        STORES: memory holds no zeros. An item that waits for no other stores, which needs `TileSchedule.stores_first` and an order.
+        IN_ORDER: work tiles add to a row of dQ in the order of `TileSchedule.work_tiles`, so that sums are
+            the same in every run; otherwise in any order. A work tile goes from the last row to the first, or
+            from the first, and then rows count backwards (row r is −r). It publishes its progress with each
+            head in `progress`: the first finished row, DQ_DONE after all of dQ, ALL_DONE at its end.
+            `TileSchedule.waits` lists the work tiles for which it must wait. Items add to dV and dK in the
+            order of their heads. Every item waits only for items that began earlier, and the first one waits
+            for none, so there is no deadlock.
+        STORES: memory holds no zeros. An item that waits for no other stores, which needs
+            `TileSchedule.stores_first` and an order.
     """
     tile_count = 0
     tile = work_tiles.receive_blocks(0)
@@ -160,17 +185,22 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
                 bottom, other = _wait_entry(wait, wait_end, order.waits)
             for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
                 if IN_ORDER:
-                    column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
+                    column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start,
+                                                                      tile.partial_start, tile.partial_end,
                                                                       block_ranges_ptr, WG_ROWS, IN_ORDER)
                 else:
-                    column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
+                    column, num_blocks, _ = range_of(
+                        number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr
+                    )
                 for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
                     if IN_ORDER:
                         place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
                         seen = _look(head_ptr + gl.maximum(other, 0))
                         _publish(head_ptr + tile.index, place + WG_ROWS)
-                        wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, head_ptr)
-                    # an item without blocks adds nothing somewhere
+                        wait, bottom, other = _await_rows(
+                            wait, wait_end, bottom, other, seen, place, order.waits, head_ptr
+                        )
+                    # an item without blocks adds zero rows
                     is_first = (other < 0) & (tile.full_start < tile.partial_end) if STORES else False
                     _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first)
                     column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS

@@ -1,7 +1,8 @@
-"""Gluon's functions that change their names from one version of Triton to the next, under one name each.
+"""One name for each function of Gluon that is renamed between versions of Triton.
 
-Kernels take them from here. Each is chosen once, by what Triton's modules have: new names first, since Triton 3.9 keeps removed ones as
-functions that raise. Under every version a name stands for the same operation, so that the kernels have one source.
+Kernels import them from here. Each is selected once, by the names in Triton's modules: new names first, since
+Triton 3.9 keeps removed ones as functions that raise. A name means the same operation under every version, so
+that the kernels have one source.
 
     here           Triton 3.6                       3.7                            3.8, 3.9
     block_barrier  gl.thread_barrier                gl.barrier                     gl.barrier
@@ -22,10 +23,10 @@ __all__ = ["add_tile", "block_barrier", "load_tile", "reinterpret", "store_tile"
 
 
 def _first_of(owner: Any, *names: str) -> Any:
-    """The first of these attributes that there is.
+    """The first of these attributes that exists.
 
     Raises:
-        ImportError: there is none.
+        ImportError: none exists.
     """
     for name in names:
         if hasattr(owner, name):
@@ -37,16 +38,19 @@ def _first_of(owner: Any, *names: str) -> Any:
 def async_add(tensor_desc, coord, src, _semantic=None):
     """`tma.async_atomic_add`, which Triton 3.7 can compile but does not name."""
     coord = _semantic._convert_to_ir_values(coord, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
+    _semantic.builder.create_async_tma_reduce(
+        ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle
+    )
 
 
 # All threads of a program, or of a role, wait for each other.
 block_barrier = _first_of(gl, "barrier", "thread_barrier")
-# (descriptor, coordinates, barrier, buffer): starts to copy a box to shared memory; the barrier then has its bytes.
+# (descriptor, coordinates, barrier, buffer): starts to copy a box to shared memory; the barrier then has its
+# bytes.
 load_tile = _first_of(tma, "async_load", "async_copy_global_to_shared")
-# (descriptor, coordinates, buffer): starts to copy a buffer to global memory, or to add it there, element by element and in no order.
-# `tma.store_wait` waits until the buffer is read.
+# (descriptor, coordinates, buffer): starts to copy a buffer to global memory, or to add it there, element by
+# element and in no order. `tma.store_wait` waits until the buffer is read.
 store_tile = _first_of(tma, "async_store", "async_copy_shared_to_global")
 add_tile = getattr(tma, "async_atomic_add", async_add)
-# (buffer, dtype, shape, layout): the same shared memory in another form.
+# (buffer, dtype, shape, layout): the same shared memory with another type and layout.
 reinterpret = _first_of(gl.shared_memory_descriptor, "reinterpret", "_reinterpret")

@@ -5,14 +5,17 @@ One or two persistent programs run on each multiprocessor; their warps have role
     producer warp      takes work tiles, loads Q, K and V by TMA into rings of shared memory
     consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
 
-A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the matmuls of the other group. What is
-between its matmuls is kept short: P·V is waited for in the middle of the softmax, where rescaling and rounding fill the gaps between
-exponentials; the result is rescaled only where a row's maximum has risen; no warp waits for the others of its group to say that a stage is
-read; and the four threads of a row add up its sums only at the end.
+A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the
+matmuls of the other group. The work between its matmuls is minimised: the wait for P·V is in the middle of
+the softmax, where rescaling and rounding fill the gaps between exponentials; a row is rescaled only if its
+maximum has increased; each warp releases a stage without waiting for the others of its group; and the four
+threads of a row reduce its sums only at the end.
 
-The narrow block of a work tile comes last. Its Q·Kᵀ, softmax and P·V are of its first NARROW_N columns alone.
+The narrow block of a work tile comes last. Only its first NARROW_N columns take part in Q·Kᵀ, softmax and
+P·V.
 
-Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
+Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D),
+    LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
 """
 
@@ -38,14 +41,15 @@ from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGr
 
 TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 LN2 = gl.constexpr(0.6931471805599453)
-# Two columns of a row. Without a branch, so that the assembler spreads them over the exponentials.
+# Two columns of a row, without a branch, so that the assembler interleaves them with the exponentials.
 SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 0f3F800000; @needed mul.f32 $0, $0, $4;
     @needed mul.f32 $1, $1, $4; }""")
 
 
 @aggregate
 class ForwardOutputs:
-    """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the splits' partial results."""
+    """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the
+    splits' partial results."""
 
     out: gl.tensor
     lse: gl.tensor
@@ -76,7 +80,8 @@ class ForwardOutputs:
 
 @gluon.jit
 def _bounds_of_part(part, padding, partial_start, partial_end, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
-    """The columns that each row sees of a work tile's n-th part: nothing of an empty one, everything of a full one."""
+    """The visible columns of a work tile's n-th part for each row: none of an empty part, all of a full
+    one."""
     entry = partial_start + part - padding
     is_partial = (part >= padding) & (entry < partial_end)
     mask = gl.load(ranges_ptr + entry * RANGE + 1, mask=is_partial, other=0)
@@ -86,7 +91,7 @@ def _bounds_of_part(part, padding, partial_start, partial_end, block, ranges_ptr
 @gluon.jit
 def _bounds_of(number, padding, partial_start, partial_end, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr,
                MASK_ROWS: gl.constexpr):
-    """The columns that each row sees of the first and the last part of the n-th tile of K and V."""
+    """The visible columns of the first and the last part of the n-th tile of K and V, for each row."""
     first = _bounds_of_part(number * PARTS, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
     if PARTS == 1:
         return first, first
@@ -95,9 +100,9 @@ def _bounds_of(number, padding, partial_start, partial_end, ranges_ptr, row_mask
 
 @gluon.jit
 def _mask_scores(s, bounds, PARTS: gl.constexpr):
-    """−inf where a row does not see the column."""
+    """The scores, −inf for hidden columns."""
     seen = seen_columns(bounds[0], s)
-    if PARTS == 2:  # a part's columns are half of each thread's
+    if PARTS == 2:  # a part has half of each thread's columns
         seen |= seen_columns(bounds[1], s) << s.shape[1] // 8
     return where_seen(s, seen, float("-inf"))
 
@@ -106,7 +111,8 @@ def _mask_scores(s, bounds, PARTS: gl.constexpr):
 def _packed(p, dtype: gl.constexpr):
     """P rounded to 16 bits, two neighbouring columns in an int32: (rows, columns / 2).
 
-    The compiler carries 16-bit values from round to round in halves of registers, and each round takes them apart and puts them together.
+    The compiler carries 16-bit values across rounds in halves of registers, and would unpack and pack them in
+    each round.
     """
     low, high = p.reshape([p.shape[0], p.shape[1] // 2, 2]).split()
     return gl.inline_asm_elementwise(TO_BF16 if dtype == gl.bfloat16 else TO_FP16, "=r,r,r", [low, high], dtype=gl.int32, is_pure=False,
@@ -115,7 +121,7 @@ def _packed(p, dtype: gl.constexpr):
 
 @gluon.jit
 def _unpacked(packed, dtype: gl.constexpr, layout: gl.constexpr):
-    """P as a matmul takes it. Nothing is computed: registers only get other names."""
+    """P in the layout of a matmul operand. This computes nothing and only relabels registers."""
     low, high = packed.to(gl.int16).to(dtype, bitcast=True), (packed >> 16).to(gl.int16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(low, high).reshape([packed.shape[0], packed.shape[1] * 2]), layout)
 
@@ -150,7 +156,8 @@ def _first_rows(ring, stage, ROWS: gl.constexpr):
 
 @gluon.jit
 def _start_qk(q, pipeline, count, COLUMNS: gl.constexpr):
-    """Starts Q·Kᵀ of the first columns of tile `count`. Q comes from registers: K and what is loaded meanwhile keep shared memory busy.
+    """Starts Q·Kᵀ of the first columns of tile `count`. Q comes from registers: K and what is loaded
+    meanwhile keep shared memory busy.
     """
     STAGES: gl.constexpr = pipeline.k.shape[0]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -182,7 +189,8 @@ def _finish_pv(p, acc, pipeline, count, CONSUMERS: gl.constexpr):
 @gluon.jit
 def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, MASKED: gl.constexpr, CONSUMERS: gl.constexpr,
                  PARTS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`, of its first columns."""
+    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`, of its
+    first columns."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     DTYPE: gl.constexpr = pipeline.k.dtype
     operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
@@ -199,7 +207,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     rescale = gl.exp2(row_max_before * scale_log2 - shift)
     left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
     p_left, sum_left = _exponentials(left, shift, scale_log2)
-    acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free now: the assembler must not write to them before
+    acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free only now
     arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
     p_right, sum_right = _exponentials(right, shift, scale_log2)
     factor = gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
@@ -214,10 +222,11 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
 @gluon.jit
 def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,
               HAS_INITIAL: gl.constexpr):
-    """Writes out and LSE of a whole row tile, merged with the initial ones; of a split its float32 partial result, to its slot.
+    """Writes out and LSE of a whole row tile, merged with the initial ones, or the float32 partial result of
+    a split to its slot.
 
     Args:
-        buffer: shared memory of (64, D) in the inputs' dtype, for rows on their way.
+        buffer: staging shared memory of (64, D) in the inputs' dtype.
     """
     D: gl.constexpr = acc.shape[1]
     layout: gl.constexpr = acc.type.layout
@@ -336,18 +345,21 @@ def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter
         k_desc, v_desc: (S, G, D) in boxes of (KV block, 1, 64).
         k_narrow_desc, v_narrow_desc: the same in boxes of (NARROW_N, 1, 64), if NARROW_N is not 0.
         counter_ptr: int32 (1,), zero.
-        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` with tile_m = 64 · CONSUMERS / PACK.
-        partial_out_ptr, partial_lse_ptr: float32 (packs, num_slots, 64 · CONSUMERS, D) and (packs, num_slots, 64 · CONSUMERS), for splits.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` with tile_m = 64 · CONSUMERS
+            / PACK.
+        partial_out_ptr, partial_lse_ptr: float32 (packs, num_slots, 64 · CONSUMERS, D) and (packs, num_slots,
+            64 · CONSUMERS), for splits.
         num_tiles: work tiles of a head group.
         num_items: packs · num_tiles.
         PACK: query heads of a KV head that share a tile.
         CONSUMERS: consumer warp groups.
         PARTS: KV blocks that make a tile.
-        NARROW_N: columns that are computed of a work tile's narrow block, a multiple of 32. 0: all. Else PARTS is 1.
+        NARROW_N: columns that are computed of a work tile's narrow block, a multiple of 32. 0: all. Else
+            PARTS is 1.
         HAS_INITIAL: the result is merged with the initial (out, LSE).
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0] * PARTS
-    QUEUE: gl.constexpr = CONSUMERS  # work tiles whose Q is there
+    QUEUE: gl.constexpr = CONSUMERS  # work tiles with loaded Q
     tile_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     q = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], q_desc.layout)
     k = gl.allocate_shared_memory(k_desc.dtype, [STAGES, TILE, D], tile_layout)

@@ -1,1 +1,1 @@
-"""Tile schedules of band attention: a mask as tables of row tiles and their KV blocks, made once on the host."""
+"""Tile schedules of band attention: a mask as tables of row tiles and their KV blocks, built once."""

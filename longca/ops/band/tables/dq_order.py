@@ -1,6 +1,7 @@
-"""The order in which work tiles of keys add to dQ: for which work tile each one has to wait.
+"""The order in which work tiles of keys add to dQ: the work tile for which each one must wait.
 
-Sums of floats depend on the order of their terms. With an order, the fused backward kernel gives the same bits in every run.
+Floating-point sums depend on the order of their terms. With a fixed order, the fused backward kernel gives
+the same bits in every run.
 """
 
 import math
@@ -12,11 +13,19 @@ from torch import Tensor
 from longca.masks.mask import Mask
 from longca.ops.band.tables.backward_rule import AddOrder, is_staircase, is_window
 from longca.ops.band.tables.ranges import expand, segments
-from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule
+from longca.ops.band.tables.schedule import (
+    FULL_START,
+    NUM_FULL,
+    PARTIAL_END,
+    PARTIAL_START,
+    ROW_START,
+    TileSchedule,
+)
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
-# A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and share the level-2 cache.
+# A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and
+# share the level-2 cache.
 MANY_TILES, NEARLY_ALL = 132, 0.9
 NARROW = 0.25  # share of the keys that a query sees; wider windows were not measured
 ITEMS_OF_PROGRAM = 4  # at least, or some programs would have twice the work of others
@@ -24,19 +33,24 @@ HEADS_AT_ONCE = 4  # query heads, of all KV heads together
 
 
 def heads_per_item_of(mask: Mask, order: AddOrder, num_q_heads: int, tile_m: int) -> int:
-    """Query heads of one KV head that a work tile goes over before it adds dK and dV: under a narrow window, where it is short, four, or
-    two where there are few items."""
+    """Query heads of one KV head that a work tile processes before it adds dK and dV: four under a narrow
+    window, where tiles are short, or two if there are few items; otherwise one."""
     if order is not AddOrder.FROM_FIRST or not _is_narrow_window(mask):
         return 1
     num_items = num_q_heads * (mask.seqlen_k // tile_m)
-    return next((heads for heads in (HEADS_AT_ONCE, 2) if num_items >= heads * ITEMS_OF_PROGRAM * MANY_TILES), 1)
+    return next(
+        (heads for heads in (HEADS_AT_ONCE, 2) if num_items >= heads * ITEMS_OF_PROGRAM * MANY_TILES), 1
+    )
 
 
-def heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, head_rounds: int, heads_per_item: int, tile_m: int) -> tuple[int, int]:
-    """(KV heads whose work tiles start together, items of each of these work tiles that do).
+def heads_at_once(
+    mask: Mask, order: AddOrder, num_kv_heads: int, head_rounds: int, heads_per_item: int, tile_m: int
+) -> tuple[int, int]:
+    """(KV heads whose work tiles start together, items of each such work tile that start together).
 
-    With several query heads, work tiles of one wait for each other less; with few, Q, dO and dQ stay in the level-2 cache, and with few KV
-    heads the sums of dK and dV as well. Under a staircase work tiles hardly wait.
+    With several query heads, work tiles of one head wait less for each other; with few, Q, dO and dQ stay in
+    the level-2 cache, and with few KV heads the sums of dK and dV as well. Under a staircase work tiles
+    hardly wait.
 
     Args:
         head_rounds: items of a work tile and KV head, of `heads_per_item` query heads each.
@@ -45,17 +59,25 @@ def heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, head_rounds: i
     if order is AddOrder.ANY or (first and is_staircase(mask) and not _is_narrow_window(mask)):
         return 1, 1
     if mask.density >= NEARLY_ALL:
-        return math.gcd(num_kv_heads, _kv_heads_under_even_tiles(mask.seqlen_q // tile_m, mask.seqlen_k // tile_m, first)), 1
+        return math.gcd(
+            num_kv_heads, _kv_heads_under_even_tiles(mask.seqlen_q // tile_m, mask.seqlen_k // tile_m, first)
+        ), 1
     rounds = math.gcd(2, head_rounds) if first and heads_per_item == 1 else 1
     return math.gcd(num_kv_heads, max(HEADS_AT_ONCE // (heads_per_item * rounds), 1)), rounds
 
 
 def _kv_heads_under_even_tiles(num_row_tiles: int, num_tiles: int, first: bool) -> int:
-    """KV heads that start together where all work tiles are of one length. These follow each other through the rows of a head, so that no
-    more of them are at work than it has rows for."""
+    """KV heads that start together if all work tiles have the same length. The tiles follow each other
+    through the rows of a head, so its rows limit the number of active tiles."""
     if num_tiles >= MANY_TILES:
-        return next((heads for heads in (1, 2) if heads * num_row_tiles >= NEARLY_ALL * MANY_TILES), HEADS_AT_ONCE)
-    return 2 if first and num_row_tiles >= num_tiles and 2 * num_tiles >= NEARLY_ALL * MANY_TILES else HEADS_AT_ONCE
+        return next(
+            (heads for heads in (1, 2) if heads * num_row_tiles >= NEARLY_ALL * MANY_TILES), HEADS_AT_ONCE
+        )
+    return (
+        2
+        if first and num_row_tiles >= num_tiles and 2 * num_tiles >= NEARLY_ALL * MANY_TILES
+        else HEADS_AT_ONCE
+    )
 
 
 def _is_narrow_window(mask: Mask) -> bool:
@@ -63,7 +85,8 @@ def _is_narrow_window(mask: Mask) -> bool:
 
 
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
-    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group. These must be whole row tiles."""
+    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group. They must be whole
+    row tiles."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
@@ -72,11 +95,14 @@ def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
-    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
+    return replace(
+        schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32)
+    )
 
 
 def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> bool:
-    """Tells whether work tiles have all rows and all columns, and both in whole tiles and blocks, each at a multiple of its length.
+    """True if work tiles cover all rows and columns in whole tiles and blocks, each at a multiple of its
+    length.
 
     Args:
         num_rows, num_columns: of the mask, as the schedule sees it.
@@ -92,8 +118,14 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
     changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
     for place, change in ((start, 1), (end, -1)):
         changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
-    right = torch.stack([(torch.sort(work_tiles[:, ROW_START]).values == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
-                         (end - start).sum() == num_blocks * tile_n, (torch.cumsum(changes, 0)[:-1] > 0).all()])
+    right = torch.stack(
+        [
+            (torch.sort(work_tiles[:, ROW_START]).values == rows).all(),
+            (ranges[:, 0] % tile_n == 0).all(),
+            (end - start).sum() == num_blocks * tile_n,
+            (torch.cumsum(changes, 0)[:-1] > 0).all(),
+        ]
+    )
     return bool(right.all())
 
 
@@ -105,25 +137,30 @@ def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int, order: AddOrder) 
     if order is AddOrder.FROM_FIRST:
         start, end = -end, -start
     positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
-    # a GPU's time goes into starting operations, a CPU's into the numbers
+    # launches dominate the time on a GPU, arithmetic on a CPU
     stretches = changes_by_matrix if owner.is_cuda else changes_by_sets
     tile, place, before = stretches(owner, cells, len(work_tiles), len(positions))
     return tile, torch.stack([positions[place], before], 1)
 
 
-def changes_by_matrix(owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(work tile, cell, the tile before it there or −1), where that changes from a cell to the one on its left, from the right.
+def changes_by_matrix(
+    owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(work tile, cell, the preceding tile there or −1), wherever it differs from the cell on its left, from
+    the right.
 
-    A cell is what lies between two neighbouring positions. O(tiles · cells), in few operations.
+    A cell is the interval between two neighbouring positions. O(tiles · cells), in few operations.
 
     Args:
         owner: (E,) work tile of each stretch.
-        cells: (2, E) its first cell and the one after its last. Stretches of a tile are apart.
+        cells: (2, E) its first cell and the one after its last. Stretches of a tile are disjoint.
     """
     depth = torch.zeros(num_tiles, num_positions, dtype=torch.int8, device=owner.device)
     depth[owner, cells[0]], depth[owner, cells[1]] = 1, -1
-    depth = torch.cumsum(depth.view(-1), 0, dtype=torch.int8).view(depth.shape)  # of all rows at once, since each ends at 0
-    touched = depth[:, :-1].flip(1).t().contiguous() > 0  # a row for each position, so that the next line goes along memory
+    # of all rows at once, since each ends at 0
+    depth = torch.cumsum(depth.view(-1), 0, dtype=torch.int8).view(depth.shape)
+    # a row for each position, so that the next line goes along memory
+    touched = depth[:, :-1].flip(1).t().contiguous() > 0
     numbers = torch.arange(num_tiles, dtype=torch.int32, device=owner.device)
     latest = torch.cummax(torch.where(touched, numbers, -1), 1).values
     before = torch.full_like(latest, -1)
@@ -134,19 +171,26 @@ def changes_by_matrix(owner: Tensor, cells: Tensor, num_tiles: int, num_position
     return tile, num_positions - 2 - place, before[place, tile].long()
 
 
-def changes_by_sets(owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in O(stretches · log) and a bit of memory for each tile and cell, in three times as many operations."""
+def changes_by_sets(
+    owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in O(stretches · log) and a bit of memory for each tile and cell, in three times as many
+    operations."""
     touching, last = _TileSets(owner, cells, num_tiles, num_positions), num_positions - 1
-    # whom a tile waits for changes at most where a stretch begins or ends: one of its own, or of the tile before it there
+    # the predecessor of a tile changes only where a stretch begins or ends: its own, or one of the
+    # predecessor
     moved, place = owner.repeat(2), cells.flatten()
     after = touching.next_tile(torch.cat([cells[0], cells[1] - 1]), moved)
     tile, place = torch.cat([moved, after]), place.repeat(2)
     key = torch.where((tile >= 0) & (place < last), tile * last + (last - 1 - place), last - 1)
     tiles = torch.arange(num_tiles, device=owner.device)
-    key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))  # sorted by tile, then from the right; the first cell of all
+    # sorted by tile, then from the right; the first cell of all
+    key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))
     tile, place = key // last, last - 1 - key % last
     before = touching.previous_tile(place, tile)
-    found = torch.nonzero((place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))).squeeze(1)
+    found = torch.nonzero(
+        (place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))
+    ).squeeze(1)
     return tile[found], place[found], before[found]
 
 
@@ -161,12 +205,15 @@ class _TileSets:
         self._words = torch.cumsum(words.view(num_positions, num_words), 0)
         number = torch.arange(num_words, device=owner.device)
         some = self._words != 0
-        self._some_until = torch.cummax(torch.where(some, number, -1), 1).values  # last word with a bit, up to each
-        self._some_from = torch.cummin(torch.where(some, number, num_words).flip(1), 1).values.flip(1)  # first one, from each on
+        # last non-zero word up to each position
+        self._some_until = torch.cummax(torch.where(some, number, -1), 1).values
+        # first non-zero word from each position on
+        self._some_from = torch.cummin(torch.where(some, number, num_words).flip(1), 1).values.flip(1)
         self._num_words = num_words
 
     def previous_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
-        """The last tile before one that touches the same cell; −1 if there is none, or if the tile itself does not touch it."""
+        """The last preceding tile that touches the same cell; −1 if there is none, or if the tile itself does
+        not touch it."""
         own, word = self._words[cell, tile // WORD], tile // WORD
         inside = own & ((torch.ones_like(tile) << tile % WORD) - 1)
         earlier = torch.where(word > 0, self._some_until[cell, (word - 1).clamp(min=0)], -1)
@@ -176,22 +223,28 @@ class _TileSets:
         return torch.where((touches == 1) & (word >= 0), word * WORD + _highest_bit(bits), -1)
 
     def next_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
-        """The first tile after one that touches a cell; −1 if there is none."""
+        """The first following tile that touches a cell; −1 if there is none."""
         word = tile // WORD
         inside = self._words[cell, word] & -(torch.full_like(tile, 2) << tile % WORD)
-        later = torch.where(word + 1 < self._num_words, self._some_from[cell, (word + 1).clamp(max=self._num_words - 1)], self._num_words)
+        later = torch.where(
+            word + 1 < self._num_words,
+            self._some_from[cell, (word + 1).clamp(max=self._num_words - 1)],
+            self._num_words,
+        )
         word = torch.where(inside != 0, word, later)
         bits = torch.where(inside != 0, inside, self._words[cell, word.clamp(max=self._num_words - 1)])
         return torch.where(word < self._num_words, word * WORD + _highest_bit(bits & -bits), -1)
 
 
 def _highest_bit(bits: Tensor) -> Tensor:
-    """The number of the highest bit of numbers of at most `WORD` bits, which float64 holds exactly; of 0 some number."""
+    """The number of the highest bit of numbers of at most `WORD` bits, which float64 holds exactly; undefined
+    for 0."""
     return torch.frexp(bits.double()).exponent.long() - 1
 
 
 def _touched(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(work tile, first column, end column) of each stretch of columns that a work tile adds to; sorted, with some columns between."""
+    """(work tile, first column, end column) of each stretch of columns to which a work tile adds; sorted and
+    not adjacent."""
     count = work_tiles[:, PARTIAL_END] - work_tiles[:, FULL_START]
     owner, rank = expand(count, int(count.sum()))
     if len(owner) == 0:

@@ -1,4 +1,5 @@
-"""Full and partial blocks of row tiles: cut from the intervals of a mask of bands, or from the visible blocks of a block grid."""
+"""Full and partial blocks of row tiles, from the intervals of a band mask, or from the visible blocks of a
+block grid."""
 
 from collections.abc import Sequence
 
@@ -13,13 +14,14 @@ from longca.ops.band.tables.row_tiles import Intervals, RowTiles
 
 
 def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
-    """Cuts intervals into blocks. Partial ones are yet to be given their masks.
+    """Cuts intervals into blocks; partial blocks get their masks later.
 
-    It is greedy from the left of each touched interval: as few blocks as can be, and full ones where they fit.
+    The cut is greedy from the left of each touched interval: as few blocks as possible, full ones where they
+    fit.
 
     Returns:
-        (3, F) row tile, column and number of contiguous full blocks; (3, P) row tile, position and its end of each partial block. Both are
-        sorted by row tile and column.
+        (3, F) row tile, column and number of contiguous full blocks; (3, P) row tile, position and its end of
+        each partial block. Both are sorted by row tile and column.
     """
     tile, start, end = intervals.touched.unbind(0)
     tile_n = intervals.row_tiles.parts[4][intervals.row_tiles.part_of[tile]]
@@ -32,13 +34,17 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
         found += [place, num_partial, first_full, num_full]
         place = torch.addcmul(first_full, num_full, tile_n)
     rounds = len(found) // 4
-    place, num_partial, first_full, num_full = torch.stack(found).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
+    place, num_partial, first_full, num_full = (
+        torch.stack(found).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
+    )
     some = num_full > 0
     total_full, total_partial = torch.stack([some.sum(), num_partial.sum()]).tolist()
 
     cell = true_places(some, total_full)  # of (interval, round)
     of_cell = tile[cell // rounds]
-    full = torch.stack([of_cell, torch.sub(first_full[cell], of_cell, alpha=intervals.stride), num_full[cell]])
+    full = torch.stack(
+        [of_cell, torch.sub(first_full[cell], of_cell, alpha=intervals.stride), num_full[cell]]
+    )
     cell, rank = expand(num_partial, total_partial)
     interval = cell // rounds
     size = tile_n[interval]
@@ -47,7 +53,8 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
 
 
 def _full_ranges(intervals: Intervals) -> Tensor:
-    """(2, n, T): start and end of the full intervals in each touched one, then empty ones at its end, at least one."""
+    """(2, n, T): start and end of the full intervals in each touched interval, followed by at least one empty
+    interval at its end."""
     owner, end = intervals.full[0], intervals.touched[2]
     if len(owner) == 0:
         return end.expand(2, 1, -1)
@@ -57,8 +64,11 @@ def _full_ranges(intervals: Intervals) -> Tensor:
     return ranges
 
 
-def blocks_of_grid(grid: BlockGrid, row_tiles: RowTiles, device: torch.device) -> tuple[Tensor, PartialBlocks]:
-    """The blocks of a block grid: neighbouring visible grid blocks are full blocks and, where these do not fit, a partial one at the end.
+def blocks_of_grid(
+    grid: BlockGrid, row_tiles: RowTiles, device: torch.device
+) -> tuple[Tensor, PartialBlocks]:
+    """The blocks of a block grid: neighbouring visible grid blocks are full blocks and, where these do not
+    fit, a partial one at the end.
 
     O(grid blocks).
 
@@ -68,11 +78,18 @@ def blocks_of_grid(grid: BlockGrid, row_tiles: RowTiles, device: torch.device) -
     visible, stretches = _tensor(grid.visible, bool).to(device), {}
     for spec in row_tiles.specs:
         if spec.transposed not in stretches:
-            stretches[spec.transposed] = (_visible_stretches(visible.transpose(1, 2), grid.q_bounds) if spec.transposed
-                                          else _visible_stretches(visible, grid.k_bounds))
+            stretches[spec.transposed] = (
+                _visible_stretches(visible.transpose(1, 2), grid.q_bounds)
+                if spec.transposed
+                else _visible_stretches(visible, grid.k_bounds)
+            )
     stretches = [stretches[spec.transposed] for spec in row_tiles.specs]
-    counts = [(end - start) // spec.tile_n for spec, (_, start, end) in zip(row_tiles.specs, stretches, strict=True)]
-    rests = [(end - start) % spec.tile_n for spec, (_, start, end) in zip(row_tiles.specs, stretches, strict=True)]
+    counts = [
+        (end - start) // spec.tile_n for spec, (_, start, end) in zip(row_tiles.specs, stretches, strict=True)
+    ]
+    rests = [
+        (end - start) % spec.tile_n for spec, (_, start, end) in zip(row_tiles.specs, stretches, strict=True)
+    ]
     totals = torch.stack([torch.count_nonzero(number) for number in (*counts, *rests)]).tolist()
 
     full, partial, num_lists, base = [], [], 0, max(spec.tile_n for spec in row_tiles.specs)
@@ -87,29 +104,39 @@ def blocks_of_grid(grid: BlockGrid, row_tiles: RowTiles, device: torch.device) -
 
 
 def _partial_blocks(partial: Tensor, num_specs: int, base: int) -> PartialBlocks:
-    """Partial blocks whose third row says how many columns all rows see, plus `base` for each `TileSpec` before theirs."""
+    """Partial blocks whose third row says how many columns all rows see, plus `base` for each `TileSpec`
+    before theirs."""
     list_, column, size = partial.unbind(0)
     seen = torch.zeros(num_specs, base, dtype=torch.int64, device=size.device)
     seen.view(-1).scatter_(0, size, 1)
     number = torch.cumsum(seen, 1) - 1
     table = torch.nonzero(seen)[:, 1:].to(torch.int32) << 16
-    return PartialBlocks(torch.stack([list_, column, number.flatten()[size]]), table, prefix_sums(seen.sum(1)))
+    return PartialBlocks(
+        torch.stack([list_, column, number.flatten()[size]]), table, prefix_sums(seen.sum(1))
+    )
 
 
 def _visible_stretches(visible: Tensor, bounds: np.ndarray) -> Sequence[Tensor]:
-    """(row of grid blocks, first column, end column) of neighbouring visible grid blocks. Shapes: visible (G, M, N), bounds (G, N + 1)."""
+    """(row of grid blocks, first column, end column) of neighbouring visible grid blocks. Shapes: visible (G,
+    M, N), bounds (G, N + 1)."""
     num_groups, num_rows, across = visible.shape
     padded = visible.new_zeros(num_groups * num_rows, across + 2)
     padded[:, 1:-1] = visible.reshape(len(padded), across)
-    changes = torch.nonzero((padded[:, 1:] != padded[:, :-1]).flatten()).squeeze(1).view(-1, 2)  # one stretch after the other
+    # one stretch after the other
+    changes = torch.nonzero((padded[:, 1:] != padded[:, :-1]).flatten()).squeeze(1).view(-1, 2)
     row = changes[:, 0] // (across + 1)
     group = row // num_rows
-    start, end = _tensor(bounds, np.int64).to(visible.device).flatten()[(changes + ((group - row) * (across + 1))[:, None]).t()]
+    start, end = (
+        _tensor(bounds, np.int64)
+        .to(visible.device)
+        .flatten()[(changes + ((group - row) * (across + 1))[:, None]).t()]
+    )
     if (np.diff(bounds) == 0).any():  # grid blocks without columns
         row, start, end = torch.stack([row, start, end])[:, start < end]
     return row, start, end
 
 
 def _tensor(array: np.ndarray, dtype: type) -> Tensor:
-    """The array in the same memory where torch takes it as it lies: not if it is read only, or runs backwards."""
+    """A tensor that shares the array's memory if torch supports its layout: not if it is read-only or has
+    negative strides."""
     return torch.from_numpy(np.require(array, dtype, "CW"))

@@ -1,4 +1,4 @@
-"""The masks of partial blocks: which columns each row sees. Blocks that look alike share one mask."""
+"""The masks of partial blocks: the visible columns of each row. Equal masks are shared."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,15 @@ from longca.ops.band.tables.row_tiles import Intervals
 
 @dataclass(frozen=True, eq=False)
 class PartialBlocks:
-    """Partial blocks with their masks. A block in which some row sees several intervals of columns is there as often."""
+    """Partial blocks with their masks. A block in which some row sees several intervals of columns has
+    several entries."""
 
-    blocks: Tensor  # (3, P): list (`RowTiles`), column, mask, which counts from the first one of its `TileSpec`; sorted by list and column
-    masks: Tensor  # int32 (U, most rows), see `TileSchedule`, or (U, 1) if all rows see the same; those of each `TileSpec` in turn
+    # (3, P): list (`RowTiles`), column, mask, which counts from the first one of its `TileSpec`; sorted by
+    # list and column
+    blocks: Tensor
+    # int32 (U, most rows), see `TileSchedule`, or (U, 1) if all rows see the same; those of each `TileSpec`
+    # in turn
+    masks: Tensor
     first: Tensor  # (V + 1,) first mask of each `TileSpec`; then U
 
 
@@ -25,7 +30,9 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
     base = width + max(spec.tile_n for spec in specs) + 1  # no field of a mask's key has as many values
     assert len(specs) * base ** 6 < 1 << 63
     if len(tile) == 0:
-        return PartialBlocks(partial, tile.new_zeros(0, width, dtype=torch.int32), tile.new_zeros(len(specs) + 1))
+        return PartialBlocks(
+            partial, tile.new_zeros(0, width, dtype=torch.int32), tile.new_zeros(len(specs) + 1)
+        )
     slice_ = torch.searchsorted(intervals.slice_reach, position, right=True)
     count = torch.searchsorted(intervals.slice_starts, end) - slice_
     several = count > 1
@@ -36,7 +43,10 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
     else:
         alone, blocks = true_places(~several, len(tile) - num_several), true_places(several, num_several)
         owner, rank = expand(count[blocks], num_met - len(alone))
-        met, slice_ = torch.cat([alone, blocks[owner]]), torch.cat([slice_[alone], slice_[blocks][owner] + rank])
+        met, slice_ = (
+            torch.cat([alone, blocks[owner]]),
+            torch.cat([slice_[alone], slice_[blocks][owner] + rank]),
+        )
         fields, number = _relative(intervals, partial.index_select(1, met), slice_)
         masks, mask, number = _of_one_slice(fields[:, :len(alone)], number[:len(alone)], width, base)
         depth, layers = _of_several_slices(owner, fields[:, len(alone):], num_several, width, base)
@@ -58,9 +68,12 @@ def _spec_of(intervals: Intervals, tile: Tensor) -> Tensor:
 
 
 def _relative(intervals: Intervals, partial: Tensor, slice_: Tensor) -> tuple[Tensor, Tensor]:
-    """Band slices relative to blocks: (6, n) row0, row1, start, end, lo, hi; and the place of each block's `TileSpec`, (n,)."""
+    """Band slices relative to blocks: (6, n) row0, row1, start, end, lo, hi; and the place of each block's
+    `TileSpec`, (n,)."""
     tile, position, end = partial.unbind(0)
-    number, tile_m, tile_n = intervals.row_tiles.parts[2:].index_select(1, intervals.row_tiles.part_of[tile]).unbind(0)
+    number, tile_m, tile_n = (
+        intervals.row_tiles.parts[2:].index_select(1, intervals.row_tiles.part_of[tile]).unbind(0)
+    )
     fields = intervals.slices.index_select(1, slice_)
     fields[2:] -= position
     fields[2].clamp_(min=0)
@@ -82,10 +95,13 @@ def _of_one_slice(fields: Tensor, number: Tensor, width: int, base: int) -> tupl
     return torch.where(sees, _packed(start, end), 0), mask, number[example]
 
 
-def _of_several_slices(owner: Tensor, fields: Tensor, num_blocks: int, width: int, base: int) -> tuple[Tensor, Tensor]:
+def _of_several_slices(
+    owner: Tensor, fields: Tensor, num_blocks: int, width: int, base: int
+) -> tuple[Tensor, Tensor]:
     """(depth, masks) of blocks that several band slices meet.
 
-    What a row sees is joined where it touches. A block has `depth` masks, one after the other: the n-th has each row's n-th interval.
+    Adjacent intervals of a row are joined. A block has `depth` successive masks: the n-th has each row's n-th
+    interval.
     """
     count = fields[1] - fields[0]
     slice_, rank = expand(count, int(count.sum()))
@@ -100,14 +116,17 @@ def _of_several_slices(owner: Tensor, fields: Tensor, num_blocks: int, width: in
     place = start // base
     layer = torch.arange(len(place), device=place.device) - torch.searchsorted(place, place)
     block = place // width
-    depth = torch.zeros(num_blocks, dtype=torch.int64, device=place.device).scatter_reduce_(0, block, layer + 1, "amax")
+    depth = torch.zeros(num_blocks, dtype=torch.int64, device=place.device).scatter_reduce_(
+        0, block, layer + 1, "amax"
+    )
     masks = torch.zeros(int(depth.sum()), width, dtype=torch.int32, device=place.device)
     masks[(torch.cumsum(depth, 0) - depth)[block] + layer, place % width] = _packed(start % base, end % base)
     return depth, masks
 
 
 def _columns(fields: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-    """[start, end) that its rows see of a band slice; nothing if it ends first. Shapes: fields (6, …), row what broadcasts with …"""
+    """[start, end) that its rows see of a band slice; nothing if it ends first. Shapes: fields (6, …), row
+    what broadcasts with …"""
     _, _, start, end, lo, hi = fields.unbind(0)
     return torch.maximum(start, row + lo), torch.minimum(end, row + hi + 1)
 

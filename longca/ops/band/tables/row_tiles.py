@@ -19,18 +19,21 @@ from longca.ops.band.tables.schedule import TileSpec
 
 @dataclass(frozen=True, eq=False)
 class RowTiles:
-    """The row tiles of all specs and head groups, numbered through all *parts*: a part is what one head group has of one `TileSpec`.
+    """The row tiles of all specs and head groups, numbered through all *parts*: a part is one head group
+    under one `TileSpec`.
 
-    Block lists are numbered in the same way. A block list is what a row tile goes over: each row tile of bands has its own, those of one
-    row of a block grid share one.
+    Block lists are numbered in the same way. A row tile iterates over a block list: each row tile of bands
+    has its own, those of one row of a block grid share one.
 
-    Tables are int64 matrices with a row for each field, so that one operation moves all fields: on a GPU, a plan takes as long as its
-    operations take to start.
+    Tables are int64 matrices with a row for each field, so that one operation moves all fields: on a GPU,
+    launches dominate the time of planning.
     """
 
     specs: Sequence[TileSpec]
     num_tiles: list[int]  # (B,) row tiles of each part
-    parts: Tensor  # (5, B + 1): first row tile, first list, place in `specs`, tile_m, tile_n; the last: numbers of tiles and lists
+    # (5, B + 1): first row tile, first list, place in `specs`, tile_m, tile_n; the last: numbers of tiles and
+    # lists
+    parts: Tensor
     part_of: Tensor  # (K,) of each list
     tiles: Tensor  # (3, L): part, first row, end of the rows
     list_of: Tensor | None  # (L,); None: each row tile has its own
@@ -44,7 +47,8 @@ class RowTiles:
 class Intervals:
     """The column intervals that row tiles of bands see. All tensors are int64.
 
-    Column c of row tile n has the *position* n · stride + c, so that the columns of all row tiles lie on one axis.
+    Column c of row tile n has the *position* n · stride + c, so that the columns of all row tiles lie on one
+    axis.
     """
 
     row_tiles: RowTiles
@@ -52,12 +56,14 @@ class Intervals:
     touched: Tensor  # (3, T): row tile, start, end; some row sees each of these positions; sorted, disjoint
     full: Tensor  # (3, F): touched interval, start, end; all rows see all of it; sorted, disjoint
     slice_starts: Tensor  # (N,) first position of each band slice; sorted
-    slice_reach: Tensor  # (N,) where all band slices so far end
-    slices: Tensor  # (6, N) what one band shows one row tile: rows [row0, row1) see positions [k0, k1) with lo <= position - row <= hi
+    slice_reach: Tensor  # (N,) largest end of all band slices so far
+    # (6, N) visible part of one band in one row tile: rows [row0, row1) see positions [k0, k1) with lo <=
+    # position - row <= hi
+    slices: Tensor
 
 
 def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
-    """Row tiles of bands begin at multiples of tile_m; those of a block grid never leave a row of blocks."""
+    """Row tiles of bands begin at multiples of tile_m; those of a block grid stay within a row of blocks."""
     return _of_bands(mask, specs, device) if mask.grid is None else _of_grid(mask.grid, specs, device)
 
 
@@ -73,7 +79,8 @@ def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> Ro
     part = torch.repeat_interleave(of_part[6], output_size=total)
     first, _, _, tile_m, _, num_rows, _ = of_part.index_select(1, part).unbind(0)
     start = (torch.arange(total, device=device) - first) * tile_m
-    return RowTiles(specs, num_tiles, of_part[:5], part, torch.stack([part, start, torch.minimum(start + tile_m, num_rows)]), None)
+    return RowTiles(specs, num_tiles, of_part[:5], part,
+                    torch.stack([part, start, torch.minimum(start + tile_m, num_rows)]), None)
 
 
 def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
@@ -91,11 +98,12 @@ def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -
     top, bottom, _, part = of_block.index_select(1, block).unbind(0)
     tile_m = of_part[3][part]
     start = torch.addcmul(top, rank, tile_m)
-    return RowTiles(specs, num_tiles, of_part, of_block[3], torch.stack([part, start, torch.minimum(start + tile_m, bottom)]), block)
+    return RowTiles(specs, num_tiles, of_part, of_block[3],
+                    torch.stack([part, start, torch.minimum(start + tile_m, bottom)]), block)
 
 
 def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Intervals:
-    """The intervals of a mask of bands. O(bands · row tiles that each meets)."""
+    """The intervals of a band mask. O(bands · row tiles that each overlaps)."""
     stride = max(mask.seqlen_q, mask.seqlen_k) + 1
     bands, num_met = _bands(mask, row_tiles)
     num_slices = int(num_met.sum())
@@ -111,13 +119,17 @@ def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Inter
     k0, k1 = k0 + origin, k1 + origin
     origin = origin + top
     lo, hi = lo + origin, hi + origin
-    # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
+    # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them
+    # [inner0, inner1)
     left, right = torch.maximum(k0, row0 + lo), torch.minimum(k1, row1 + hi)
     inner0, inner1 = torch.maximum(k0, row1 + lo - 1), torch.minimum(k1, row0 + hi + 1)
-    full = _seen_by_all(inner0, torch.maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride)
+    full = _seen_by_all(
+        inner0, torch.maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride
+    )
 
     left, order = torch.sort(left, stable=True)
-    row1 = torch.where(row1 == bottom - top, row_tiles.parts[3][part], row1)  # what rows past a row tile's end see does not matter
+    # rows after the end of a row tile do not matter
+    row1 = torch.where(row1 == bottom - top, row_tiles.parts[3][part], row1)
     slices = torch.stack([row0, row1, k0, k1, lo, hi, tile, right]).index_select(1, order)
     reach = torch.cummax(slices[7], 0).values
     first, last = segments(left[1:] > reach[:-1])
@@ -128,7 +140,8 @@ def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Inter
 
 
 def _bands(mask: Mask, row_tiles: RowTiles) -> tuple[np.ndarray, np.ndarray]:
-    """((n, 7), (n,)): bands of all parts, each with its first row tile less those that the bands before it meet; how many it meets."""
+    """((n, 7), (n,)): bands of all parts, each with its first row tile less those that the bands before it
+    meet; how many it meets."""
     bands, first, count, before = [], [], [], 0
     for spec in row_tiles.specs:
         for band in mask.groups:
@@ -138,11 +151,16 @@ def _bands(mask: Mask, row_tiles: RowTiles) -> tuple[np.ndarray, np.ndarray]:
             count.append(-(-band[:, Q1] // spec.tile_m) + before - first[-1])
             before += row_tiles.num_tiles[len(bands) - 1]
     num_met = np.concatenate(count)
-    return np.column_stack([np.concatenate(bands), np.concatenate(first) - np.cumsum(num_met) + num_met]), num_met
+    return np.column_stack(
+        [np.concatenate(bands), np.concatenate(first) - np.cumsum(num_met) + num_met]
+    ), num_met
 
 
-def _seen_by_all(start: Tensor, end: Tensor, num_rows: Tensor, height: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Maximal intervals (start, end), sorted, in which the rows of the given intervals sum up to a whole row tile."""
+def _seen_by_all(
+    start: Tensor, end: Tensor, num_rows: Tensor, height: Tensor, stride: int
+) -> tuple[Tensor, Tensor]:
+    """Maximal sorted intervals (start, end) in which the rows of the given intervals add up to a whole row
+    tile."""
     position, order = torch.sort(torch.cat([start, end]))
     total = torch.cumsum(torch.cat([num_rows, -num_rows])[order], 0)[:-1]
     start, end = position[:-1], position[1:]

@@ -1,7 +1,10 @@
-"""Band attention's forward pass in Triton: one online softmax over the full and partial KV blocks of a row tile.
+"""Band attention's forward pass in Triton: one online softmax over the full and partial KV blocks of a row
+tile.
 
-Shapes: T tokens, H query heads, G KV heads, D head dim, PACK query heads of one KV head that share a tile (a pack), ROWS = PACK ·
-TILE_M rows of the score matrix. q and out are (Tq, H, D), k and v (Tk, G, D), LSE is (Tq, H). Offsets in q, k, v are 64-bit.
+Shapes: T tokens, H query heads, G KV heads, D head dim, PACK query heads of one KV head that share a tile (a
+    pack), ROWS = PACK ·
+TILE_M rows of the score matrix. q and out are (Tq, H, D), k and v (Tk, G, D), LSE is (Tq, H). Offsets in q,
+k, v are 64-bit.
 """
 
 import torch
@@ -20,7 +23,11 @@ LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453
 # Columns of a work tile in `TileSchedule.work_tiles`, and of a row tile in its `splits`.
 ROW_START, ROW_END = tl.constexpr(schedules.ROW_START), tl.constexpr(schedules.ROW_END)
 FULL_START, PARTIAL_START = tl.constexpr(schedules.FULL_START), tl.constexpr(schedules.PARTIAL_START)
-PARTIAL_END, NUM_FULL, SLOT = tl.constexpr(schedules.PARTIAL_END), tl.constexpr(schedules.NUM_FULL), tl.constexpr(schedules.SLOT)
+PARTIAL_END, NUM_FULL, SLOT = (
+    tl.constexpr(schedules.PARTIAL_END),
+    tl.constexpr(schedules.NUM_FULL),
+    tl.constexpr(schedules.SLOT),
+)
 NUM_COLUMNS = tl.constexpr(schedules.NUM_COLUMNS)
 FIRST_SLOT, NUM_SLOTS, SPLIT_COLUMNS = tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 
@@ -40,13 +47,15 @@ def work_tile_of(num_tiles, packs_per_section):
 def next_block(ranges_ptr, entry, end, left, ahead, TILE_N: tl.constexpr):
     """(column, entry, left, ahead) of the next full block.
 
-    `left` is the rest of an entry of `block_ranges`, blocks << 32 | column. `ahead` is the entry after it, which is loaded an entry early,
-    so that loads of keys or queries never wait for it.
+    `left` is the rest of an entry of `block_ranges`, blocks << 32 | column. `ahead` is the entry after it,
+    which is loaded an entry early, so that loads of keys or queries never wait for it.
     """
     fresh = left < (1 << 32)
     left = tl.where(fresh, ahead, left)
     entry += fresh.to(tl.int32)
-    ahead = tl.load((ranges_ptr + 2 * entry).to(tl.pointer_type(tl.int64)), mask=fresh & (entry < end), other=ahead)
+    ahead = tl.load(
+        (ranges_ptr + 2 * entry).to(tl.pointer_type(tl.int64)), mask=fresh & (entry < end), other=ahead
+    )
     return left.to(tl.int32), entry, left + (TILE_N - (1 << 32)), ahead
 
 
@@ -65,7 +74,8 @@ def is_visible(masks_ptr, mask, tile_row, column, TILE_M: tl.constexpr):
 
 
 @triton.jit
-def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr, mask, tile_row,
+def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr, mask,
+            tile_row,
             MASKED: tl.constexpr, D: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
     """Online softmax over one KV block. MASKED: 0 never, 1 always, 2 where `mask` is not −1."""
     k = k_desc.load([column, kv_offset])
@@ -74,7 +84,9 @@ def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_l
         s = tl.where(is_visible(masks_ptr, mask, tile_row, tl.arange(0, TILE_N), TILE_M), s, float("-inf"))
     if MASKED == 2:  # noqa: SIM102 - the outer one is decided when compiling
         if mask >= 0:
-            s = tl.where(is_visible(masks_ptr, mask, tile_row, tl.arange(0, TILE_N), TILE_M), s, float("-inf"))
+            s = tl.where(
+                is_visible(masks_ptr, mask, tile_row, tl.arange(0, TILE_N), TILE_M), s, float("-inf")
+            )
     new_max = tl.maximum(row_max, tl.max(s, 1) * scale_log2)
     shift = new_max
     if MASKED > 0:  # nothing seen yet: any finite shift will do
@@ -87,11 +99,17 @@ def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_l
     return acc, new_max, row_sum
 
 
-@triton.jit(do_not_specialize=["num_tiles", "packs_per_section", "packs_per_kv_head", "packs_per_group", "num_slots"])
-def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, work_tiles_ptr,
-             ranges_ptr, masks_ptr, num_tiles, packs_per_section, packs_per_kv_head, packs_per_group, num_slots, q_token, q_head, out_token,
-             out_head, lse_token, lse_head, scale_log2, LOOP: tl.constexpr, HAS_INITIAL: tl.constexpr, SPLIT: tl.constexpr,
-             D: tl.constexpr, PACK: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr, STAGES: tl.constexpr):
+@triton.jit(
+    do_not_specialize=["num_tiles", "packs_per_section", "packs_per_kv_head", "packs_per_group", "num_slots"]
+)
+def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr,
+             partial_lse_ptr, work_tiles_ptr,
+             ranges_ptr, masks_ptr, num_tiles, packs_per_section, packs_per_kv_head, packs_per_group,
+             num_slots, q_token, q_head, out_token,
+             out_head, lse_token, lse_head, scale_log2, LOOP: tl.constexpr, HAS_INITIAL: tl.constexpr,
+             SPLIT: tl.constexpr,
+             D: tl.constexpr, PACK: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+             STAGES: tl.constexpr):
     """One work tile of one pack."""
     index, pack = work_tile_of(num_tiles, packs_per_section)
     entry_ptr = work_tiles_ptr + (pack // packs_per_group * num_tiles + index) * NUM_COLUMNS
@@ -103,7 +121,11 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_l
     row = tl.arange(0, ROWS)
     token, head = row_start + row // PACK, pack * PACK + row % PACK
     inside, dim = token < row_end, tl.arange(0, D)
-    q = tl.load(q_ptr + token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + dim[None, :], mask=inside[:, None], other=0.0)
+    q = tl.load(
+        q_ptr + token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + dim[None, :],
+        mask=inside[:, None],
+        other=0.0,
+    )
     acc = tl.zeros([ROWS, D], dtype=tl.float32)
     row_max = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([ROWS], dtype=tl.float32)
@@ -118,29 +140,42 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_l
     kv_offset = pack // packs_per_kv_head * D
     tile_row = row // PACK
     if LOOP == 2:
-        entry, left, ahead = full_start, tl.zeros([], tl.int64), first_range(ranges_ptr, full_start, partial_end)
+        entry, left, ahead = (
+            full_start,
+            tl.zeros([], tl.int64),
+            first_range(ranges_ptr, full_start, partial_end),
+        )
         for number in tl.range(0, num_full + partial_end - partial_start, num_stages=STAGES):
             column, entry, left, ahead = next_block(ranges_ptr, entry, partial_end, left, ahead, TILE_N)
             mask = tl.where(number < num_full, -1, ((left >> 32) + 1).to(tl.int32))
             left = tl.where(number < num_full, left, 0)
-            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr,
+            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset,
+                                            scale_log2, masks_ptr,
                                             mask, tile_row, 2, D, TILE_M, TILE_N)
     else:
         if LOOP == 1:
-            entry, left, ahead = full_start, tl.zeros([], tl.int64), first_range(ranges_ptr, full_start, partial_end)
+            entry, left, ahead = (
+                full_start,
+                tl.zeros([], tl.int64),
+                first_range(ranges_ptr, full_start, partial_end),
+            )
             for _ in tl.range(0, num_full, num_stages=STAGES):
                 column, entry, left, ahead = next_block(ranges_ptr, entry, partial_end, left, ahead, TILE_N)
-                acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr,
+                acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset,
+                                                scale_log2, masks_ptr,
                                                 0, tile_row, 0, D, TILE_M, TILE_N)
         else:
             for entry in range(full_start, partial_start):
                 column = tl.load(ranges_ptr + 2 * entry)
                 for block in tl.range(0, tl.load(ranges_ptr + 2 * entry + 1), num_stages=STAGES):
-                    acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column + block * TILE_N, kv_offset,
+                    acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc,
+                                                    column + block * TILE_N, kv_offset,
                                                     scale_log2, masks_ptr, 0, tile_row, 0, D, TILE_M, TILE_N)
         for entry in tl.range(partial_start, partial_end, num_stages=STAGES):
-            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, tl.load(ranges_ptr + 2 * entry), kv_offset,
-                                            scale_log2, masks_ptr, tl.load(ranges_ptr + 2 * entry + 1), tile_row, 1, D, TILE_M, TILE_N)
+            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc,
+                                            tl.load(ranges_ptr + 2 * entry), kv_offset,
+                                            scale_log2, masks_ptr, tl.load(ranges_ptr + 2 * entry + 1),
+                                            tile_row, 1, D, TILE_M, TILE_N)
 
     empty = row_sum == 0.0
     row_sum = tl.where(empty, 1.0, row_sum)
@@ -148,7 +183,9 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_l
     lse = tl.where(empty, float("-inf"), (row_max + tl.math.log2(row_sum)) * LN_2)
     if SPLIT:
         slot_row = (pack.to(tl.int64) * num_slots + slot) * ROWS + row
-        tl.store(partial_out_ptr + slot_row[:, None] * D + dim[None, :], acc, mask=(inside & (slot >= 0))[:, None])
+        tl.store(
+            partial_out_ptr + slot_row[:, None] * D + dim[None, :], acc, mask=(inside & (slot >= 0))[:, None]
+        )
         tl.store(partial_lse_ptr + slot_row, lse, mask=inside & (slot >= 0))
         inside = inside & (slot < 0)
     tl.store(out_ptr + out_offset, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None])
@@ -156,13 +193,19 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_l
 
 
 @triton.jit(do_not_specialize=["num_splits", "packs_per_group", "num_slots"])
-def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, splits_ptr, num_splits,
-                   packs_per_group, num_slots, out_token, out_head, lse_token, lse_head, HAS_INITIAL: tl.constexpr, D: tl.constexpr,
+def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr,
+                   splits_ptr, num_splits,
+                   packs_per_group, num_slots, out_token, out_head, lse_token, lse_head,
+                   HAS_INITIAL: tl.constexpr, D: tl.constexpr,
                    PACK: tl.constexpr, TILE_M: tl.constexpr, CHUNK: tl.constexpr):
     """Combines the splits of CHUNK rows of one row tile of one pack, in their order, by their LSE."""
     pack = tl.program_id(1)
     entry_ptr = splits_ptr + (pack // packs_per_group * num_splits + tl.program_id(0)) * SPLIT_COLUMNS
-    row_start, row_end, first_slot = tl.load(entry_ptr + ROW_START), tl.load(entry_ptr + ROW_END), tl.load(entry_ptr + FIRST_SLOT)
+    row_start, row_end, first_slot = (
+        tl.load(entry_ptr + ROW_START),
+        tl.load(entry_ptr + ROW_END),
+        tl.load(entry_ptr + FIRST_SLOT),
+    )
     row, dim = tl.program_id(2) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
     token, head = row_start + row // PACK, pack * PACK + row % PACK
     inside = token < row_end
@@ -176,7 +219,9 @@ def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_o
     for slot in range(first_slot, first_slot + tl.load(entry_ptr + NUM_SLOTS)):
         slot_row = (pack.to(tl.int64) * num_slots + slot) * (TILE_M * PACK) + row
         partial_lse = tl.load(partial_lse_ptr + slot_row, mask=inside, other=float("-inf"))
-        partial_out = tl.load(partial_out_ptr + slot_row[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0)
+        partial_out = tl.load(
+            partial_out_ptr + slot_row[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0
+        )
         most = tl.maximum(lse, partial_lse)
         shift = tl.where(most == float("-inf"), 0.0, most)
         ours, theirs = tl.exp(lse - shift), tl.exp(partial_lse - shift)
@@ -187,7 +232,8 @@ def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_o
     tl.store(lse_ptr + lse_offset, lse, mask=inside)
 
 
-def forward(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule: TileSchedule, scale: float,
+def forward(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule: TileSchedule,
+            scale: float,
             config: TileConfig, *, packs_per_section: int, out: torch.Tensor, lse: torch.Tensor,
             initial: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
     """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
@@ -207,20 +253,27 @@ def forward(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     if num_tiles == 0:
         return
     launches.launch(
-        _forward, (num_tiles * packs,), q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), out, lse, initial_out,
-        initial_lse, partial_out, partial_lse, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles,
-        packs_per_section, packs // num_kv_heads, packs // num_groups, schedule.num_slots, q.stride(0), q.stride(1), *strides,
-        scale * LOG2_E.value, config.loop, initial is not None, split, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages,
+        _forward, (num_tiles * packs,), q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n),
+                    out, lse, initial_out,
+        initial_lse, partial_out, partial_lse, schedule.work_tiles, schedule.block_ranges,
+                    schedule.partial_masks, num_tiles,
+        packs_per_section, packs // num_kv_heads, packs // num_groups, schedule.num_slots, q.stride(0),
+                    q.stride(1), *strides,
+        scale * LOG2_E.value, config.loop, initial is not None, split, head_dim, pack, schedule.tile_m,
+                    schedule.tile_n, config.num_stages,
         num_warps=config.num_warps, num_stages=config.num_stages)
     if split:
         chunk = min(config.block_m, 32)
         launches.launch(
-            combine_kernel, (schedule.splits.shape[1], packs, config.block_m // chunk), out, lse, initial_out, initial_lse, partial_out,
-            partial_lse, schedule.splits, schedule.splits.shape[1], packs // num_groups, schedule.num_slots, *strides, initial is not None,
+            combine_kernel, (schedule.splits.shape[1], packs, config.block_m // chunk), out, lse, initial_out,
+                        initial_lse, partial_out,
+            partial_lse, schedule.splits, schedule.splits.shape[1], packs // num_groups, schedule.num_slots,
+                        *strides, initial is not None,
             head_dim, pack, schedule.tile_m, chunk)
 
 
 def columns_of(x: torch.Tensor, tokens: int) -> TensorDescriptor:
-    """A descriptor of so many tokens of one head at a time, of a tensor (T, heads, D) that lies so that heads and D are one axis."""
+    """A descriptor of so many tokens of one head at a time, of a tensor (T, heads, D) that lies so that heads
+    and D are one axis."""
     num_tokens, num_heads, head_dim = x.shape
     return TensorDescriptor(x, [num_tokens, num_heads * head_dim], [x.stride(0), 1], [tokens, head_dim])
