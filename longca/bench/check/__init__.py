@@ -1,1 +1,2 @@
-"""Checks of results before they are timed: a float64 reference by the definition of attention. It shares no code with any kernel."""
+"""Checks of results before they are timed: a float64 reference by the definition of attention. It shares no
+code with any kernel."""

@@ -1,10 +1,10 @@
-"""Changes of inputs between timed calls, such that a result which was kept from another call is wrong.
+"""Changes of inputs between timed calls, which make cached results of other calls wrong.
 
-At a few sites a query, a key that it sees, that key's value and the query's output gradient are replaced before each call. The key
-points the way of its query, so far that it has about half of the query's weight. So the query's output follows the new query, key
-and value, its gradient and those of the key follow the new output gradient, and none of it could be missed within the error budget.
-Sites and values follow from a seed that is drawn for each run. Backward is timed for one forward result, so there the output
-gradient alone changes.
+At a few sites a query, a visible key, that key's value and the query's output gradient are replaced before
+each call. The key is parallel to its query and long enough to get about half of the query's attention weight.
+So the query's output depends on the new query, key and value, and the gradients of query and key on the new
+output gradient, all beyond the error budget. Sites and values follow from a seed that is drawn for each run.
+Backward is timed for one forward result, so there the output gradient alone changes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from longca.core.cell import Cell, InputValues
 from longca.masks.mask import Mask
 
 NUM_SITES = 2
-TRIES = 20  # rows that are looked at for each site: most masks hide few rows from all keys
-BLOCK = 16  # calls whose values are drawn at once
+TRIES = 20  # rows tried for each site: under most masks few rows see no key
+BLOCK = 16  # calls whose values are sampled at once
 NAMES = ("q", "k", "v", "dout")
 TIMED = {"fwd": ("q", "k", "v"), "bwd": ("dout",)}
 """direction → inputs that change between timed calls"""
@@ -41,7 +41,7 @@ class ChangedPair:
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """Elements of a rank's shard that change."""
+    """The changing elements of a rank's shard."""
 
     sites: torch.Tensor
     """numbers of the sites that are in the shard"""
@@ -53,18 +53,23 @@ class Changes:
     """The values at the sites, call by call. Call 0 is the checked one.
 
     Args:
-        seed: of the sites and the values.
+        seed: seed of the sites and the values.
     """
 
     def __init__(self, cell: Cell, mask: Mask, seed: int) -> None:
-        self._dtype, self._head_dim, self._kind, self._seed = DTYPES[cell.dtype], cell.head_dim, cell.input_values, seed
+        self._dtype, self._head_dim, self._kind, self._seed = (
+            DTYPES[cell.dtype],
+            cell.head_dim,
+            cell.input_values,
+            seed,
+        )
         self.sites = _sites(cell, mask, np.random.default_rng(seed))
         self._block: tuple[int, torch.device] | None = None  # of the values at hand
         self._values: dict[str, torch.Tensor] = {}
         self._places: dict[tuple[str, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def apply(self, name: str, x_THD: torch.Tensor, call: int) -> None:
-        """Give an input the content that it has in a call, in place. The host does not wait for a GPU."""
+        """Set an input, in place, to its content in a call. The host does not wait for a GPU."""
         self.apply_to_shard(name, x_THD, call, None)
 
     def apply_to_shard(self, name: str, x_LHD: torch.Tensor, call: int, place: ShardPlace | None) -> None:
@@ -86,7 +91,11 @@ class Changes:
         """
         tokens, heads = (x.numpy() for x in self._place(name, torch.device("cpu")))
         order = np.argsort(positions_L)
-        at = np.searchsorted(positions_L, tokens, sorter=order).clip(max=len(order) - 1) if len(order) else np.zeros_like(tokens)
+        at = (
+            np.searchsorted(positions_L, tokens, sorter=order).clip(max=len(order) - 1)
+            if len(order)
+            else np.zeros_like(tokens)
+        )
         local = order[at] if len(order) else at
         sites = np.nonzero(positions_L[local] == tokens)[0] if len(order) else np.zeros(0, np.int64)
         return ShardPlace(*(torch.from_numpy(x).to(device) for x in (sites, local[sites], heads[sites])))
@@ -95,7 +104,9 @@ class Changes:
         """(tokens, heads) at which an input changes."""
         if (name, device) not in self._places:
             is_query = name in ("q", "dout")
-            places = [(site.row, site.q_head) if is_query else (site.key, site.kv_head) for site in self.sites]
+            places = [
+                (site.row, site.q_head) if is_query else (site.key, site.kv_head) for site in self.sites
+            ]
             tokens, heads = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).T.contiguous().to(device)
             self._places[name, device] = tokens, heads
         return self._places[name, device]
@@ -118,7 +129,8 @@ class Changes:
 
         q, v, dout = (_as_inputs(draw(), self._kind) for _ in range(3))
         num_keys = torch.tensor([float(site.num_keys) for site in self.sites])[:, None]
-        if self._kind == "small":  # such queries weigh all keys alike, so what is weighed must be larger to be seen
+        # such queries weigh all keys alike, so what is weighed must be larger to be seen
+        if self._kind == "small":
             v, dout = (x * num_keys.sqrt() for x in (v, dout))
         q, v, dout = (x.to(self._dtype) for x in (q, v, dout))
         if self._kind == "small":
@@ -135,7 +147,8 @@ def _as_inputs(normal: torch.Tensor, kind: InputValues) -> torch.Tensor:
 
 
 def _sites(cell: Cell, mask: Mask, rng: np.random.Generator) -> list[ChangedPair]:
-    """Sites of different rows and keys, of as many KV heads as there are; fewer, or none, under masks that hide nearly all."""
+    """Sites with distinct rows and keys, of as many KV heads as possible; fewer or none under masks that hide
+    nearly all pairs."""
     heads_per_group, ratio = cell.num_kv_heads // mask.num_groups, cell.num_q_heads // cell.num_kv_heads
     sites: list[ChangedPair] = []
     heads = rng.permutation(cell.num_kv_heads)
@@ -148,7 +161,7 @@ def _sites(cell: Cell, mask: Mask, rng: np.random.Generator) -> list[ChangedPair
             keys = np.setdiff1d(keys, [site.key for site in sites])
             if len(keys) and row not in [site.row for site in sites]:
                 candidates.append((row, keys))
-            if len(keys) > 1 and candidates:  # under a lone key a query's gradient is 0 whatever comes
+            if len(keys) > 1 and candidates:  # with a single key a query's gradient is always 0
                 break
         if candidates:
             row, keys = candidates[-1]

@@ -1,7 +1,9 @@
-"""A digest of a tensor's content that ranks can add up: each digests its own rows, and the sum is the digest of the whole.
+"""An additive digest of a tensor's content: each rank digests its own rows, and the sum is the digest of the
+whole tensor.
 
-It is a sum of the tensor's bits, weighted by position, modulo 2⁶⁴. It finds changes that a kernel makes to its inputs. Against
-somebody who computes a change that keeps it, it is no protection, and none is needed: references are made from other copies.
+It is a sum of the tensor's bits, weighted by position, modulo 2⁶⁴. It detects changes of inputs by a kernel.
+It does not protect against deliberately constructed changes, which is unnecessary, since references use other
+copies.
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ def content_digest(x_LHD: torch.Tensor, positions_L: torch.Tensor | None = None)
     total = torch.zeros((), dtype=torch.int64, device=x_LHD.device)
     columns = _column_weights(x_LHD[:1].numel(), x_LHD.device)
     for start in range(0, len(x_LHD), step):
-        bits = x_LHD[start:start + step].detach().contiguous().view(_BITS[x_LHD.element_size()]).flatten(1).long()
+        bits = (
+            x_LHD[start : start + step]
+            .detach()
+            .contiguous()
+            .view(_BITS[x_LHD.element_size()])
+            .flatten(1)
+            .long()
+        )
         total += ((bits * columns).sum(1) * row_weights[start:start + step]).sum()
     return int(total) % (1 << 64)
 

@@ -17,7 +17,7 @@ SMALL = 0.01  # of a standard normal value
 
 @dataclass(frozen=True)
 class Inputs:
-    """Values as the cell asks. T tokens, H query heads, G KV heads, D head dim."""
+    """The input tensors. T tokens, H query heads, G KV heads, D head dim."""
 
     q_THD: torch.Tensor
     k_TGD: torch.Tensor
@@ -28,12 +28,13 @@ class Inputs:
 def make_inputs(cell: Cell, device: torch.device) -> Inputs:
     """The inputs of a cell for the whole sequence.
 
-    They are the same for every kernel, strategy and direction of one mask, length, head count, dtype and kind of values, so that
-    errors can be compared. They are drawn on the device: equal on all devices of one type, different between CPU and GPU.
+    They are the same for every kernel, strategy and direction of one mask, length, head count, dtype and kind
+    of values, so that errors can be compared. They are sampled on the device: equal on all devices of one
+    type, different between CPU and GPU.
 
-    Standard normal values ("normal") keep a GPU's multipliers as busy as activations do. The others show what that costs in power: their
-    signs alone ("signs", ±1: the same scores in distribution, and no mantissas), 1 % of them ("small": all keys weigh alike), and 1
-    everywhere ("constant": no bit ever changes).
+    Standard normal values ("normal") keep a GPU's multipliers as busy as activations do. The others show what
+    that costs in power: their signs alone ("signs", ±1: the same scores in distribution, and no mantissas), 1
+    % of them ("small": all keys weigh alike), and 1 everywhere ("constant": no bit ever changes).
     """
     generator = torch.Generator(device).manual_seed(input_seed(cell))
 
@@ -52,7 +53,8 @@ def make_inputs(cell: Cell, device: torch.device) -> Inputs:
 
 
 def input_seed(cell: Cell) -> int:
-    """The seed of the inputs and of the checked subset. It follows from the problem alone, not from kernel, strategy or direction."""
+    """The seed of the inputs and of the checked subset. It depends only on the problem, not on kernel,
+    strategy or direction."""
     shared = {"mask": cell.mask, **cell.mask_key, "num_q_heads": cell.num_q_heads, "head_dim": cell.head_dim,
               "dtype": cell.dtype}
     if cell.input_values != "normal":

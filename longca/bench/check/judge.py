@@ -1,4 +1,5 @@
-"""The judge of one cell: it makes inputs and reference for itself, and judges the checked call and timed calls."""
+"""The judge of one cell: it computes inputs and reference independently, and judges the checked call and
+timed calls."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from longca.bench.check.digest import content_digest
 from longca.bench.check.inputs import Inputs
 from longca.bench.check.oracle import FIELDS, Oracle, PartResult, wrong
 from longca.bench.check.plan import CheckPlan, TimedPart, TimedResult, tensor_of
-from longca.bench.check.reference import Arithmetic, Chunk, DenseMaskRows, HeadKeys, HeadsReference, Reference, attend
+from longca.bench.check.reference import (
+    Arithmetic,
+    Chunk,
+    DenseMaskRows,
+    HeadKeys,
+    HeadsReference,
+    Reference,
+    attend,
+)
 from longca.bench.check.scope import CheckedPart, CheckedSubset
 from longca.bench.check.tally import ErrorAccumulator
 from longca.core.record import Accuracy
@@ -23,7 +32,8 @@ class Judge:
     """Judges the results of one cell.
 
     Args:
-        reference: a kept reference for this plan, with inputs that no kernel has touched; made here if not given.
+        reference: a kept reference for this plan, with inputs that no kernel has touched; made here if not
+            given.
     """
 
     def __init__(self, plan: CheckPlan, reference: Reference | None = None) -> None:
@@ -33,19 +43,21 @@ class Judge:
         self._oracle = Oracle(plan.problem, self.inputs, scope=plan.scope, reference=reference, keys_of=heads)
         self.accuracy: Accuracy | None = None
         self.reason: str | None = None
-        """why a result is not right; None as long as all were"""
+        """reason of the first wrong result; None if all are correct"""
         self.is_complete = False
-        """timed calls were judged, too"""
+        """True if timed calls were judged, too"""
 
     def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
-        """Judge the checked call. The reason why it is not right; None if it is."""
+        """Judge the checked call. Returns the reason why it is wrong; None if it is correct."""
         accuracy = self._oracle.judge_parts(results, are_finite)
         self.accuracy = accuracy.model_copy(update={"seed": self.plan.run_seed})
-        self.reason = self._changed(digests, {"dout": self._oracle.dout_THD} if "dout" in digests else {}) or wrong(accuracy)
+        self.reason = self._changed(
+            digests, {"dout": self._oracle.dout_THD} if "dout" in digests else {}
+        ) or wrong(accuracy)
         return self.reason
 
     def check_timed(self, timed: list[TimedResult], digests: Digests, last_call: int) -> str | None:
-        """Judge timed calls. The reason why one is not right; None if all are.
+        """Judge timed calls. Returns the reason why one is wrong; None if all are correct.
 
         Args:
             last_call: number of the last call before the digests were taken.
@@ -55,7 +67,11 @@ class Judge:
             raise ValueError("no result of a timed call was sent")
         try:
             reason = None
-            judged = _TimedGradients(self.plan, self._oracle, self.inputs) if self.plan.problem.needs_backward else None
+            judged = (
+                _TimedGradients(self.plan, self._oracle, self.inputs)
+                if self.plan.problem.needs_backward
+                else None
+            )
             for result in sorted(timed, key=lambda result: result.call):
                 self._apply(result.call)
                 reason = reason or self._wrong_timed(result) or (judged.wrong(result) if judged else None)
@@ -77,29 +93,36 @@ class Judge:
         given = [{name: x for name, x in of_part.items() if name in FIELDS} for of_part in result.parts]
         rows = Oracle(self.plan.problem, self.inputs, scope=scope)
         rows.usual_lengths = self._oracle.usual_lengths
-        accuracy = rows.judge_parts(given, {name: fine for name, fine in result.are_finite.items() if name in FIELDS}, keys=False)
+        accuracy = rows.judge_parts(
+            given, {name: fine for name, fine in result.are_finite.items() if name in FIELDS}, keys=False
+        )
         infinite = [name for name, fine in result.are_finite.items() if not fine]
         if infinite:
             return f"{infinite[0]} is not finite: nothing was written there, or an earlier result was kept"
         return wrong(accuracy, rows_alone=True)
 
     def _changed(self, digests: Digests, instead: dict[str, torch.Tensor]) -> str | None:
-        """The reason that names the inputs which are no longer what they were."""
+        """The reason that names changed inputs."""
         expected = {name: tensor_of(self.inputs, name) for name in self.plan.used_names} | instead
         missing = expected.keys() - digests.keys()
         if missing:
             raise ValueError(f"no digest of {', '.join(sorted(missing))} was sent")
         names = [name for name, x in expected.items() if content_digest(x) != digests[name]]
         which = f"input{'s' if len(names) > 1 else ''} {' and '.join(names)}"
-        return f"it changes its {which}, which the next call would see; it must work on a copy" if names else None
+        return (
+            f"it changes its {which}, which the next call would see; it must work on a copy"
+            if names
+            else None
+        )
 
 
 class _TimedGradients:
     """Judges dk and dv of timed calls, in which the output gradient changes at the sites alone.
 
-    Backward is linear in the output gradient. So the gradients of a call are those of the checked call, where that was given the whole
-    output gradient, plus what the sites' rows contribute now, less what they contributed then. Where the checked call was given some
-    rows alone, the calls are compared with each other in the same way; a row may then be off by what is allowed in one row.
+    Backward is linear in the output gradient. So the gradients of a call are those of the checked call, where
+    that was given the whole output gradient, plus what the sites' rows contribute now, less what they
+    contributed then. Where the checked call was given some rows alone, the calls are compared with each other
+    in the same way; a row may then be off by what is allowed in one row.
     """
 
     def __init__(self, plan: CheckPlan, oracle: Oracle, inputs: Inputs) -> None:
@@ -128,7 +151,9 @@ class _TimedGradients:
         base, then = self._base[head], self._at_check.get(head, now)
         for number, name in enumerate(("dk", "dv")):
             exact = (base.exact[number] + now.exact[number] - then.exact[number])[keys]
-            off = (base.emulated[number] - base.exact[number])[keys] + _rounding(exact, self._plan.problem.dtype)
+            off = (base.emulated[number] - base.exact[number])[keys] + _rounding(
+                exact, self._plan.problem.dtype
+            )
             size = torch.maximum(base.weight_C, now.weight_C)[keys] * self._factors[name]
             errors[name].add(given[name][:, 0].double(), exact, exact + off, size)
         return None
@@ -147,7 +172,9 @@ class _TimedGradients:
             first = torch.stack([before[name][key] for key in shared])
             exact = first + (now.exact[number] - then.exact[number])[shared]
             rounded = exact + _rounding(exact, self._plan.problem.dtype)
-            size = torch.maximum(now.weight_C, then.weight_C)[shared] * self._factors[name] + exact.norm(dim=-1)
+            size = torch.maximum(now.weight_C, then.weight_C)[shared] * self._factors[name] + exact.norm(
+                dim=-1
+            )
             errors[name].add(torch.stack([results[name][key] for key in shared]), exact, rounded, size)
 
     def _contributions(self, head: int) -> HeadKeys:
@@ -156,7 +183,9 @@ class _TimedGradients:
             self._chunks[head] = self._chunk(head)
         reference, rows, seen, chunk = self._chunks[head]
         problem = self._plan.problem
-        zero = torch.zeros(problem.mask.seqlen_k, problem.head_dim, dtype=torch.float64, device=problem.device)
+        zero = torch.zeros(
+            problem.mask.seqlen_k, problem.head_dim, dtype=torch.float64, device=problem.device
+        )
         if not rows:
             return HeadKeys((zero, zero), (zero, zero), zero[:, 0])
         dout = reference.rows_of(self._inputs.dout_THD, rows).double()
@@ -167,7 +196,8 @@ class _TimedGradients:
         return HeadKeys((dk, dv), (dk, dv), weight)
 
     def _chunk(self, head: int) -> tuple[HeadsReference, tuple[int, ...], torch.Tensor, Chunk]:
-        """Operands of the sites' rows of a KV head, which do not change from call to call but for the output gradient."""
+        """Operands of the sites' rows of a KV head, which do not change from call to call but for the output
+        gradient."""
         problem = self._plan.problem
         rows = tuple(sorted(site.row for site in self._plan.changes.sites if site.kv_head == head))
         group = head // (problem.num_kv_heads // problem.mask.num_groups)
@@ -181,5 +211,5 @@ class _TimedGradients:
 
 
 def _rounding(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What rounding to the dtype adds to x."""
+    """The rounding error of x in the dtype."""
     return x.to(dtype).double() - x

@@ -1,6 +1,7 @@
-"""The plan of a cell's checks: its inputs, the part of the result that is checked, and what is looked at in timed calls.
+"""The plan of a cell's checks: its inputs, the checked part of the result, and the checked parts of timed
+calls.
 
-It follows from the cell and a seed. The measuring process and the judge each make it for themselves.
+It depends on the cell and a seed. The measuring process and the judge compute it independently.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NUM_JUDGED = 2  # timed calls whose results are judged
 
 @dataclass(frozen=True)
 class TimedPart:
-    """Rows and keys of one KV head that are looked at in a timed call."""
+    """Checked rows and keys of one KV head in a timed call."""
 
     part: CheckedPart
     keys: tuple[int, ...]
@@ -33,21 +34,21 @@ class TimedPart:
 
 @dataclass(frozen=True)
 class TimedResult:
-    """What is looked at of one timed call."""
+    """The checked parts of one timed call."""
 
     call: int
-    """number of the call, as `Changes` counts them"""
+    """number of the call, as in `Changes`"""
     parts: list[PartResult]
     are_finite: dict[str, bool]
     """of the whole tensors"""
 
 
 class CheckPlan:
-    """What is checked of one cell.
+    """The checks of one cell.
 
     Args:
-        seed: of the run: kernels, strategies and directions that share a problem share the plan.
-        everything: check the whole result, whatever it costs.
+        seed: seed of the run; kernels, strategies and directions of one problem share the plan.
+        everything: check the whole result at any cost.
     """
 
     def __init__(self, cell: Cell, problem: Problem, seed: int, *, everything: bool = False) -> None:
@@ -65,7 +66,7 @@ class CheckPlan:
 
     @property
     def used_names(self) -> tuple[str, ...]:
-        """The inputs that a kernel is given in this direction."""
+        """The inputs of a kernel in this direction."""
         return NAMES if self.problem.needs_backward else NAMES[:3]
 
     def inputs(self) -> Inputs:
@@ -90,7 +91,8 @@ class CheckPlan:
             keys.add(site.key)
         if not by_head:
             by_head[int(rng.integers(self.problem.num_kv_heads))] = set(), set()
-        if not (self.scope.is_sample and self.problem.needs_backward):  # there the calls are compared with each other
+        # there the calls are compared with each other
+        if not (self.scope.is_sample and self.problem.needs_backward):
             head = sorted(by_head)[int(rng.integers(len(by_head)))]
             by_head = {head: by_head[head]}
         parts = []
@@ -101,7 +103,8 @@ class CheckPlan:
         return parts
 
     def expect(self, call: int) -> None:
-        """Draw what is looked at of a call before it is made, so that it is copied at once when the clock has stopped."""
+        """Choose the checked parts of a call in advance, so that they are copied right after the timed
+        interval."""
         self._expected = call, self.timed_parts(call)
 
     def expected_parts(self, call: int) -> list[TimedPart]:
@@ -110,7 +113,7 @@ class CheckPlan:
         return parts if expected == call else self.timed_parts(call)
 
     def cut_timed(self, call: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
-        """Copies of what is looked at of a timed call's result, in T × heads (× D)."""
+        """Copies of the checked parts of a timed call's result, in T × heads (× D)."""
         results = []
         for timed in self.expected_parts(call):
             [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(self.ratio)

@@ -1,6 +1,7 @@
-"""The reference: attention by its definition, over chunks of query rows, in float64 and as a kernel of a narrow dtype computes it.
+"""The reference: attention by its definition, over chunks of query rows, in float64 and as a kernel of a
+narrow dtype computes it.
 
-The mask comes as dense rows from its bands or its block grid. No kernel shares this code.
+The mask is expanded to dense rows from its bands or its block grid. No kernel shares this code.
 
 Shapes: G KV heads, R query heads per KV head, n rows of a chunk, C keys that it sees, D head dim.
 """
@@ -19,9 +20,10 @@ from longca.kernels.contract import Problem
 from longca.masks import band
 from longca.masks.mask import Mask
 
-CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}  # (query, key) pairs over heads at a time: bounds the oracle's memory
-# rows that do not follow each other see other keys each, all of which a chunk has: a chunk may cost so many pairs, or
-# `WASTE` times those that its rows see; smaller chunks would cost more in launches
+# (query, key) pairs over heads at a time: bounds the oracle's memory
+CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}
+# rows that do not follow each other see other keys each, all of which a chunk has: a chunk may cost so many
+# pairs, or `WASTE` times those that its rows see; smaller chunks would cost more in launches
 FREE_PAIRS, WASTE = {"cpu": 1 << 16, "cuda": 1 << 23}, 3.0
 
 
@@ -35,8 +37,10 @@ class DenseMaskRows:
             self._bands = mask.groups[group]
             return
         visible, q_bounds, k_bounds = (torch.from_numpy(part).to(device) for part in mask.grid.solid(group))
-        row_of, col_of = (torch.bucketize(torch.arange(int(bounds[-1]), device=device), bounds[1:], right=True)
-                          for bounds in (q_bounds, k_bounds))
+        row_of, col_of = (
+            torch.bucketize(torch.arange(int(bounds[-1]), device=device), bounds[1:], right=True)
+            for bounds in (q_bounds, k_bounds)
+        )
         self._grid = visible, row_of, col_of
 
     def rows(self, rows: Sequence[int]) -> torch.Tensor:
@@ -47,7 +51,7 @@ class DenseMaskRows:
         return self._banded_rows(np.asarray(rows, dtype=np.int64))
 
     def most_keys(self, start: int, end: int) -> int:
-        """An upper bound on the number of keys that rows [start, end) see together."""
+        """An upper bound on the number of distinct keys that rows [start, end) see."""
         if self._grid is not None:
             return self._seqlen_k
         part = band.cut(self._bands, (start, end), (0, self._seqlen_k))
@@ -56,18 +60,23 @@ class DenseMaskRows:
     def _banded_rows(self, rows: np.ndarray) -> torch.Tensor:
         """Rows of a mask of bands.
 
-        In each row a band has one range of keys. A +1 at its start and a −1 at its end are summed along the row. Bands are disjoint, so
-        no two ranges of a row have the same start or the same end.
+        In each row a band has one range of keys. A +1 at its start and a −1 at its end are summed along the
+        row. Bands are disjoint, so no two ranges of a row have the same start or the same end.
         """
         start, end = int(rows[0]), int(rows[-1]) + 1
-        near = self._bands[(self._bands[:, band.Q0] < end) & (self._bands[:, band.Q1] > start)]  # documents can be thousands
+        # documents can be thousands
+        near = self._bands[(self._bands[:, band.Q0] < end) & (self._bands[:, band.Q1] > start)]
         part = band.cut(near, (start, end), (0, self._seqlen_k))
         row = rows[:, None]
         key_start = np.maximum(part[:, band.K0], row + part[:, band.LO])
         key_end = np.minimum(part[:, band.K1], row + part[:, band.HI] + 1)
-        number, index = np.nonzero((part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (key_start < key_end))
+        number, index = np.nonzero(
+            (part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (key_start < key_end)
+        )
         step = torch.zeros(len(rows), self._seqlen_k + 1, dtype=torch.int8, device=self._device)
-        on_device = torch.from_numpy(np.stack([number, key_start[number, index], key_end[number, index]])).to(self._device)
+        on_device = torch.from_numpy(np.stack([number, key_start[number, index], key_end[number, index]])).to(
+            self._device
+        )
         step[on_device[0], on_device[1]] += 1
         step[on_device[0], on_device[2]] -= 1
         return step.cumsum(1, dtype=torch.int8)[:, :-1] > 0
@@ -75,7 +84,8 @@ class DenseMaskRows:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Dtypes of a computation: sums are kept in `wide`; operands of the second matmuls and results are rounded to `narrow`, if given."""
+    """Dtypes of a computation: sums are kept in `wide`; operands of the second matmuls and results are
+    rounded to `narrow`, if given."""
 
     wide: torch.dtype
     narrow: torch.dtype | None = None
@@ -169,8 +179,11 @@ class KeysReference:
 
     def of_head(self, number: int) -> HeadKeys:
         """The reference of one of these KV heads, by its place among them."""
-        return HeadKeys((self.exact[0][number], self.exact[1][number]),
-                        (self.emulated[0][number].double(), self.emulated[1][number].double()), self.weight_GC[number])
+        return HeadKeys(
+            (self.exact[0][number], self.exact[1][number]),
+            (self.emulated[0][number].double(), self.emulated[1][number].double()),
+            self.weight_GC[number],
+        )
 
 
 @dataclass(frozen=True)
@@ -187,13 +200,22 @@ class HeadsReference:
 
     Args:
         part: the KV heads, with their query heads, and the rows.
-        keep: if True, later calls get the results of the first one; otherwise only one chunk of rows is held at a time.
+        keep: if True, later calls get the results of the first one; otherwise only one chunk of rows is held
+            at a time.
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, part: CheckedPart, dense_mask: DenseMaskRows, *, keep: bool) -> None:
+    def __init__(
+        self, problem: Problem, inputs: Inputs, part: CheckedPart, dense_mask: DenseMaskRows, *, keep: bool
+    ) -> None:
         self.kv_heads, self.ratio = list(part.kv_heads), problem.num_q_heads // problem.num_kv_heads
         self.q_heads = part.q_heads(self.ratio)
-        self._problem, self._inputs, self._dense_mask, self._rows, self._keep = problem, inputs, dense_mask, part.rows, keep
+        self._problem, self._inputs, self._dense_mask, self._rows, self._keep = (
+            problem,
+            inputs,
+            dense_mask,
+            part.rows,
+            keep,
+        )
         self._kept: list[RowsReference] | None = None
         self._keys: KeysReference | None = None
 
@@ -229,7 +251,8 @@ class HeadsReference:
     def _compute(self, backward: bool) -> Iterator[RowsReference]:
         exact, emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, self._problem.dtype)
         k, v = (x_TGD[:, self.kv_heads].transpose(0, 1) for x_TGD in (self._inputs.k_TGD, self._inputs.v_TGD))
-        sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide), torch.zeros_like(v, dtype=arithmetic.wide))
+        sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide),
+                             torch.zeros_like(v, dtype=arithmetic.wide))
                 for arithmetic in (exact, emulated)} if backward else {}
         weight_squared = torch.zeros_like(k[..., 0], dtype=torch.float64)
         for start, rows in self._chunk_rows():
@@ -270,11 +293,13 @@ class HeadsReference:
             yield start, rows[start:start + step]
             start += step
 
-    def _chunk(self, wide: torch.dtype, rows: Sequence[int], k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor,
+    def _chunk(self, wide: torch.dtype, rows: Sequence[int], k: torch.Tensor, v: torch.Tensor,
+               visible: torch.Tensor,
                backward: bool) -> Chunk:
         dout = self.rows_of(self._inputs.dout_THD, rows).to(wide) if backward else None
         scale = self._problem.scale
-        return Chunk(self.rows_of(self._inputs.q_THD, rows).to(wide) * scale, k.to(wide), v.to(wide), dout, visible, scale)
+        return Chunk(self.rows_of(self._inputs.q_THD, rows).to(wide) * scale, k.to(wide), v.to(wide), dout,
+                     visible, scale)
 
 
 class Reference:

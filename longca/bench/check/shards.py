@@ -1,4 +1,4 @@
-"""One rank's part of the inputs of a context-parallel cell, and what is judged of its results.
+"""One rank's part of the inputs of a context-parallel cell, and of the checks of its results.
 
 Shapes: L tokens on this rank.
 """
@@ -30,7 +30,7 @@ class Shards:
     dout_checked_LHD: torch.Tensor
     """of the checked call: 0 in rows that are not checked"""
     positions: list[np.ndarray]
-    """rank → the tokens that it holds"""
+    """rank → its tokens"""
     mine_L: np.ndarray
     """the tokens of this rank"""
     places: dict[str, ShardPlace]
@@ -43,7 +43,8 @@ class Shards:
         """The shards of this rank, copied from the whole inputs."""
         device = inputs.q_THD.device
         mine = torch.from_numpy(mine_L).to(device)
-        q, k, v, dout, dout_checked = (x[mine] for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD,
+        q, k, v, dout, dout_checked = (x[mine] for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD,
+                                                         inputs.dout_THD,
                                                          plan.dout_checked(inputs.dout_THD)))
         places = {name: plan.changes.shard_place(name, mine_L, device) for name in plan.timed_names}
         return cls(q, k, v, dout, dout_checked, positions, mine_L, places, plan.used_names)
@@ -53,7 +54,7 @@ class Shards:
         return [self.q_LHD, self.k_LGD, self.v_LGD, self.dout_LHD, self.dout_checked_LHD]
 
     def change(self, plan: CheckPlan, call: int) -> None:
-        """Give the inputs the content that they have in a call."""
+        """Set the inputs to their content in a call."""
         plan.expect(call)
         for name, place in self.places.items():
             plan.changes.apply_to_shard(name, self._tensor(name), call, place)
@@ -71,14 +72,20 @@ class Shards:
         return {name: content_digest(x, positions) for name, x in tensors.items()}
 
     def cut(self, plan: CheckPlan, call: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
-        """Copies of this rank's part of what is looked at of a timed call."""
+        """Copies of this rank's part of the checks of a timed call."""
         results = []
         for timed in plan.expected_parts(call):
             [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(plan.ratio)
             rows, _ = held_tokens(timed.part.rows, self.mine_L)
             keys, _ = held_tokens(timed.keys, self.mine_L)
-            results.append({name: x[keys.tolist(), kv_head][:, None] if name in ("dk", "dv")
-                            else x[:, q_heads[0]:q_heads[-1] + 1][rows.tolist()] for name, x in tensors.items()})
+            results.append(
+                {
+                    name: x[keys.tolist(), kv_head][:, None]
+                    if name in ("dk", "dv")
+                    else x[:, q_heads[0] : q_heads[-1] + 1][rows.tolist()]
+                    for name, x in tensors.items()
+                }
+            )
         return results
 
     def _tensor(self, name: str) -> torch.Tensor:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import torch
 
 MULTIPLE = 2.0
-ROW_MULTIPLE = 16.0  # times the mean allowance: for the worst of millions of rows, where a large score was rounded
-ROUNDING = 0.5  # of eps: the largest error of one rounding, which is more than twice its usual one
+# times the mean budget, for the worst of millions of rows, in which a large score was rounded
+ROW_MULTIPLE = 16.0
+ROUNDING = 0.5  # of eps: the largest error of one rounding, more than twice the typical error
 SUMMING = 16.0
 EPS32 = torch.finfo(torch.float32).eps
 TINY = torch.finfo(torch.float64).tiny
 
 
 class ErrorAccumulator:
-    """Errors of a result and of the emulation against the reference, relative to the reference's Frobenius norm.
+    """Errors of a result and of the emulation against the reference, relative to the reference's Frobenius
+    norm.
 
-    `size_squared` is the squared size of the summands where that is more than the squared size of the sum; float32's rounding errors are
-    proportional to its root. Sums stay on the device until they are read.
+    `size_squared` is the squared size of the summands where that is more than the squared size of the sum;
+    float32's rounding errors are proportional to its root. Sums stay on the device until they are read.
 
     Args:
         eps: of the result's dtype.
@@ -31,8 +33,11 @@ class ErrorAccumulator:
         self._max_abs: torch.Tensor | None = None
         self._worst_row: torch.Tensor | None = None
 
-    def add(self, result: torch.Tensor, reference: torch.Tensor, emulation: torch.Tensor, row_size: torch.Tensor) -> None:
-        """Add one chunk: three tensors of one shape, (…, D), and the size of each row before anything in it cancelled, (…)."""
+    def add(
+        self, result: torch.Tensor, reference: torch.Tensor, emulation: torch.Tensor, row_size: torch.Tensor
+    ) -> None:
+        """Add one chunk: three tensors of one shape, (…, D), and the size of each row before anything in it
+        cancelled, (…)."""
         if not reference.numel():
             return
         error = (result.double() - reference).abs_()
@@ -40,7 +45,9 @@ class ErrorAccumulator:
         error_squared = error.square_().sum(-1)
         emulation_squared = (emulation.double() - reference).square_().sum(-1)
         allowed = MULTIPLE * emulation_squared.sqrt() + self._unit * row_size
-        self._worst_row = _larger(self._worst_row, (error_squared.sqrt() / (ROW_MULTIPLE * allowed).clamp_min(TINY)).amax())
+        self._worst_row = _larger(
+            self._worst_row, (error_squared.sqrt() / (ROW_MULTIPLE * allowed).clamp_min(TINY)).amax()
+        )
         self._error_squared += error_squared.sum()
         self._emulation_squared += emulation_squared.sum()
         self._norm_squared += reference.square().sum()

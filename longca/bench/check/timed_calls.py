@@ -1,4 +1,5 @@
-"""Calls that are timed and judged: their inputs change before each, and what is judged is kept as soon as the clock has stopped.
+"""Calls that are timed and judged: their inputs change before each call, and the judged parts are copied
+right after the timed interval.
 
 All of this happens outside of the samples.
 """
@@ -35,7 +36,7 @@ class TimedCalls:
                  chance: random.Random | None = None) -> None:
         self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
         self.kept = {x.untyped_storage().data_ptr() for x in kept}
-        """addresses of memory that is not overwritten"""
+        """addresses of memory that must not be overwritten"""
         self._result: object = None
         self._chance = chance or random.SystemRandom()
         
@@ -66,15 +67,19 @@ class TimedCalls:
         self._result = None
 
     def plain(self) -> object:
-        """A call that keeps nothing."""
+        """A call without checks."""
         return self._call()
 
     def results(self) -> list[TimedResult]:
-        """What was kept of the selected calls."""
-        return [TimedResult(number, parts, {name: bool(flag) for name, flag in flags.items()}) for number, parts, flags in self._chosen]
+        """The copied parts of the selected calls."""
+        return [
+            TimedResult(number, parts, {name: bool(flag) for name, flag in flags.items()})
+            for number, parts, flags in self._chosen
+        ]
 
     def choose(self) -> int | None:
-        """Where to keep this call, so that in the end each call is kept with the same probability; None if it is not."""
+        """The slot of this call in a reservoir sample, which keeps each call with equal probability; None if
+        it is not kept."""
         self._num_timed += 1
         if self._num_timed <= NUM_JUDGED:
             return self._num_timed - 1
@@ -86,7 +91,8 @@ class TimedCalls:
         if place is None:
             return
         tensors = self._tensors(self._result)
-        parts = self._cut(self.number, tensors)  # first of all: work that goes on after the call must not get done
+        # first of all: work that goes on after the call must not get done
+        parts = self._cut(self.number, tensors)
         self._chosen[place:place + 1] = [(self.number, parts, finite(tensors))]
 
 
@@ -98,5 +104,6 @@ def overwrite(tensors: Iterable[torch.Tensor | None], kept: set[int]) -> None:
         try:
             with torch.no_grad():
                 x.fill_(float("nan"))
-        except RuntimeError:  # one that cannot be written: made in inference mode, or with elements that share memory
+        except RuntimeError:
+            # one that cannot be written: made in inference mode, or with elements that share memory
             continue

@@ -1,4 +1,5 @@
-"""The measurement of a context-parallel cell by all its ranks: available → supported → prepared → inputs → right → timed → memory.
+"""The measurement of a context-parallel cell by all its ranks: available → supported → prepared → inputs →
+right → timed → memory.
 
 All ranks make the same calls and the same decisions: rank-local facts are gathered before any collective
 decision. If a rank fails while no peer waits inside a strategy, the cell ends on all ranks with that rank's
@@ -41,13 +42,15 @@ T = TypeVar("T")
 
 def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm, *, seed: int = 0,
                referee: Callable[[CheckPlan], Referee] | None = None) -> Result:
-    """The result of one cell of kind `cp`. All `cell.world` ranks call this. An error of the cell becomes an outcome, never an exception.
+    """The result of one cell of kind `cp`. A collective call of `cell.world` ranks. An error of the cell
+    becomes an outcome, never an exception.
 
-    All ranks return the same result unless one fails alone; the record is made from rank 0's. Costs are the largest over ranks.
+    All ranks return the same result unless a single one fails; the record uses that of rank 0. Costs are the
+    largest over ranks.
 
     Args:
-        seed: of the run, for all that is drawn for the checks.
-        referee: on rank 0, who judges the cell; a judge in this process if not given.
+        seed: seed of the run, for random choices of the checks.
+        referee: on rank 0, the judge of the cell; by default a judge in this process.
     """
     assert cell.world == comm.world, f"a cell of {cell.world} ranks on {comm.world}"
     measurement = _CpMeasurement(cell, measure, device, comm, seed, referee or Judge)
@@ -61,7 +64,7 @@ def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm, *
 
 
 class _EndedTogether(Exception):
-    """A rank has failed, and all ranks know it."""
+    """A rank has failed, and all ranks have been notified."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -73,7 +76,7 @@ class _CpMeasurement(CellMeasurement):
         super().__init__(cell, measure, device)
         self.comm, self.seed, self._make_referee = comm, seed, referee
         self._before_bytes: int | None = None  # allocated before the strategy is prepared
-        self._needed_bytes = 0  # size of the tensors that attention itself needs on this rank
+        self._needed_bytes = 0  # size of attention's own tensors on this rank
 
     def run(self) -> Outcome:
         self.nodes = tuple(self._gathered(Node, self.nodes[0]))
@@ -86,7 +89,8 @@ class _CpMeasurement(CellMeasurement):
         self.take_mask(mask)
         if len(set(self.comm.gather(mask.digest))) > 1:
             raise RuntimeError("ranks have drawn different masks: their versions of numpy or longca differ")
-        reason = strategy.refusal_with(mask, self.cell, kernel, self.device.type)  # pure, so it is the same on all ranks
+        # pure, so it is the same on all ranks
+        reason = strategy.refusal_with(mask, self.cell, kernel, self.device.type)
         if reason is not None:
             return Unsupported(reason=reason)
         with self.at("prepare"):
@@ -95,12 +99,18 @@ class _CpMeasurement(CellMeasurement):
         resident = resident_bytes(self.device)
         self._before_bytes = None if resident is None else resident + self.comm.unseen_bytes
         problem = self.problem(mask)
-        prepared = self._together("prepare", lambda: strategy.prepare(problem, kernel, self.comm), cost="prepare_ms")
+        prepared = self._together(
+            "prepare", lambda: strategy.prepare(problem, kernel, self.comm), cost="prepare_ms"
+        )
         self.take_costs(prepared)
         positions = self.comm.gather_arrays(prepared.shard.positions_L)
         permutation = self._together("prepare", lambda: Permutation(positions, self.comm.rank))
-        plan = self._together("inputs", lambda: CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all"))
-        contiguous, shards = self._together("inputs", lambda: self._inputs(plan, prepared, positions, permutation.mine))
+        plan = self._together(
+            "inputs", lambda: CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all")
+        )
+        contiguous, shards = self._together(
+            "inputs", lambda: self._inputs(plan, prepared, positions, permutation.mine)
+        )
         with self.at("inputs"):
             self.costs["permute_ms"] = permutation.time_ms(contiguous, self.comm)
         del contiguous
@@ -112,8 +122,12 @@ class _CpMeasurement(CellMeasurement):
         tensors = _forward_tensors(forward)
         if plan.problem.needs_backward:
             with self.at("bwd"):
-                tensors |= zip(("dq", "dk", "dv"), prepared.backward(forward, shards.dout_checked_LHD), strict=True)
-        self._needed_bytes = tensor_bytes([*shards.tensors(), *(x for name, x in tensors.items() if name != "lse")])
+                tensors |= zip(
+                    ("dq", "dk", "dv"), prepared.backward(forward, shards.dout_checked_LHD), strict=True
+                )
+        self._needed_bytes = tensor_bytes(
+            [*shards.tensors(), *(x for name, x in tensors.items() if name != "lse")]
+        )
         reason = self._check(plan, shards, tensors)
         if reason is None:
             if plan.problem.needs_backward:
@@ -121,8 +135,13 @@ class _CpMeasurement(CellMeasurement):
                 calls = self._calls(plan, shards, lambda: prepared.backward(forward, shards.dout_LHD), kept,
                                     lambda grads: dict(zip(("dq", "dk", "dv"), grads, strict=True)))
             else:
-                calls = self._calls(plan, shards, lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD),
-                                    shards.tensors(), _forward_tensors)
+                calls = self._calls(
+                    plan,
+                    shards,
+                    lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD),
+                    shards.tensors(),
+                    _forward_tensors,
+                )
                 del forward
             overwrite(tensors.values(), calls.kept)
             del tensors
@@ -131,18 +150,28 @@ class _CpMeasurement(CellMeasurement):
         return Ok() if reason is None else Incorrect(reason=reason)
 
     def _check(self, plan: CheckPlan, shards: Shards, tensors: dict[str, torch.Tensor]) -> str | None:
-        """The reason why the whole result of the checked call is not right. Rank 0 asks the judge, all ranks get the answer."""
+        """The reason why the result of the checked call is wrong. Rank 0 asks the judge, and all ranks get
+        the answer."""
         with self.at("oracle"):
-            parts = {name: self.comm.gather_rows(x, [len(part) for part in shards.positions]) for name, x in tensors.items()}
+            parts = {
+                name: self.comm.gather_rows(x, [len(part) for part in shards.positions])
+                for name, x in tensors.items()
+            }
             digests = self._whole_digests(shards, checked=True)
 
         def judged() -> str | None:
             if self.comm.rank:
                 return None
-            whole = {name: _in_order(of_ranks, shards.positions) for name, of_ranks in parts.items() if of_ranks is not None}
+            whole = {
+                name: _in_order(of_ranks, shards.positions)
+                for name, of_ranks in parts.items()
+                if of_ranks is not None
+            }
             are_finite = {name: bool(flag) for name, flag in finite(whole).items()}
             self.referee = self._make_referee(plan)
-            return self._judged(lambda: self.referee.check(cut(plan.scope, plan.ratio, whole), are_finite, digests))
+            return self._judged(
+                lambda: self.referee.check(cut(plan.scope, plan.ratio, whole), are_finite, digests)
+            )
 
         return self._agreed(judged)
 
@@ -158,7 +187,8 @@ class _CpMeasurement(CellMeasurement):
                tensors: Callable[[Any], dict[str, torch.Tensor]]) -> TimedCalls:
         [seed, *_] = self.comm.gather(random.SystemRandom().getrandbits(48))  # all ranks keep the same calls
         return TimedCalls(call, tensors=tensors, raw=lambda result: tensors(result).values(), kept=kept,
-                          change=lambda number: shards.change(plan, number), cut=lambda number, x: shards.cut(plan, number, x),
+                          change=lambda number: shards.change(plan, number), cut=lambda number,
+                          x: shards.cut(plan, number, x),
                           chance=random.Random(seed))
 
     def _whole_digests(self, shards: Shards, *, checked: bool) -> Digests:
@@ -173,16 +203,22 @@ class _CpMeasurement(CellMeasurement):
         contiguous = [x[part.start:part.stop].clone() for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)]
         return contiguous, Shards.of(plan, inputs, prepared.shard.positions_L, positions)
 
-    def _time(self, plan: CheckPlan, prepared: PreparedStrategy, shards: Shards, calls: TimedCalls) -> str | None:
+    def _time(
+        self, plan: CheckPlan, prepared: PreparedStrategy, shards: Shards, calls: TimedCalls
+    ) -> str | None:
         self.release_memory()
         with self.at(self.cell.direction):
-            samples = time_calls(calls, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.largest)
+            samples = time_calls(
+                calls, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.largest
+            )
             self.comm.barrier()
             before = self.comm.moved_bytes
             memory = self._above_shards(peak_memory(calls.plain, self.device))
             if prepared.counts_bytes:
                 self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
-        of_ranks = list(zip(self._gathered(Samples, samples), self._gathered(Memory | None, memory), strict=True))
+        of_ranks = list(
+            zip(self._gathered(Samples, samples), self._gathered(Memory | None, memory), strict=True)
+        )
         enqueue_ms = [part.enqueue_ms for part, _ in of_ranks if part.enqueue_ms is not None]
         self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks),
                                                   "enqueue_ms": max(enqueue_ms, default=None)})
@@ -204,19 +240,26 @@ class _CpMeasurement(CellMeasurement):
                 held = [held_tokens(tokens, positions)[1] for positions in shards.positions]
                 of_ranks = self.comm.gather_rows(x, [len(numbers) for numbers in held])
                 if of_ranks is not None:
-                    whole[name] = torch.cat(of_ranks)[torch.from_numpy(np.argsort(np.concatenate(held))).to(x.device)]
+                    whole[name] = torch.cat(of_ranks)[
+                        torch.from_numpy(np.argsort(np.concatenate(held))).to(x.device)
+                    ]
             parts.append(whole)
-        return TimedResult(result.call, parts, {name: all(flags[name] for flags in are_finite) for name in result.are_finite})
+        return TimedResult(
+            result.call, parts, {name: all(flags[name] for flags in are_finite) for name in result.are_finite}
+        )
 
     def _above_shards(self, memory: Memory | None) -> Memory | None:
         if memory is None or self._before_bytes is None:
             return memory
         peak_bytes = memory.absolute_peak_bytes[0] + self.comm.unseen_bytes
         above_bytes = peak_bytes - self._before_bytes - self._needed_bytes
-        return memory.model_copy(update={"absolute_peak_bytes": (peak_bytes,), "above_shards_bytes": (max(above_bytes, 0),)})
+        return memory.model_copy(
+            update={"absolute_peak_bytes": (peak_bytes,), "above_shards_bytes": (max(above_bytes, 0),)}
+        )
 
     def _together(self, stage: str, work: Callable[[], T], cost: str | None = None) -> T:
-        """Do this rank's own work and tell the other ranks if it failed. Raises _EndedTogether if it failed on any rank."""
+        """Do local work, and notify the other ranks of a failure. Raises _EndedTogether if it failed on any
+        rank."""
         results: list[T] = []
         outcome = None
         try:
@@ -233,7 +276,10 @@ class _CpMeasurement(CellMeasurement):
     def _gathered(self, kind: Any, mine: Any) -> list[Any]:
         """The values of all ranks, of this type of the record's schema."""
         adapter = TypeAdapter(kind)
-        return [adapter.validate_python(value) for value in self.comm.gather(adapter.dump_python(mine, mode="json"))]
+        return [
+            adapter.validate_python(value)
+            for value in self.comm.gather(adapter.dump_python(mine, mode="json"))
+        ]
 
     def _merge_facts(self) -> None:
         """Replace this rank's costs by the largest over ranks, and its notes by those of all ranks."""
@@ -248,7 +294,7 @@ def _forward_tensors(forward: Forward) -> dict[str, torch.Tensor]:
 
 
 def _in_order(parts: list[torch.Tensor], positions: list[np.ndarray]) -> torch.Tensor:
-    """Puts the rows of all ranks into the order of the whole sequence."""
+    """Reorders the rows of all ranks to the order of the whole sequence."""
     rows = torch.cat(parts)
     whole = torch.empty_like(rows)
     whole[torch.from_numpy(np.concatenate(positions)).to(rows.device)] = rows
@@ -256,7 +302,7 @@ def _in_order(parts: list[torch.Tensor], positions: list[np.ndarray]) -> torch.T
 
 
 def _all_ranks(memories: list[Memory | None]) -> Memory | None:
-    """The memory of all ranks in one record; None if it is unknown on some rank."""
+    """The memory of all ranks for the record; None if unknown on some rank."""
     known = [memory for memory in memories if memory is not None]
     if len(known) < len(memories):
         return None

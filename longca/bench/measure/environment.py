@@ -1,4 +1,5 @@
-"""The environment of a measurement: machine, GPU, versions and variables. It is read in the measuring process; nothing is set."""
+"""The environment of a measurement: machine, GPU, versions and variables. It is read in the measuring
+process; nothing is set."""
 
 from __future__ import annotations
 
@@ -25,15 +26,20 @@ TORCH_FILE = "longca-torch"  # digest of the file that its torch was installed f
 TORCH_WHEEL = "torch wheel"  # its name among the packages
 PACKAGES = (
     "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+    "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12",
+            "nvidia-nccl-cu13",
     "flashinfer-python", "fastvideo-kernel", "vsa", "ring-flash-attn", "yunchang", "transformer-engine",
     "apache-tvm-ffi", "quack-kernels")
 ENV = (
-    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY", "MALLOC_CONF", "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
+       "MALLOC_CONF", "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
-    "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_DISABLE", "TRITON_INTERPRET", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE", "NCCL_P2P_USE_CUDA_MEMCPY", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_IB_DISABLE",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF",
+       "PYTORCH_ALLOC_CONF",
+    "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_DISABLE", "TRITON_INTERPRET", "NCCL_ALGO", "NCCL_PROTO",
+       "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE", "NCCL_P2P_USE_CUDA_MEMCPY", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
+       "NCCL_IB_DISABLE",
     "NCCL_SOCKET_IFNAME", "TORCH_NCCL_AVOID_RECORD_STREAMS")
 
 
@@ -63,7 +69,8 @@ def slurm_job() -> str | None:
 
 
 def _container() -> str | None:
-    """The digest of the image that this process is in: what the workflow says, or the stamp of an image that was entered by hand."""
+    """The digest of the image that this process is in: what the workflow says, or the stamp of an image that
+    was entered by hand."""
     entered = next((os.environ[name] for name in ENTERED if os.environ.get(name)), None)
     if os.environ.get(CONTAINER) or entered is None:
         return os.environ.get(CONTAINER)
@@ -101,7 +108,8 @@ def choose_device(device: str, local_rank: int) -> torch.device:
     if device == "cpu" or (device == "auto" and not found):
         return torch.device("cpu")
     if found == 1:
-        local_rank = 0  # each task of a job may see its own GPU only; the runner checks that no two ranks share one
+        # each task of a job may see its own GPU only; the runner checks that no two ranks share one
+        local_rank = 0
     if local_rank >= found:
         raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
     return torch.device("cuda", local_rank)
@@ -139,7 +147,9 @@ def cpu_name() -> str:
 @functools.cache
 def _packages() -> dict[str, str]:
     wheel = _written(TORCH_FILE)
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None} | ({TORCH_WHEEL: wheel} if wheel else {})
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None} | (
+        {TORCH_WHEEL: wheel} if wheel else {}
+    )
 
 
 def _version(package: str) -> str | None:
@@ -155,21 +165,29 @@ def _gpu(device: torch.device) -> dict[str, Any]:
     import torch
 
     properties = torch.cuda.get_device_properties(device)
-    facts = {"name": properties.name, "uuid": str(properties.uuid), "memory_bytes": properties.total_memory,
-             "compute_capability": f"{properties.major}.{properties.minor}", "num_sms": properties.multi_processor_count,
-             "l2_bytes": properties.L2_cache_size}
+    facts = {
+        "name": properties.name,
+        "uuid": str(properties.uuid),
+        "memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "num_sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+    }
     with open_gpu(device) as gpu:
         return facts if gpu is None else facts | _managed(gpu)
 
 
 def gpu_system(device: torch.device) -> tuple[str | None, dict[str, str]]:
-    """(version of the driver, versions of the GPU's firmware by name), as far as NVML tells; (None, {}) without a GPU."""
+    """(version of the driver, versions of the GPU's firmware by name), as far as NVML tells; (None, {})
+    without a GPU."""
     with open_gpu(device) as gpu:
         if gpu is None:
             return None, {}
         queries = {"vbios": "VbiosVersion", "gsp": "GspFirmwareVersion", "inforom": "InforomImageVersion"}
         versions = {name: gpu.read(query) for name, query in queries.items()}
-        return gpu.nvml.nvmlSystemGetDriverVersion(), {name: str(version) for name, version in versions.items() if version}
+        return gpu.nvml.nvmlSystemGetDriverVersion(), {
+            name: str(version) for name, version in versions.items() if version
+        }
 
 
 def _managed(gpu: Gpu) -> dict[str, Any]:

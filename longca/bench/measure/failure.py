@@ -1,4 +1,4 @@
-"""Exceptions as typed outcomes: out of memory, or failed with a log."""
+"""Conversion of exceptions to typed outcomes: out of memory, or an error with a log."""
 
 import re
 import sysconfig
@@ -12,7 +12,7 @@ from longca.core.record import MOST_LINE, MOST_LOG, Failed, Outcome, OutOfMemory
 from longca.core.schema import LARGEST_INT, MOST_TEXT
 
 LOG_LINES = 30
-RAISED_AT = "raised at: "  # begins the line of a log that names the user's code
+RAISED_AT = "raised at: "  # prefix of the log line that names the user's code
 SOURCE = Path(__file__).parents[3]
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _REQUEST = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
@@ -30,21 +30,32 @@ def failure(error: Exception, where: str) -> Outcome:
     for link in _chain(error):
         if _ran_out_of_memory(link):
             return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
-    text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are published: without folders of this machine
+    # records are published: without folders of this machine
+    text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")
     place = _users_code(error)
     head = [f"while at: {where}", *([f"{RAISED_AT}{place.replace(f'{SOURCE}/', '')}"] if place else [])]
-    return as_failed(type(error).__name__, str(error).strip() or type(error).__name__, "\n".join([*head, *text.splitlines()[-LOG_LINES:]]))
+    return as_failed(
+        type(error).__name__,
+        str(error).strip() or type(error).__name__,
+        "\n".join([*head, *text.splitlines()[-LOG_LINES:]]),
+    )
 
 
 def as_failed(kind: str, message: str, log: str = "") -> Failed:
-    """A failure whose texts are such that a record can hold them, whatever a process has printed."""
-    return Failed(type=storable(kind, MOST_LINE // 2), message=storable(message, MOST_TEXT // 8), log=storable(log, MOST_LOG // 8))
+    """A failure with texts that are valid in a record, for any output of a process."""
+    return Failed(
+        type=storable(kind, MOST_LINE // 2),
+        message=storable(message, MOST_TEXT // 8),
+        log=storable(log, MOST_LOG // 8),
+    )
 
 
 def _users_code(error: BaseException) -> str:
-    """The place "file:line in function" of the innermost frame of a plug-in, or of code outside of this package and of all libraries.
+    """The place "file:line in function" of the innermost frame of a plug-in, or of code outside of this
+    package and of all libraries.
 
-    A traceback's last lines are often those of a library that the plug-in has called. Empty where no such code was running.
+    A traceback's last lines are often those of a library that the plug-in has called. Empty where no such
+    code was running.
     """
     for link in _chain(error):
         for frame in reversed(traceback.extract_tb(link.__traceback__)):
@@ -54,13 +65,19 @@ def _users_code(error: BaseException) -> str:
 
 
 def place_in_stack(printed: str) -> str:
-    """The place "file:line in function" in the last stack that `faulthandler` has printed; empty where it has printed none.
+    """The place "file:line in function" in the last stack that `faulthandler` has printed; empty where it has
+    printed none.
 
-    It is the innermost frame of a user's code, if there is one. Else it is the innermost one outside of torch.
+    It is the innermost frame of a user's code, if there is one. Else it is the innermost one outside of
+    torch.
     """
     stacks = _STACK.findall(printed)
     frames = _STACK_FRAME.findall(stacks[-1]) if stacks else []
-    chosen = [frame for frame in frames if _is_users(frame[0])] or [frame for frame in frames if "/torch/" not in frame[0]] or frames
+    chosen = (
+        [frame for frame in frames if _is_users(frame[0])]
+        or [frame for frame in frames if "/torch/" not in frame[0]]
+        or frames
+    )
     return f"{Path(chosen[0][0]).name}:{chosen[0][1]} in {chosen[0][2]}" if chosen else ""
 
 
@@ -69,7 +86,11 @@ def _is_users(file: str) -> bool:
     if path.is_relative_to(PACKAGE_ROOT):
         return any(path.parent == PACKAGE_ROOT / kind.folder for kind in KINDS.values())
     libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return path.is_absolute() and not any(path.is_relative_to(folder) for folder in libraries) and "site-packages" not in path.parts
+    return (
+        path.is_absolute()
+        and not any(path.is_relative_to(folder) for folder in libraries)
+        and "site-packages" not in path.parts
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,4 +1,5 @@
-"""The measurement of a kernel cell: available → supported → prepared → inputs → right → timed → right again → memory."""
+"""The measurement of a kernel cell: available → supported → prepared → inputs → right → timed → right again →
+memory."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
     """The result of one cell of kind `kernel`. An error of the cell becomes an outcome, never an exception.
 
     Args:
-        seed: of the run, for all that is drawn for the checks.
-        referee: who judges the cell; a judge in this process if not given, which a kernel can reach.
+        seed: seed of the run, for random choices of the checks.
+        referee: the judge of the cell; by default a judge in this process, whose memory a kernel can access.
     """
     references = references or LatestReferences()
     measurement = KernelMeasurement(cell, measure, device, masks or LatestMasks(), seed,
@@ -45,7 +46,8 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
 
 
 class KernelMeasurement(CellMeasurement):
-    """The measurement of one kernel cell, whole (`run`) or in two parts with somebody else's timing between them."""
+    """The measurement of one kernel cell: complete (`run`), or in two parts with external timing between
+    them."""
 
     calls: TimedCalls
     """the calls to time, once it is ready"""
@@ -66,11 +68,14 @@ class KernelMeasurement(CellMeasurement):
             return self._measure_control(self._control)
         self.release_memory()
         with self.at(self.cell.direction):
-            self.samples = (time_sustained if self.cell.sustained else time_calls)(self.calls, self.measure, self.device)
+            self.samples = (time_sustained if self.cell.sustained else time_calls)(
+                self.calls, self.measure, self.device
+            )
         return self.finish()
 
     def get_ready(self) -> Outcome | None:
-        """Prepare the kernel and have one call judged. The outcome of a cell that ends here; None if it may be timed."""
+        """Prepare the kernel and have one call judged. The outcome of a cell that ends here; None if it may
+        be timed."""
         kernel = Registry("kernel").load(self.cell.kernel)
         reason = kernel.available(self.device.type)
         if reason is not None:
@@ -86,8 +91,11 @@ class KernelMeasurement(CellMeasurement):
         with self.at("prepare", cost="prepare_ms"):
             prepared = kernel.prepare(problem)
             if not isinstance(prepared, Prepared):
-                raise BrokenPlugin(f"Plug-in '{kernel.path}' cannot be used", todo="Mend or remove the file",
-                                   why=f"prepare returned a {type(prepared).__name__}; it must return a Prepared")
+                raise BrokenPlugin(
+                    f"Plug-in '{kernel.path}' cannot be used",
+                    todo="Mend or remove the file",
+                    why=f"prepare returned a {type(prepared).__name__}; it must return a Prepared",
+                )
         self.take_costs(prepared)
         if isinstance(prepared, PreparedControl):
             self._control = prepared
@@ -101,7 +109,9 @@ class KernelMeasurement(CellMeasurement):
             self.memory = peak_memory(self.calls.plain, self.device)
         judged_ms = self.costs["oracle_ms"]
         with self.at("oracle", cost="oracle_ms"):
-            reason = self._judged(lambda: self.referee.check_timed(self.calls.results(), digests, self.calls.number))
+            reason = self._judged(
+                lambda: self.referee.check_timed(self.calls.results(), digests, self.calls.number)
+            )
         self.costs["oracle_ms"] += judged_ms
         return Ok() if reason is None else Incorrect(reason=reason)
 
@@ -119,8 +129,10 @@ class KernelMeasurement(CellMeasurement):
         self.calls = self._given.calls(forward)
         return None
 
-    def _check(self, plan: CheckPlan, prepared: Prepared, given: _GivenInputs, forward: Forward) -> str | None:
-        """The reason why the checked call is not right; None if it is."""
+    def _check(
+        self, plan: CheckPlan, prepared: Prepared, given: _GivenInputs, forward: Forward
+    ) -> str | None:
+        """The reason why the checked call is wrong; None if it is correct."""
         grads: Grads | None = None
         raw: tuple[torch.Tensor, ...] = ()
         dout = None
@@ -134,8 +146,12 @@ class KernelMeasurement(CellMeasurement):
             lse_TH = None if forward.lse is None else prepared.lse_from_layout(forward.lse)
             tensors = tensors_of(prepared.from_layout(forward.out), lse_TH, grads)
             are_finite = {name: bool(flag) for name, flag in finite(tensors).items()}
-            digests = given.digests() | ({} if dout is None else {"dout": content_digest(prepared.from_layout(dout))})
-            reason = self._judged(lambda: self.referee.check(cut(plan.scope, plan.ratio, tensors), are_finite, digests))
+            digests = given.digests() | (
+                {} if dout is None else {"dout": content_digest(prepared.from_layout(dout))}
+            )
+            reason = self._judged(
+                lambda: self.referee.check(cut(plan.scope, plan.ratio, tensors), are_finite, digests)
+            )
         if not plan.problem.needs_backward:
             overwrite((forward.out, forward.lse), given.addresses)
         overwrite(raw, given.addresses | {forward.out.untyped_storage().data_ptr()})
@@ -152,14 +168,16 @@ class KernelMeasurement(CellMeasurement):
 
 
 class _GivenInputs:
-    """The inputs that a kernel is given, in its own layout, and their changes between calls."""
+    """The inputs of a kernel in its own layout, and their changes between calls."""
 
     def __init__(self, plan: CheckPlan, prepared: Prepared) -> None:
         self._plan, self._prepared = plan, prepared
         inputs = plan.inputs()
         self._own = {name: prepared.to_layout(tensor_of(inputs, name)) for name in plan.used_names}
         self._public = {name: self._view(name, tensor_of(inputs, name).shape) for name in plan.used_names}
-        self._copies = {name: tensor_of(inputs, name).clone() for name, view in self._public.items() if view is None}
+        self._copies = {
+            name: tensor_of(inputs, name).clone() for name, view in self._public.items() if view is None
+        }
         self.addresses = {x.untyped_storage().data_ptr() for x in self._own.values()}
 
     @property
@@ -177,10 +195,12 @@ class _GivenInputs:
         """The calls to time: of backward, if it is needed, else of forward."""
         plan, prepared = self._plan, self._prepared
         if not plan.problem.needs_backward:
-            return TimedCalls(lambda: prepared.forward(*self.attention), tensors=self._of_forward, raw=lambda x: (x.out, x.lse),
+            return TimedCalls(lambda: prepared.forward(*self.attention), tensors=self._of_forward,
+                              raw=lambda x: (x.out, x.lse),
                               change=self._change, cut=plan.cut_timed, kept=self._own.values())
         kept = [*self._own.values(), forward.out, *([] if forward.lse is None else [forward.lse])]
-        return TimedCalls(lambda: prepared.backward(forward, self._own["dout"]), tensors=self._of_backward, raw=tuple,
+        return TimedCalls(lambda: prepared.backward(forward, self._own["dout"]), tensors=self._of_backward,
+                          raw=tuple,
                           change=self._change, cut=plan.cut_timed, kept=kept)
 
     def digests(self) -> Digests:
@@ -192,10 +212,13 @@ class _GivenInputs:
         return tensors_of(self._prepared.from_layout(forward.out), lse_TH, None)
 
     def _of_backward(self, grads: Grads) -> dict[str, torch.Tensor]:
-        return {name: self._prepared.from_layout(x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)}
+        return {
+            name: self._prepared.from_layout(x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)
+        }
 
     def _view(self, name: str, shape: torch.Size) -> torch.Tensor | None:
-        """The input in T × heads × D, in the memory that the kernel is given; None where that has another form."""
+        """The input in T × heads × D, in the memory that the kernel is given; None where that has another
+        form."""
         own = self._own[name]
         public = self._prepared.from_layout(own)
         is_view = public.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()

@@ -21,7 +21,8 @@ KEPT_REFERENCE_BYTES = 64 << 20  # of one reference
 
 
 class LatestMasks:
-    """Builds masks and keeps the last `KEPT`: forward and backward of one problem follow each other and share a mask."""
+    """Builds masks and keeps the last `KEPT`: forward and backward of one problem follow each other and share
+    a mask."""
 
     def __init__(self) -> None:
         self._masks: OrderedDict[str, tuple[Mask, float]] = OrderedDict()
@@ -41,28 +42,33 @@ class LatestMasks:
 
 def mask_facts(mask: Mask) -> MaskFacts:
     """The facts about a mask that a record holds."""
-    return MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands, drawn=mask.drawn,
+    return MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups,
+                     num_bands=mask.traits.num_bands, drawn=mask.drawn,
                      lengths={name: DrawnLengths.of(lengths) for name, lengths in mask.drawn_lengths.items()})
 
 
 class LatestReferences:
-    """Keeps the references of the last `KEPT` problems on a CPU, where computing one takes longer than measuring a short cell.
+    """Keeps the references of the last `KEPT` problems on a CPU, where computing one takes longer than
+    measuring a short cell.
 
-    All kernels with the same problem are compared with the same reference, in both directions. On a GPU nothing is kept: a reference is
-    computed in a quarter of a second, and its memory would be missing to the next kernel.
+    All kernels with the same problem are compared with the same reference, in both directions. On a GPU
+    nothing is kept: a reference is computed in a quarter of a second, and its memory would be missing to the
+    next kernel.
     """
 
     def __init__(self) -> None:
         self._references: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
 
     def get(self, plan: CheckPlan) -> Reference | None:
-        """The reference of the cell's problem, with its own copy of the inputs, which no kernel has touched; None if none is kept."""
+        """The reference of the cell's problem, with its own copy of the inputs, which no kernel has touched;
+        None if none is kept."""
         from longca.bench.check.reference import Reference, kept_bytes
 
         problem, scope = plan.problem, plan.scope
         if problem.device.type != "cpu" or kept_bytes(problem, scope) > KEPT_REFERENCE_BYTES:
             return None
-        key = (plan.seed, problem.mask.digest, problem.num_q_heads, problem.num_kv_heads, problem.head_dim, problem.dtype, scope)
+        key = (plan.seed, problem.mask.digest, problem.num_q_heads, problem.num_kv_heads, problem.head_dim,
+               problem.dtype, scope)
         if key not in self._references:
             self._references[key] = Reference(problem, plan.inputs(), scope, keep=True)
             if len(self._references) > KEPT:

@@ -1,4 +1,5 @@
-"""The measurement of one cell: the facts that are collected stage by stage, for kernels and context parallelism alike."""
+"""The measurement of one cell: the facts that are collected stage by stage, for kernels and context
+parallelism alike."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Referee(Protocol):
-    """The judge of a cell as the measuring process sees it: `longca.bench.check.judge.Judge`, or its like in another process."""
+    """The judge of a cell as the measuring process sees it: `longca.bench.check.judge.Judge`, or its like in
+    another process."""
 
     @property
     def accuracy(self) -> Accuracy | None:
@@ -45,7 +47,8 @@ class Referee(Protocol):
 
 
 class CellMeasurement:
-    """Collects the result of a cell stage by stage. A measurement that ends early keeps what is known by then."""
+    """Collects the result of a cell stage by stage. A measurement that ends early keeps the facts collected
+    so far."""
 
     def __init__(self, cell: Cell, measure: Measure, device: torch.device) -> None:
         self.cell, self.measure, self.device = cell, measure, device
@@ -63,12 +66,14 @@ class CellMeasurement:
     def result(self, outcome: Outcome) -> Result:
         timed = outcome.status == "ok"
         return Result(outcome=outcome, samples=self.samples if timed else None, accuracy=self.accuracy,
-                      memory=self.memory if timed else None, mask=self.mask, costs=self.costs, notes=self.notes,
+                      memory=self.memory if timed else None, mask=self.mask, costs=self.costs,
+                      notes=self.notes,
                       nodes=self.nodes, software=self.software)
 
     def problem(self, mask: Mask) -> Problem:
         """The attention call of the cell."""
-        return Problem(mask, self.cell.num_q_heads, self.cell.num_kv_heads, self.cell.head_dim, DTYPES[self.cell.dtype],
+        return Problem(mask, self.cell.num_q_heads, self.cell.num_kv_heads, self.cell.head_dim,
+                       DTYPES[self.cell.dtype],
                        self.device, needs_backward=self.cell.direction == "bwd")
 
     def take_mask(self, mask: Mask) -> None:
@@ -76,7 +81,8 @@ class CellMeasurement:
         self.mask = mask_facts(mask)
 
     def take_costs(self, prepared: Prepared | PreparedStrategy) -> None:
-        """Split the time of preparing, timed as `prepare_ms`, into compiling and planning: all that is not compiling is planning."""
+        """Split the time of preparing, timed as `prepare_ms`, into compiling and planning: all that is not
+        compiling is planning."""
         prepare_ms = self.costs.pop("prepare_ms")
         self.costs |= {"plan_ms": prepare_ms - prepared.costs.get("compile_ms", 0.0), **prepared.costs}
         self.notes = tuple(prepared.notes)
@@ -88,7 +94,8 @@ class CellMeasurement:
 
     @contextmanager
     def at(self, stage: str, cost: str | None = None) -> Iterator[None]:
-        """Name the present stage, for an outcome. Waits for the device at its end, so that an error is seen in the stage that caused it."""
+        """Name the present stage, for an outcome. Waits for the device at its end, so that an error is seen
+        in the stage that caused it."""
         before, self.stage = self.stage, stage
         start = time.perf_counter()
         yield
@@ -99,7 +106,7 @@ class CellMeasurement:
         self.stage = before
 
     def release_memory(self) -> None:
-        """Give cached memory of earlier work back to the device."""
+        """Release cached memory of earlier work to the device."""
         gc.collect()
         if self.device.type == "cuda":
             torch._C._cuda_clearCublasWorkspaces()  # 32 MiB that matrix products of the oracle leave

@@ -1,9 +1,10 @@
 """Memory of one call.
 
 GPU: from torch's allocator. Memory that a library takes from the driver directly is not counted.
-CPU: from Linux's account of the process. The high-water mark of its resident set is reset before the call and read after it. Memory
-that the C library still holds from earlier calls would be reused without being counted, so it is given back first. Linux counts the
-pages of each thread some 100 KB late, so the figure is no finer than that.
+CPU: from Linux's account of the process. The high-water mark of its resident set is reset before the call and
+    read after it. Memory
+that the C library still holds from earlier calls would be reused without being counted, so it is given back
+first. Linux counts the pages of each thread some 100 KB late, so the figure is no finer than that.
 """
 
 from __future__ import annotations

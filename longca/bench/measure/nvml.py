@@ -1,4 +1,5 @@
-"""NVML, NVIDIA's management library: facts of a GPU, and its clocks, power and temperature while it is timed. It is read, never set."""
+"""NVML, NVIDIA's management library: facts of a GPU, and its clocks, power and temperature during timing.
+Settings are only read."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Gpu:
 
 @contextmanager
 def open_gpu(device: torch.device) -> Iterator[Gpu | None]:
-    """The GPU of a torch device; None without a GPU, library or driver, and for a slice of a GPU that NVML cannot name."""
+    """The GPU of a torch device; None without a GPU, library or driver, and for a slice of a GPU that NVML
+    cannot name."""
     if device.type != "cuda":
         yield None
         return
@@ -58,9 +60,11 @@ def open_gpu(device: torch.device) -> Iterator[Gpu | None]:
 
 
 class Telemetry:
-    """Clocks, power, temperature and reasons for slow clocks, read while a call runs; a reading takes up to a millisecond.
+    """Clocks, power, temperature and reasons for slow clocks, read while a call runs; a reading takes up to a
+    millisecond.
 
-    A call may be read several times: it has the means of its readings. Without a GPU that NVML can read, nothing is collected.
+    A call may be read several times: it has the means of its readings. Without a GPU that NVML can read,
+    nothing is collected.
     """
 
     def __init__(self, gpu: Gpu | None) -> None:
@@ -73,7 +77,11 @@ class Telemetry:
         """Read the GPU once."""
         if self._gpu is None:
             return
-        queries = ("ClockInfo", self._gpu.nvml.NVML_CLOCK_SM), ("PowerUsage",), ("Temperature", self._gpu.nvml.NVML_TEMPERATURE_GPU)
+        queries = (
+            ("ClockInfo", self._gpu.nvml.NVML_CLOCK_SM),
+            ("PowerUsage",),
+            ("Temperature", self._gpu.nvml.NVML_TEMPERATURE_GPU),
+        )
         self._readings.append(tuple(self._gpu.read(*query) for query in queries))
         self._reasons |= self._gpu.read("CurrentClocksEventReasons") or 0
 
@@ -81,7 +89,10 @@ class Telemetry:
         """End the readings of a call. Its mean SM clock in MHz; None where there is none."""
         if self._gpu is None or not self._readings:
             return None
-        means = [None if None in values else sum(values) / len(values) for values in zip(*self._readings, strict=True)]
+        means = [
+            None if None in values else sum(values) / len(values)
+            for values in zip(*self._readings, strict=True)
+        ]
         self._readings = []
         self._calls.append(dict(zip(QUANTITIES, means, strict=True)))
         return means[0]
@@ -104,5 +115,7 @@ class Telemetry:
 
 def reason_names(nvml: Any, bits: int) -> tuple[str, ...]:
     """NVML's names of the reasons, given as a bit mask, why the clock was held back; sorted."""
-    names = {name.removeprefix(_PREFIX): getattr(nvml, name) for name in dir(nvml) if name.startswith(_PREFIX)}
+    names = {
+        name.removeprefix(_PREFIX): getattr(nvml, name) for name in dir(nvml) if name.startswith(_PREFIX)
+    }
     return tuple(sorted(name for name, bit in names.items() if name not in _NOT_HELD_BACK and bits & bit))

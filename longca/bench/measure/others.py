@@ -1,6 +1,8 @@
-"""The use of a device and its machine by other processes while a cell is measured. It is read before and after, never meanwhile.
+"""The use of a device and its machine by other processes during the measurement of a cell. It is read before
+and after, never during it.
 
-A lock keeps other runs away (`longca.bench.workers.device_lock`); this tells of all that take no lock. It has no part in a cell's number.
+A lock keeps other runs away (`longca.bench.workers.device_lock`); this tells of all that take no lock. It has
+no part in a cell's number.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 PROCESSES = Path("/proc")
 MIN_SECONDS = 0.1  # the system counts the time of its CPUs in steps of 10 ms each
-BEFORE_US = 2_000_000  # NVML's sampling period is a second at most: of a short cell the one that has ended just before tells
+# NVML's sampling period is a second at most: of a short cell the one that has ended just before tells
+BEFORE_US = 2_000_000
 
 Uses = dict[str, Any]
 
@@ -41,10 +44,14 @@ def watch(device: torch.device, judge: int | None = None) -> Iterator[Uses]:
     try:
         yield uses
     finally:
-        uses |= {"machine": boot_id(), "seconds": time.monotonic() - start_s,
-                 "busy_s": _busy_seconds() - busy_s, "pids": sorted(_own_pids() | also),
-                 "own_s": {name: after_s - own_s.get(name, 0.0) for name, after_s in _own_seconds(also).items()},
-                 "num_own_on_gpu": 1 + len(also)}
+        uses |= {
+            "machine": boot_id(),
+            "seconds": time.monotonic() - start_s,
+            "busy_s": _busy_seconds() - busy_s,
+            "pids": sorted(_own_pids() | also),
+            "own_s": {name: after_s - own_s.get(name, 0.0) for name, after_s in _own_seconds(also).items()},
+            "num_own_on_gpu": 1 + len(also),
+        }
         with open_gpu(device) as gpu:
             uses |= {"gpu_holders": None if gpu is None else _holders(gpu) | holders,
                      "gpu_percents": {} if gpu is None else _percents(gpu, round(1e6 * start) - BEFORE_US)}
@@ -72,13 +79,19 @@ def others(of_ranks: Sequence[Uses]) -> Others:
             # NVML numbers processes as the host does, a container otherwise: so many of them are of this run
             strange, known = strange[uses.get("num_own_on_gpu", 1):], {}
         counts.append(len(strange))
-        percents.append(max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None)
-    return Others(gpu_processes=max(counts, default=None), cpu_cores=round(max(cores), 3) if cores else None,
-                  gpu_percent=None if not percents or None in percents else max(percent or 0.0 for percent in percents))
+        percents.append(
+            max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None
+        )
+    return Others(
+        gpu_processes=max(counts, default=None),
+        cpu_cores=round(max(cores), 3) if cores else None,
+        gpu_percent=None if not percents or None in percents else max(percent or 0.0 for percent in percents),
+    )
 
 
 def _busy_seconds() -> float:
-    """CPU time that this machine has spent on anything, all cores together, its hypervisor's other guests included."""
+    """CPU time that this machine has spent on anything, all cores together, its hypervisor's other guests
+    included."""
     import psutil
 
     times = psutil.cpu_times()
@@ -86,7 +99,8 @@ def _busy_seconds() -> float:
 
 
 def _own_seconds(also: set[int]) -> dict[str, float]:
-    """CPU time of the run's processes that this one knows: itself, with its children that have ended, those that live, its parent …
+    """CPU time of the run's processes that this one knows: itself, with its children that have ended, those
+    that live, its parent …
 
     Args:
         also: … and these.
@@ -105,14 +119,19 @@ def _own_pids() -> set[int]:
         pid = new.pop()
         if pid not in found:
             found.add(pid)
-            new += [int(child) for file in PROCESSES.glob(f"{pid}/task/*/children") for child in _text(file).split()]
+            new += [
+                int(child)
+                for file in PROCESSES.glob(f"{pid}/task/*/children")
+                for child in _text(file).split()
+            ]
     return found
 
 
 def _cpu_seconds(pid: int, *, with_children: bool) -> float:
     """CPU time of a process, with its children that have ended; 0 for one that is gone."""
     fields = _text(PROCESSES / str(pid) / "stat").rpartition(") ")[2].split()
-    ticks = [int(field) for field in fields[11:15 if with_children else 13]]  # utime, stime, cutime, cstime: see proc(5)
+    # utime, stime, cutime, cstime: see proc(5)
+    ticks = [int(field) for field in fields[11:15 if with_children else 13]]
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
@@ -124,13 +143,15 @@ def _text(file: Path) -> str:
 
 
 def _holders(gpu: Gpu | None) -> dict[str, bool]:
-    """The processes that have the GPU open to compute, by number, and if this one sees a process of that number."""
+    """The processes that have the GPU open to compute, by number, and if this one sees a process of that
+    number."""
     found = () if gpu is None else gpu.read("ComputeRunningProcesses") or ()
     return {str(process.pid): (PROCESSES / str(process.pid)).exists() for process in found}
 
 
 def _percents(gpu: Gpu, since_us: int) -> dict[str, float]:
-    """Process → the largest share of a sampling period in which it kept the GPU busy; empty where the driver does not say."""
+    """Process → the largest share of a sampling period in which it kept the GPU busy; empty where the driver
+    does not say."""
     found: dict[str, float] = {}
     for sample in gpu.read("ProcessUtilization", since_us) or ():
         found[str(sample.pid)] = max(found.get(str(sample.pid), 0.0), float(sample.smUtil))

@@ -1,4 +1,5 @@
-"""The permutation of tokens between ranks that a strategy needs. It is timed apart: it happens once a batch, not once a layer."""
+"""The permutation of tokens between ranks that a strategy needs. It is timed apart: it happens once a batch,
+not once a layer."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ REPEATS = 3
 
 
 class Permutation:
-    """Moves tokens from contiguous shards, as a data loader gives them, to the ranks where a strategy wants them."""
+    """Moves tokens from contiguous shards, as a data loader gives them, to the ranks where a strategy wants
+    them."""
 
     def __init__(self, positions: Sequence[np.ndarray], rank: int) -> None:
         """
@@ -36,8 +38,13 @@ class Permutation:
         parts = even_ranges(total, len(positions))
         mine = self.mine = parts[rank]
         wanted = [_inside(each, mine) for each in positions]
-        self.is_identity = all(np.array_equal(each, np.arange(part.start, part.stop)) for each, part in zip(positions, parts, strict=True))
-        self._leaving = np.concatenate([each[chosen] - mine.start for each, chosen in zip(positions, wanted, strict=True)])
+        self.is_identity = all(
+            np.array_equal(each, np.arange(part.start, part.stop))
+            for each, part in zip(positions, parts, strict=True)
+        )
+        self._leaving = np.concatenate(
+            [each[chosen] - mine.start for each, chosen in zip(positions, wanted, strict=True)]
+        )
         self._num_leaving = [len(chosen) for chosen in wanted]
         arriving = [_inside(positions[rank], part) for part in parts]
         self._places = np.concatenate(arriving)
@@ -49,14 +56,17 @@ class Permutation:
 
         row = x.shape[1:].numel()
         leaving, places = (torch.from_numpy(index).to(x.device) for index in (self._leaving, self._places))
-        sizes, arriving = ([num * row for num in of_ranks] for of_ranks in (self._num_leaving, self._num_arriving))
+        sizes, arriving = (
+            [num * row for num in of_ranks] for of_ranks in (self._num_leaving, self._num_arriving)
+        )
         received = comm.all_to_all(x[leaving].reshape(-1), sizes, arriving)
         rows = x.new_empty(len(self._places), *x.shape[1:])
         rows[places] = received.view(len(self._places), *x.shape[1:])
         return rows
 
     def time_ms(self, tensors: Sequence[torch.Tensor], comm: Comm) -> float:
-        """Median time in ms to permute all tensors one after the other on this rank; 0 for the identity. All ranks must call this."""
+        """Median time in ms to permute all tensors one after the other on this rank; 0 for the identity. All
+        ranks must call this."""
         if self.is_identity:
             return 0.0
         times_ms = []

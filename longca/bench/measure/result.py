@@ -33,12 +33,17 @@ class Result(Frozen):
 
     @classmethod
     def received(cls, content: Any) -> Self:
-        """The result that a measuring process has sent; a failure where no record could hold it: a time of 0, half of a character …"""
+        """The result that a measuring process has sent; a failure where no record could hold it: a time of 0,
+        half of a character …"""
         try:
             return cls.model_validate(content)
         except ValidationError as error:
             [problem], _ = problems_of(cls, error, 1)
-            return cls(outcome=as_failed("InvalidResult", f"the measuring process sent a result that cannot be: {problem}"))
+            return cls(
+                outcome=as_failed(
+                    "InvalidResult", f"the measuring process sent a result that cannot be: {problem}"
+                )
+            )
 
 
 class PlayerResult(Frozen):
@@ -54,7 +59,11 @@ class PlayerResult(Frozen):
         try:
             return cls(result=result, turns=content.get("turns"))
         except ValidationError:
-            return cls(result=Result(outcome=as_failed("InvalidResult", "the measuring process sent turns that cannot be")))
+            return cls(
+                result=Result(
+                    outcome=as_failed("InvalidResult", "the measuring process sent turns that cannot be")
+                )
+            )
 
 
 class WrongRow(Frozen):

@@ -16,12 +16,19 @@ from longca.bench.measure.timing.protocol import (
     least_warm_up_seconds,
     rest_seconds,
 )
-from longca.bench.measure.timing.stopwatch import CudaStopwatch, CudaStream, HostStopwatch, Repeated, Stopwatch
+from longca.bench.measure.timing.stopwatch import (
+    CudaStopwatch,
+    CudaStream,
+    HostStopwatch,
+    Repeated,
+    Stopwatch,
+)
 from longca.core.cell import SETTLE_SECONDS
 from longca.core.record import Samples
 from longca.core.study import Measure
 
-ENQUEUE_CALLS = 2  # warm-up calls that tell how long the host takes for one; the first may load what later ones find
+# warm-up calls that tell how long the host takes for one; the first may load what later ones find
+ENQUEUE_CALLS = 2
 
 Agree = Callable[[Sequence[float]], Sequence[float]]
 """the largest of each of these numbers over all ranks"""
@@ -29,16 +36,20 @@ Agree = Callable[[Sequence[float]], Sequence[float]]
 
 def time_calls(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
                before_each: Callable[[], object] | None = None, agree: Agree | None = None) -> Samples:
-    """Warms up a call and times it in this process, by the protocol of `longca.bench.measure.timing.protocol`.
+    """Warms up a call and times it in this process, by the protocol of
+    `longca.bench.measure.timing.protocol`.
 
     Args:
-        call: the timed call; its result is dropped. A `Repeated` is told before and after each call, outside of the time.
-        before_each: runs untimed right before every call (a barrier, for example). On a GPU it should not make the host wait.
-        agree: for several ranks: gives all of them the largest of each number, so that they go on and stop together. It is called once
-            after each call, timed or not.
+        call: the timed call; its result is dropped. A `Repeated` is told before and after each call, outside
+            of the time.
+        before_each: runs untimed right before every call (a barrier, for example). On a GPU it should not
+            make the host wait.
+        agree: for several ranks: gives all of them the largest of each number, so that they go on and stop
+            together. It is called once after each call, timed or not.
 
     Returns:
-        Samples of one rank: at least `measure.repeats`, or fewer, but at least three, where these would take half of the cell's timeout.
+        Samples of one rank: at least `measure.repeats`, or fewer, but at least three, where these would take
+        half of the cell's timeout.
     """
     stopwatch: Stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
     with open_gpu(device) as gpu:
@@ -47,11 +58,12 @@ def time_calls(call: Callable[[], object] | Repeated, measure: Measure, device: 
 
 def time_sustained(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
                    now: Callable[[], float] = time.monotonic) -> Samples:
-    """Times calls that follow each other without a pause and without a flush of the L2, after `SETTLE_SECONDS` of such calls.
+    """Times calls that follow each other without a pause and without a flush of the L2, after
+    `SETTLE_SECONDS` of such calls.
 
     Returns:
-        `measure.repeats` samples, or fewer, but at least three, where `measure.max_seconds` ran out. Its warm-up calls are those of the
-        two seconds.
+        `measure.repeats` samples, or fewer, but at least three, where `measure.max_seconds` ran out. Its
+        warm-up calls are those of the two seconds.
     """
     repeated = _repeated(call)
     host = HostStopwatch()
@@ -71,17 +83,26 @@ def time_sustained(call: Callable[[], object] | Repeated, measure: Measure, devi
             next_ms(timed=False)
             warmup += 1
         start = now()
-        while len(times_ms) < measure.repeats and not (len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds):
+        while len(times_ms) < measure.repeats and not (
+            len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds
+        ):
             times_ms.append(next_ms(timed=True))
             telemetry.read()
             telemetry.end_call()
-        return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=(stream or host).name,
-                       stopped="repeats" if len(times_ms) == measure.repeats else "time", **telemetry.fields())
+        return Samples(
+            time_ms=(tuple(times_ms),),
+            warmup=warmup,
+            timer=(stream or host).name,
+            stopped="repeats" if len(times_ms) == measure.repeats else "time",
+            **telemetry.fields(),
+        )
 
 
-def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure: Measure, telemetry: Telemetry,
+def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure: Measure,
+            telemetry: Telemetry,
             before_each: Callable[[], object] | None = None, agree: Agree | None = None,
-            now: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep) -> Samples:
+            now: Callable[[], float] = time.monotonic,
+            sleep: Callable[[float], object] = time.sleep) -> Samples:
     """Calls until the device is warm, then samples.
 
     Args:
@@ -108,9 +129,11 @@ def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure
 
 
 def _warm(calls: _Calls, measure: Measure, agree: Agree, now: Callable[[], float]) -> tuple[int, bool | None]:
-    """Make untimed calls until the device is steady. How many, and if it is steady; None if that is not tested.
+    """Make untimed calls until the device is steady. How many, and if it is steady; None if that is not
+    tested.
 
-    The first two tell how long the host takes for a call. All others are as the samples will be, so that nothing changes for the device.
+    The first two tell how long the host takes for a call. All others are as the samples will be, so that
+    nothing changes for the device.
     """
     start, number, is_overdue, most_s = now(), 0, False, least_warm_up_seconds(measure)
     while number < min(measure.warmup, ENQUEUE_CALLS) and not is_overdue:

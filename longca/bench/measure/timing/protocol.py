@@ -1,4 +1,5 @@
-"""The protocol of timed calls: when a device is warm, and when there are enough samples. Pure: it sees times and clocks, and no device.
+"""The protocol of timed calls: when a device is warm, and when there are enough samples. Pure: it sees times
+and clocks, and no device.
 
 `docs/design/measuring.md` states it for readers, with what it was designed on.
 """
@@ -13,12 +14,17 @@ from longca.core.samples import median_precision, trend_chance
 from longca.core.study import Measure
 
 MIN_SAMPLES = 3  # whatever the time
-GROWTH = 1.5  # from one look at the interval of the median to the next: a look at each sample would end where it is narrow by chance
+# from one look at the interval of the median to the next: a look at each sample would end where it is narrow
+# by chance
+GROWTH = 1.5
 BLOCKS = ((4, 0.25), (2, 0.5), (1, 1.0))  # calls and seconds that fill a block: any of these
-WITHOUT_RESTS = 4  # times as long are blocks of calls that do not rest: a power controller answers after a second
+# times as long are blocks of calls that do not rest: a power controller answers after a second
+WITHOUT_RESTS = 4
 FLAT_SHARE = 0.01  # of the median time or clock, between blocks: a step of the SM clock is as large
-TREND_LEVEL, FEWEST_FOR_TREND = 0.05, 8  # calls that differ by more are flat all the same where so many show no trend at this level
-WARM_SHARE, TIMED_SHARE = 0.25, 0.5  # of the cell's timeout: its least warm-up calls, and all its calls, end there
+# calls that differ by more are flat all the same where so many show no trend at this level
+TREND_LEVEL, FEWEST_FOR_TREND = 0.05, 8
+# of the cell's timeout: its least warm-up calls, and all its calls, end there
+WARM_SHARE, TIMED_SHARE = 0.25, 0.5
 
 Stopped = Literal["repeats", "precision", "time"]
 
@@ -26,9 +32,11 @@ Stopped = Literal["repeats", "precision", "time"]
 class Steadiness:
     """The test that a device has become steady, by its last calls.
 
-    Calls are put into blocks: of a GPU each has four calls and 0.25 s, or two and 0.5 s, or one and 1 s, pauses included (times four
-    where calls do not rest); of a CPU four calls. The device is steady when the last two blocks agree, in call times and in SM
-    clocks: their medians differ by at most 1 %, or both together have eight calls or more without a trend (Mann and Kendall, 5 %). Of
+    Calls are put into blocks: of a GPU each has four calls and 0.25 s, or two and 0.5 s, or one and 1 s,
+    pauses included (times four where calls do not rest); of a CPU four calls. The device is steady when the
+    last two blocks agree, in call times and in SM
+    clocks: their medians differ by at most 1 %, or both together have eight calls or more without a trend
+        (Mann and Kendall, 5 %). Of
     fewer calls clocks are too coarse to count.
     """
 
@@ -40,7 +48,11 @@ class Steadiness:
             rests: the device rests after each call.
         """
         scale = 1 if rests else WITHOUT_RESTS
-        self._fillings = [(calls, scale * seconds) for calls, seconds in BLOCKS] if has_controller else [(BLOCKS[0][0], 0.0)]
+        self._fillings = (
+            [(calls, scale * seconds) for calls, seconds in BLOCKS]
+            if has_controller
+            else [(BLOCKS[0][0], 0.0)]
+        )
         self._last: _Block | None = None
         self._block = _Block(start_s)
         self.is_steady = False
@@ -88,7 +100,8 @@ def _is_flat(first: list[float], second: list[float]) -> bool:
 
 
 def rest_seconds(time_ms: float, duty: float) -> float:
-    """The pause after a call of that length that keeps a device busy for at most the share `duty` of the time, in s."""
+    """The pause after a call of that length that keeps a device busy for at most the share `duty` of the
+    time, in s."""
     return time_ms / 1e3 * (1 / duty - 1)
 
 
@@ -103,7 +116,8 @@ def ended(times_ms: list[float], measure: Measure, *, is_late: bool, is_overdue:
     Args:
         times_ms: samples so far, in ms; of several ranks the slowest of each iteration.
         is_late: `measure.max_seconds` are over.
-        is_overdue: so much of the cell's timeout is over that even the least number of samples would endanger it.
+        is_overdue: so much of the cell's timeout is over that even the least number of samples would endanger
+            it.
     """
     count = len(times_ms)
     if count < measure.repeats:
@@ -121,7 +135,8 @@ def ended(times_ms: list[float], measure: Measure, *, is_late: bool, is_overdue:
 
 
 def is_look(count: int, first: int) -> bool:
-    """True if the interval of the median is looked at after so many samples: after the first ones, and then after half as many again."""
+    """True if the interval of the median is looked at after so many samples: after the first ones, and then
+    after half as many again."""
     look = max(first, 1)
     while look < count:
         look = max(math.ceil(look * GROWTH), look + 1)

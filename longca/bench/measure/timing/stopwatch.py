@@ -1,8 +1,8 @@
 """Stopwatches: the time of one call, on a GPU on a cold L2 and without launch latency.
 
-On a GPU, a time is that between two CUDA events around the call. The flush of the L2 has a second purpose: while the GPU is busy with it,
-the host enqueues the call. So a sample has no launch latency, which a stream of work would hide. Between the two events there is only the
-call.
+On a GPU, a time is that between two CUDA events around the call. The flush of the L2 has a second purpose:
+while the GPU is busy with it, the host enqueues the call. So a sample has no launch latency, which a stream
+of work would hide. Between the two events there is only the call.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from typing import Protocol
 
 import torch
 
-L2_FACTOR = 2  # a flush writes this many times the size of the L2: cache lines are not replaced strictly by age
-# Before a call the GPU flushes for longer than the host once took to enqueue the call: hosts are not always as quick, and they enqueue the
-# events and the barrier, too. The maximum is for calls that block the host: they would otherwise need more and more flushes.
+# a flush writes this many times the size of the L2: cache lines are not replaced strictly by age
+L2_FACTOR = 2
+# Before a call the GPU flushes for longer than the host once took to enqueue the call: hosts are not always
+# as quick, and they enqueue the events and the barrier, too. The maximum is for calls that block the host:
+# they would otherwise need more and more flushes.
 LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
-AHEAD = 4  # calls that are enqueued behind the one that is waited for: a reading of NVML takes up to a millisecond
+# calls that are enqueued behind the one that is waited for: a reading of NVML takes up to a millisecond
+AHEAD = 4
 ENQUEUED = 7  # flushes that are enqueued to find the median time that the host takes for one
-READINGS = 4  # readings of a GPU in a longer call, whose clock a controller may lower meanwhile; one in a short call
+# readings of a GPU in a longer call, whose clock a controller may lower meanwhile; one in a short call
+READINGS = 4
 LONGER_MS = 2.0
 
 
@@ -47,7 +51,8 @@ class Stopwatch(Protocol):
         """The time of a call in ms.
 
         Args:
-            beside: called while the device is at it, once or a few times; right after it where the host does the work.
+            beside: called while the device is at it, once or a few times; right after it where the host does
+                the work.
         """
         ...
 
@@ -126,7 +131,9 @@ class CudaStopwatch:
         call()
         return (time.perf_counter_ns() - start) / 1e6
 
-    def _between_events(self, call: Callable[[], object], beside: Callable[[], object] | None = None) -> float:
+    def _between_events(
+        self, call: Callable[[], object], beside: Callable[[], object] | None = None
+    ) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         stream = torch.cuda.current_stream(self._device)
         start.record(stream)
@@ -138,7 +145,8 @@ class CudaStopwatch:
         return start.elapsed_time(end)
 
     def _read(self, beside: Callable[[], object], start: torch.cuda.Event, end: torch.cuda.Event) -> None:
-        """Read at even distances in a call that lasts as long as the last one; once, as soon as it runs, where it is short."""
+        """Read at even distances in a call that lasts as long as the last one; once, as soon as it runs,
+        where it is short."""
         start.synchronize()  # the flush is over
         pause_s = self._last_ms / READINGS / 1e3 if self._last_ms >= LONGER_MS else 0.0
         for number in range(READINGS if pause_s else 1):
@@ -178,7 +186,8 @@ def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
     Args:
         enqueue_ms: time of the host to enqueue the call.
         flush_ms: time of the GPU for one flush.
-        flush_enqueue_ms: time of the host to enqueue one flush, which reduces its lead; it may be longer than `flush_ms`.
+        flush_enqueue_ms: time of the host to enqueue one flush, which reduces its lead; it may be longer than
+            `flush_ms`.
     """
     gained_ms = max(flush_ms - flush_enqueue_ms, flush_ms / 4)
     return math.ceil(min(LEAD_FACTOR * enqueue_ms + LEAD_MS, MAX_LEAD_MS) / gained_ms)
