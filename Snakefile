@@ -1,4 +1,4 @@
-# The workflow of this checkout, for `snakemake` in its root; workflow/Snakefile is what other projects deploy.
+# The workflow of this checkout, for `snakemake` in its root; other projects deploy workflow/Snakefile.
 include: "workflow/Snakefile"
 
 

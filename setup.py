@@ -21,13 +21,61 @@ COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
 VERIFIED = "store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
-    "cell_id", "study", "kind", "method", "kernel", "is_control", "strategy", "world", "mask", "mask_family", "mask_params",
-    "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "seed",
-    "input_values", "sustained", "status", "reason", "num_samples", "samples_ms", "time_ms_median", "density",
-    "tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "peak_tflops", "absolute_peak_bytes",
-    "moved_bytes", "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "noise",
-    "disturbed", "duty", "device", "device_type", "gpus", "hostname", "num_nodes", "git_sha", "method_version", "run_id",
-    "started_at", "playoff", "playoff_rounds", "repeat", "record",
+    "cell_id",
+    "study",
+    "kind",
+    "method",
+    "kernel",
+    "is_control",
+    "strategy",
+    "world",
+    "mask",
+    "mask_family",
+    "mask_params",
+    "mask_density_asked",
+    "corpus",
+    "seqlen",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "dtype",
+    "direction",
+    "seed",
+    "input_values",
+    "sustained",
+    "status",
+    "reason",
+    "num_samples",
+    "samples_ms",
+    "time_ms_median",
+    "density",
+    "tflops_per_device",
+    "tflops_per_device_low",
+    "tflops_per_device_high",
+    "peak_tflops",
+    "absolute_peak_bytes",
+    "moved_bytes",
+    "formula_bytes",
+    "formula_replicated_bytes",
+    "straggler_percent",
+    "error_out",
+    "error_dq",
+    "noise",
+    "disturbed",
+    "duty",
+    "device",
+    "device_type",
+    "gpus",
+    "hostname",
+    "num_nodes",
+    "git_sha",
+    "method_version",
+    "run_id",
+    "started_at",
+    "playoff",
+    "playoff_rounds",
+    "repeat",
+    "record",
 )
 
 
@@ -80,7 +128,7 @@ def copy_records(package: Path) -> None:
 
 
 def write_commit(folder: Path) -> None:
-    """The commit that is built, as `longca.core.checkout.COMMIT` describes it; nothing where neither Git nor a file tells it."""
+    """The commit that is built, as `longca.core.checkout.COMMIT` has it; no file where nothing tells it."""
     described = (ROOT / COMMIT).read_text(encoding="utf-8") if (ROOT / COMMIT).is_file() else ""
     if (ROOT / ".git").exists():
         command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude", "*", "--dirty"]

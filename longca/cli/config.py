@@ -22,7 +22,8 @@ def show(as_json: Json = False) -> None:
     from longca.core.plugin import PACKAGE_ROOT, plugin_folders
 
     found = settings()
-    folders: dict[str, Any] = {"package": PACKAGE_ROOT, "studies": studies_folder().absolute(), "plug-ins": plugin_folders()}
+    studies = studies_folder().absolute()
+    folders: dict[str, Any] = {"package": PACKAGE_ROOT, "studies": studies, "plug-ins": plugin_folders()}
     results = next(setting.value for setting in found if setting.name == "results").absolute()
     if as_json:
         print_json({"settings": {name: {"value": value, "origin": origin} for name, value, origin in found},

@@ -1,6 +1,6 @@
-"""The version of this code, of the package and of its Git checkout; and the project, the folder whose `config` is in force.
+"""The version of the package and of its Git checkout; and the project, whose `config` is in force.
 
-A wheel is used away from any checkout. It holds a copy of the checkout's `config` and records inside of the package.
+A wheel is used away from any checkout. It holds a copy of the checkout's `config` and records in the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --a
 COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
 MARK = Path("config/studies")  # a folder that has it is a project
-SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config`, the project's own records and COMMIT, as setup.py puts them there
+SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config`, the project's own records and COMMIT, by setup.py
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def project_root() -> Path:
 
 
 def origin() -> Path | None:
-    """The folder with the `config` and the records that this longca came with: its checkout, or what its wheel holds.
+    """The folder with the `config` and records that longca came with: its checkout, or what its wheel holds.
 
     None for a package that was copied out of both.
     """
@@ -88,11 +88,11 @@ def origin() -> Path | None:
 
 
 def is_checkout() -> bool:
-    """True where the package lies in a checkout, a copy of one or an unpacked bundle; False for an installed wheel."""
+    """True where the package lies in a checkout, its copy or a bundle; False for an installed wheel."""
     return (ROOT / MARK).is_dir()
 
 
-IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; away from a checkout in the working folder
+IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; a wheel's are in the working folder
 
 
 def in_project(path: Path) -> Path:
@@ -101,7 +101,7 @@ def in_project(path: Path) -> Path:
 
 
 def studies_folder() -> Path:
-    """The project's `config/studies`. Where it has none, since its `config` is another program's, that of `origin`."""
+    """The project's `config/studies`. Where `config` is another program's and has none, that of `origin`."""
     own, root = in_project(MARK), origin()
     return own if own.is_dir() or root is None else root / MARK
 

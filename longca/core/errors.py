@@ -13,7 +13,9 @@ MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
 MOST_COMPARED = 100  # longest name for which similar names are searched
 
-LAB = frozenset({"jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pynvml", "rich", "snakemake", "typer"})
+LAB = frozenset(
+    {"jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pynvml", "rich", "snakemake", "typer"}
+)
 """modules of the extra `lab` in pyproject.toml, which `pip install longca` leaves out"""
 
 _QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")  # not from the end of one value to the begin of the next
@@ -160,8 +162,9 @@ def whole_number(what: str, value: Any, least: int = 1) -> int:
 
 
 def missing(what: str, module: str) -> UserError:
-    """The error for something that needs a module of the extra `lab`: "longca.load needs pandas, which is not installed"."""
-    return UserError(f"{what} needs {module}, which is not installed", todo='`pip install "longca[lab]"` brings it')
+    """The error for something that needs a module of the extra `lab`: "longca.load needs pandas, …"."""
+    todo = '`pip install "longca[lab]"` brings it'
+    return UserError(f"{what} needs {module}, which is not installed", todo=todo)
 
 
 def check_installed(what: str, *modules: str) -> None:
@@ -172,7 +175,7 @@ def check_installed(what: str, *modules: str) -> None:
 
 
 def missing_of(error: ImportError, what: str) -> UserError | None:
-    """The error of `missing` for an import that failed; None where it asked for no module of the extra `lab`."""
+    """The error of `missing` for a failed import; None where it asked for no module of the extra `lab`."""
     module = (error.name or "").partition(".")[0]
     return missing(what, module) if module in LAB and not _is_installed(module) else None
 

@@ -71,7 +71,8 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
     if not image.file.is_file():
         if image.wanted not in names() and "://" not in image.wanted:
             known = names()
-            why = f"it is neither a file nor one of {', '.join(known)}" if known else f"there is no such file, and {ELSEWHERE}"
+            why = f"it is neither a file nor one of {', '.join(known)}"
+            why = why if known else f"it is no file, and {ELSEWHERE}"
             raise UserError(f"There is no image '{image.wanted}'", why=why)
         raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
     stamped = _read(image.stamp)

@@ -102,10 +102,11 @@ def names() -> list[str]:
 
 def no_recipe(name: str) -> UserError:
     """The error for an image that no recipe has."""
-    known = names()
-    if not known:
-        return UserError(f"Image '{name}' cannot be built here", why=ELSEWHERE, todo="Give a file, or docker://NAME@sha256:…")
-    return unknown("image", name, known, todo="Images are the folders in containers/; a file or a URL can be given, too")
+    if not names():
+        todo = "Give a file, or docker://NAME@sha256:…"
+        return UserError(f"Image '{name}' cannot be built here", why=ELSEWHERE, todo=todo)
+    todo = "Images are the folders in containers/; a file or a URL can be given, too"
+    return unknown("image", name, names(), todo=todo)
 
 
 def load_recipe(name: str) -> Recipe:
@@ -134,8 +135,9 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
         UserError: there is no image for that model.
     """
     if not names():
-        raise UserError("There is no image for the jobs", why=ELSEWHERE, todo="Set `containers: off` in config/site.yaml, or image in "
-                        "config/config.yaml to one that has longca in it: a file, or docker://NAME@sha256:…")
+        todo = ("Set `containers: off` in config/site.yaml, or image in config/config.yaml to a file or "
+                "docker://NAME@sha256:… that has longca in it")
+        raise UserError("There is no image for the jobs", why=ELSEWHERE, todo=todo)
     if on_cpu:
         return "cpu"
     if not gpu_model:

@@ -115,13 +115,14 @@ class Hardware(Frozen):
 
 
 def hardware_files() -> list[Path]:
-    """The file that `load_hardware` reads by itself: the one in the project's `config`, else the one that came with longca; or none."""
+    """The file that `load_hardware` reads by itself: that of the project, else that of `origin`; or none."""
     root = origin()
-    return [path for path in (in_project(HARDWARE), *([root / HARDWARE] if root else [])) if path.exists()][:1]
+    places = (in_project(HARDWARE), root / HARDWARE) if root else (in_project(HARDWARE),)
+    return [path for path in places if path.exists()][:1]
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
-    """The file in the project's `config`, or else the one that came with longca. Without both, no GPU is known.
+    """The file in the project's `config`, or else that of `origin`. Without both, no GPU is known.
 
     Raises:
         UserError: the file is invalid, or lists a name twice.

@@ -78,7 +78,9 @@ runpy.run_module("longca", run_name="__main__")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", HIDE + code], capture_output=True, text=True, cwd=ROOT, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", HIDE + code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
 
 
 def test_masks_attention_context_parallelism_and_advice():

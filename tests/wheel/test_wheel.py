@@ -20,8 +20,21 @@ from tests.support import ROOT, TINY
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 SHA = "0a" * 20
 MOST_BYTES = 10_000_000
-SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CITATION.cff", "Snakefile", "config", "workflow",
-           "longca", "requirements.lock", "torch.lock", "torch-cpu.lock")
+SOURCES = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CITATION.cff",
+    "Snakefile",
+    "config",
+    "workflow",
+    "longca",
+    "requirements.lock",
+    "torch.lock",
+    "torch-cpu.lock",
+)
 OWN = """
 title: a kernel of the user's own
 measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
@@ -69,7 +82,18 @@ def built(folder: Path) -> Path:
     [archive] = source.glob("longca-*.tar.gz")
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder / "dist"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        folder / "dist",
+    ]
     subprocess.run([*command, folder / archive.name.removesuffix(".tar.gz")], check=True, capture_output=True)
     [wheel] = (folder / "dist").glob("*.whl")
     return wheel
@@ -86,7 +110,18 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin/python"
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        wheel,
+    ]
     subprocess.run(command, check=True, capture_output=True)
     [site] = folder.glob("lib/python3*/site-packages")
     others = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
@@ -103,8 +138,12 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ran(environment: Path, away: Path, program: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LONGCA_", "PYTHON"))}
+def ran(
+    environment: Path, away: Path, program: str, *arguments: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LONGCA_", "PYTHON"))
+    }
     environ |= {"LONGCA_LOCKS": os.environ["LONGCA_LOCKS"], "CI": "1", "COLUMNS": "200", **env}
     command = [environment / program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=away, env=environ, check=False)
@@ -114,14 +153,20 @@ def test_what_it_holds(wheel: Path):
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
         assert not any(name.endswith("site.yaml") for name in names), "an account is nobody else's"
-        assert {"longca/py.typed", "longca/shipped/config/hardware.yaml", "longca/shipped/config/studies/quick.yaml"} <= names
+        assert {
+            "longca/py.typed",
+            "longca/shipped/config/hardware.yaml",
+            "longca/shipped/config/studies/quick.yaml",
+        } <= names
         assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"longca"}
         for path in committed():
             with packed.open(f"longca/shipped/{path.relative_to(ROOT).as_posix()}") as file:
                 table = pq.read_table(file)
             whole = pq.read_table(path, columns=table.column_names)
             assert table.equals(whole.select(table.column_names), check_metadata=True)
-    assert wheel.stat().st_size <= MOST_BYTES, "leave columns of records out in setup.py, or fetch records from a release"
+    assert wheel.stat().st_size <= MOST_BYTES, (
+        "leave columns of records out in setup.py, or fetch records from a release"
+    )
 
 
 def test_it_is_the_one_that_runs(environment: Path, away: Path):
@@ -148,17 +193,47 @@ def test_what_it_cannot_is_one_line(environment: Path, away: Path, command: str,
 def test_a_study_is_measured_and_drawn_in_the_working_folder(environment: Path, away: Path):
     """With a kernel of the user's own; quick's study by its name."""
     done = ran(environment, away, "longca", "new", "kernel", "own")
-    assert "longca bench mine" in done.stdout and "python -m pytest" not in done.stdout, "contract tests are in a checkout"
+    assert "longca bench mine" in done.stdout and "python -m pytest" not in done.stdout, (
+        "contract tests are in a checkout"
+    )
     (away / "own.yaml").write_text(OWN)
-    done = ran(environment, away, "longca", "run", "own.yaml", "--no-repeats", LONGCA_PLUGINS=str(away / "mine"))
+    done = ran(
+        environment, away, "longca", "run", "own.yaml", "--no-repeats", LONGCA_PLUGINS=str(away / "mine")
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     done = ran(environment, away, "longca", "report", "own.yaml")
-    assert done.stdout.endswith("results/own/report.html\n") and (away / "results/own/report.html").stat().st_size > 100_000
-    done = ran(environment, away, "longca", "run", "quick", "-k", "sdpa", "-m", "causal", "-d", "fwd", "-c", "!*", "--no-repeats")
-    assert done.returncode == 0 and list((away / "results/quick/cells").rglob("*.json")), done.stdout + done.stderr
+    assert (
+        done.stdout.endswith("results/own/report.html\n")
+        and (away / "results/own/report.html").stat().st_size > 100_000
+    )
+    done = ran(
+        environment,
+        away,
+        "longca",
+        "run",
+        "quick",
+        "-k",
+        "sdpa",
+        "-m",
+        "causal",
+        "-d",
+        "fwd",
+        "-c",
+        "!*",
+        "--no-repeats",
+    )
+    assert done.returncode == 0 and list((away / "results/quick/cells").rglob("*.json")), (
+        done.stdout + done.stderr
+    )
     done = ran(environment, away, "longca", "paper", "own.yaml", "--out", "my-paper")
     assert done.returncode == 0 and (away / "my-paper/index.html").stat().st_size > 100_000, done.stderr
-    done = ran(environment, away, "python", "-c", "import longca; print(len(longca.load('own.yaml')), len(longca.load('power')))")
+    done = ran(
+        environment,
+        away,
+        "python",
+        "-c",
+        "import longca; print(len(longca.load('own.yaml')), len(longca.load('power')))",
+    )
     assert done.stdout.split() == ["1", str(pq.read_metadata(committed("power")[0]).num_rows)], done.stderr
 
 
@@ -175,10 +250,15 @@ def test_the_workflow_of_another_project(environment: Path, away: Path, tmp_path
     command = ("-m", "snakemake", "--profile", "profiles/local", "--dry-run", "--config", "study=tiny")
     done = ran(environment, tmp_path, "python", *command)
     assert done.returncode == 0, done.stderr
-    assert all(f"\n{stage} " in done.stdout for stage in ("corpora", "masks", "kernels", "cp", "collect", "report", "all"))
+    assert all(
+        f"\n{stage} " in done.stdout
+        for stage in ("corpora", "masks", "kernels", "cp", "collect", "report", "all")
+    )
 
 
-@pytest.mark.parametrize("command", ["claims --json", "choose causal -d both --json", "advise -m causal -w 8 --json"])
+@pytest.mark.parametrize(
+    "command", ["claims --json", "choose causal -d both --json", "advise -m causal -w 8 --json"]
+)
 def test_answers_are_those_of_the_checkout(environment: Path, away: Path, command: str):
     here = ran(environment, away, "python", "-m", "longca", *command.split(), PYTHONPATH=str(ROOT))
     assert here.returncode == 0 and here.stdout == ran(environment, away, "longca", *command.split()).stdout
