@@ -1,1 +1,1 @@
-"""Checks of what is read beyond the bounds of fields: records that agree with themselves, and tables that agree with records."""
+"""Checks of what is read beyond the bounds of fields: of records, of tables beside records, and of the protocol of known cells."""
