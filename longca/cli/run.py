@@ -140,7 +140,7 @@ def _unknown(cells: list[Cell], files: Sequence[Path], study: Study, retried: fr
     """The cells without a record of the present protocol in the files; says how many have one."""
     import sys
 
-    from longca.bench.run.known import known_cells
+    from longca.store.checks.known import known_cells
 
     known = known_cells(cells, files, study.measure_of, retried)
     print(known.sentence(len(cells), files), file=sys.stderr)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from longca.core.code import facts
-from longca.core.code.scopes import READERS, Function, Imported, Local, Scope, Token, last_name, resolved
+from longca.core.code.scopes import READERS, Function, Imported, LocalName, Scope, Token, last_name, resolved
 from longca.core.code.source import module_name
 
 BASES_THAT_CALL_NOTHING = {"ABC", "Generic", "NamedTuple", "Protocol", "object"}
@@ -29,7 +29,7 @@ class Notes:
         self._reads_attributes = self._composes_names = False
         self._unpacked_into: set[str] = set()  # attributes that are called with "**", and "" for other values
         self._handed_on: list[
-            tuple[Local, str]
+            tuple[LocalName, str]
         ] = []  # options of a function, and what they are unpacked into
         self.stored: set[str] = set()  # names of attributes that the code sets
         self.attribute_keywords: set[tuple[str, str]] = (
@@ -133,7 +133,7 @@ class Notes:
 
     def passed(self, name: str, token: Token) -> None:
         """Notes that a name is used as a value."""
-        if isinstance(token, Local):
+        if isinstance(token, LocalName):
             token.is_passed = True
             origins = token.origins
         else:
@@ -157,10 +157,12 @@ class Notes:
         unpacked = [keyword.value for keyword in node.keywords if keyword.arg is None]
         handed_on = [options for value in unpacked if (options := options_of(value, scope))]
         token = scope.get(function.id) if isinstance(function, ast.Name) else None
-        origins = resolved(function, scope) or (token.origins if isinstance(token, (Local, Imported)) else [])
+        origins = resolved(function, scope) or (
+            token.origins if isinstance(token, (LocalName, Imported)) else []
+        )
         called = {origin[1] for origin in origins if isinstance(origin, tuple)}
         is_unknown = False
-        if isinstance(token, Local):
+        if isinstance(token, LocalName):
             is_unknown = not token.is_function
             token.keywords |= {"", *given}
         elif isinstance(function, ast.Name):
@@ -232,7 +234,7 @@ class Notes:
                 for part in ast.walk(argument)
             ):
                 continue
-            if isinstance(argument, ast.Name) and not isinstance(scope.get(argument.id), Local):
+            if isinstance(argument, ast.Name) and not isinstance(scope.get(argument.id), LocalName):
                 names = {origin[1] for origin in resolved(argument, scope) if isinstance(origin, tuple)} | {
                     argument.id
                 }
@@ -241,10 +243,10 @@ class Notes:
                 self._facts.add(facts.ANY_READ)
 
 
-def options_of(node: ast.expr, scope: Scope) -> Local | None:
+def options_of(node: ast.expr, scope: Scope) -> LocalName | None:
     """The `options` of `**options` in a function that is called with them: its callers have the keywords."""
     token = scope.get(node.id) if isinstance(node, ast.Name) else None
-    return token if isinstance(token, Local) and token.is_options else None
+    return token if isinstance(token, LocalName) and token.is_options else None
 
 
 def _composes_a_name(node: ast.AST) -> bool:

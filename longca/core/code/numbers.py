@@ -3,7 +3,7 @@
 import ast
 
 from longca.core.code.facts import Function, Names, Parameter
-from longca.core.code.scopes import Local, OfClass, Scope, Token
+from longca.core.code.scopes import LocalName, OfClass, Scope, Token
 
 
 class Numbers:
@@ -15,12 +15,12 @@ class Numbers:
         self._parameters: list[Parameter] = []
         self._functions: list[Function] = []
         self._decorated: list[Function] = []
-        self._local_parameters: list[tuple[Local, str, int]] = []  # the function, its parameter
-        self._local_functions: list[tuple[Local, frozenset[int]]] = []
+        self._local_parameters: list[tuple[LocalName, str, int]] = []  # the function, its parameter
+        self._local_functions: list[tuple[LocalName, frozenset[int]]] = []
         self._first = 0  # of the function at hand
         self._outer: set[int] = set()  # below the first one, in the function at hand
 
-    def of(self, token: Local) -> int:
+    def of(self, token: LocalName) -> int:
         """The number of a name in the text that is being written."""
         if token.number < 0:
             token.number = len(self._names)
@@ -68,16 +68,16 @@ class Numbers:
         """
         for name in _given_by_name(node.args):
             parameter = inner.get(name)
-            if not isinstance(parameter, Local):  # a name that stands for itself
+            if not isinstance(parameter, LocalName):  # a name that stands for itself
                 continue
             if name.startswith("__") or (node.name.startswith("__") and node.name.endswith("__")):
                 self.counting.add(parameter.number)
-            elif isinstance(token, Local):
+            elif isinstance(token, LocalName):
                 self._local_parameters.append((token, name, parameter.number))
             else:
                 of_class = base if isinstance(token, OfClass) else ""
                 self._parameters.append(Parameter(parameter.number, name, node.name, of_class))
-        if isinstance(token, Local):
+        if isinstance(token, LocalName):
             self._local_functions.append((token, numbers))
         else:
             self._functions.append(Function(node.name, numbers))
@@ -86,7 +86,7 @@ class Numbers:
         """Keep a lambda and its parameters."""
         self._functions.append(Function("", numbers))
         for name in _given_by_name(node.args):
-            if isinstance(parameter := inner.get(name), Local):
+            if isinstance(parameter := inner.get(name), LocalName):
                 self._parameters.append(Parameter(parameter.number, name, "", ""))
 
     def names(

@@ -34,7 +34,7 @@ Origins = list[
 
 
 @dataclass(eq=False)
-class Local:
+class LocalName:
     """A name that a function binds."""
 
     name: str
@@ -60,7 +60,7 @@ class OfClass(NamedTuple):
     outer: "Token"  # what the body reads before that
 
 
-Token = Local | Imported | OfClass | None  # None: the name itself
+Token = LocalName | Imported | OfClass | None  # None: the name itself
 
 
 class Scope(dict[str, Token]):
@@ -131,7 +131,7 @@ class Scopes:
             elif named:
                 scope[name] = Imported(origins, name) if origins else None
             else:
-                scope[name] = Local(
+                scope[name] = LocalName(
                     name,
                     origins=origins,
                     is_function=name in bound.functions,

@@ -14,7 +14,7 @@ from longca.core.code.scopes import (
     Comprehension,
     Function,
     Imported,
-    Local,
+    LocalName,
     OfClass,
     Origin,
     Origins,
@@ -168,7 +168,7 @@ class Text:
     def _class_body(self, node: ast.ClassDef, scope: Scope) -> None:
         own, foreign = self._notes.decorators(node.decorator_list, BLIND_CLASS_DECORATORS, scope)
         self._out.append(f"(ClassDef ${node.name}")
-        if isinstance(scope.get(node.name), Local):
+        if isinstance(scope.get(node.name), LocalName):
             self._written_name(node.name, scope)
         self._value(
             [node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", [])], scope, True
@@ -291,12 +291,12 @@ class Text:
             if is_value and name in READERS:
                 self._notes.reader()
             self._out.append(f" ${name}")
-        elif isinstance(token, Local):
+        elif isinstance(token, LocalName):
             self._local(token, scope)
         elif isinstance(token, Imported):
             self._out.append(f" {self._origins_text(token.origins)}{f'${token.kept}' if token.kept else ''}")
 
-    def _local(self, token: Local, scope: Scope) -> None:
+    def _local(self, token: LocalName, scope: Scope) -> None:
         number = self._numbers.of(token)
         if scope.named or self._is_read:
             self._numbers.counting.add(number)

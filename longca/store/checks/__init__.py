@@ -1,1 +1,1 @@
-"""Checks beyond the bounds of fields: consistency within records, and of tables with records."""
+"""Checks beyond the bounds of fields: consistency within records, of tables with records, and the protocol of known cells."""

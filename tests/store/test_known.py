@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from longca.bench.run.known import known_cells, other_protocol
 from longca.core.cell import Cell
 from longca.core.record import Record, Unsupported
 from longca.core.study import Measure
+from longca.store.checks.known import known_cells, other_protocol
 from longca.store.export import export
 from tests.records import record
 
