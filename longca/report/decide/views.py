@@ -27,7 +27,6 @@ ENOUGH = 0.75  # of the most points: the default is the largest setting with so 
 ALONE = "alone"  # in place of a number of ranks: kernels on one device
 ASIDE = "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
 PALEST = 0.4  # this share and less has the palest colour
-STRONG = 68  # percent of the strongest colour from which text has the colour of the ground
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,6 @@ class Placed:
     def strength(self) -> int:
         """Percent of the strongest colour; differences between the best ones show most."""
         return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
-
-    @property
-    def is_strong(self) -> bool:
-        return self.strength > STRONG and not self.is_alone
 
 
 @dataclass(frozen=True)
@@ -269,7 +264,7 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
     } for view in found.views]
     shown = found.default
-    content = {"palest": PALEST, "strong": STRONG, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
+    content = {"palest": PALEST, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
                "methods": methods, "views": views,
                "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
                            "mask": shown.opening}}
