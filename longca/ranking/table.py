@@ -110,7 +110,7 @@ def _has(table: pd.DataFrame, name: str) -> pd.Series:
 
     if name not in table:
         return pd.Series(False, index=table.index)
-    return table[name].fillna(False).map(bool).astype(bool)
+    return table[name].map(bool, na_action="ignore").eq(True).fillna(False).astype(bool)
 
 
 def measurements(table: pd.DataFrame, rate: str = RATE) -> list[Measurement | None]:

@@ -48,6 +48,12 @@ def test_nothing_is_cut_or_pale(tab: Browser, page: Path, width: int, dark: bool
     assert tab.run(AUDIT) == {}
 
 
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
+def test_so_it_is_on_a_new_page(tab: Browser, page: Path, width: int, dark: bool) -> None:
+    assert tab.open(page.as_uri(), width, dark=dark) == []
+    assert tab.run(AUDIT) == {}
+
+
 @pytest.mark.parametrize("page", pages())
 def test_no_link_is_dead(tab: Browser, page: Path) -> None:
     """Files, anchors, records and filters, here and on pages that this one links to. No other site."""
