@@ -15,6 +15,7 @@ from pathlib import Path
 from longca.core.units import format_length
 from longca.ranking import Standing, Tally, tallies
 from longca.ranking.sentences import finding_text, share_text
+from longca.report.look.colours import text_colour
 from longca.store.text import short_device
 from tools.pages import ROOT, put
 
@@ -35,14 +36,12 @@ class Theme:
     muted: str
     empty: str
     ramp: tuple[tuple[int, int, int], tuple[int, int, int]]
-    texts: tuple[str, str]
-    """on the pale and on the strong end of the ramp"""
     mark: str
 
 
 THEMES = {
-    "light": Theme("#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"),
-    "dark": Theme("#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"),
+    "light": Theme("#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), "#c4560a"),
+    "dark": Theme("#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), "#ffb057"),
 }
 
 
@@ -148,7 +147,7 @@ def _square(x: int, y: int, share: float | None, is_best: bool, theme: Theme) ->
     mark = f' stroke="{theme.mark}" stroke-width="2"' if is_best else ""
     bold = 'font-weight="700"' if is_best else ""
     return [f'<rect {box} fill="{colour}"{mark}/>',
-            _text(x + CELL_W / 2, y + 14.5, share_text(share / 100).removesuffix(" %"), theme.texts[strength > 0.5], "middle", bold)]
+            _text(x + CELL_W / 2, y + 14.5, share_text(share / 100).removesuffix(" %"), text_colour(colour), "middle", bold)]
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:

@@ -15,6 +15,7 @@ from longca.store.files import replace_file
 _TITLE = re.compile(r"<title>([^<]*?)(?: · longca)?</title>")
 _ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')
 _MADE = re.compile(r'<meta name="generator" content="longca ')
+STUDY = "paper/index.html"  # of the pages in a folder
 HEAD = 20_000  # characters in which a page says what it is
 
 
@@ -28,14 +29,16 @@ class Page:
 
 
 def write_index(folder: Path) -> Path | None:
-    """Write `index.html` over the pages of a folder and of its sub-folders, one level deep. None if there is none.
+    """Write `index.html` over the pages of a folder and of its sub-folders, one level deep: that of the whole study first.
+    None if there is none.
 
     A file of that name that this project did not make stays as it is.
     """
     target = folder / "index.html"
     if target.exists() and not _MADE.search(_head(target)):
         return None
-    paths = sorted({*folder.glob("*.html"), *folder.glob("*/*.html")} - {target})
+    found = {*folder.glob("*.html"), *folder.glob("*/*.html")} - {target}
+    paths = sorted(found, key=lambda path: (path != folder / STUDY, path))
     pages = [page for path in paths if (page := _page(path, folder))]
     if not pages:
         return None
@@ -46,7 +49,7 @@ def write_index(folder: Path) -> Path | None:
 def overviews(page: Path) -> list[Page]:
     """The pages over all studies that lie one folder above a page: the index, and the page of the whole study; those that are there."""
     folder = page.resolve().parent.parent
-    places = (("index.html", "All reports"), ("paper/index.html", "The whole study"))
+    places = (("index.html", "All reports"), (STUDY, "The whole study"))
     return [Page(f"../{place}", title, "") for place, title in places
             if (path := folder / place).is_file() and path != page.resolve() and _MADE.search(_head(path))]
 
