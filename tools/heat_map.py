@@ -18,6 +18,7 @@ from longca.core.units import format_length
 from longca.ranking import Standing, Tally, tallies
 from longca.ranking.sentences import finding_text, protocols_text, share_text
 from longca.ranking.table import COLUMNS as OF_RANKING
+from longca.report.look.colours import text_colour
 from longca.store.table import RANKED_BY, is_ranked
 from longca.store.text import plural, short_device
 from tools.pages import ROOT, put
@@ -40,17 +41,15 @@ class Theme:
     muted: str
     empty: str
     ramp: tuple[tuple[int, int, int], tuple[int, int, int]]
-    texts: tuple[str, str]
-    """on the pale and on the strong end of the ramp"""
     mark: str
 
 
 THEMES = {
     "light": Theme(
-        "#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"
+        "#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), "#c4560a"
     ),
     "dark": Theme(
-        "#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"
+        "#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), "#ffb057"
     ),
 }
 
@@ -183,7 +182,7 @@ def _square(x: int, y: int, share: float | None, is_best: bool, theme: Theme) ->
             x + CELL_W / 2,
             y + 14.5,
             share_text(share / 100).removesuffix(" %"),
-            theme.texts[strength > 0.5],
+            text_colour(colour),
             "middle",
             bold,
         ),

@@ -131,7 +131,7 @@ def command(
                     "repeats": vars(summary.repeats) if summary.repeats else None,
                     "cells": summary.board.rows()})
     else:
-        _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
+        _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""), has_page=stamp is not None)
     if is_incomplete or ((summary.num_failed or broken) and not exit_zero):
         raise typer.Exit(1)
 
@@ -147,11 +147,12 @@ def _unknown(cells: list[Cell], files: Sequence[Path], study: Study, retried: fr
     return [cell for cell in cells if cell.cell_id not in known.cell_ids]
 
 
-def _print_end(summary: Summary, study: str) -> None:
+def _print_end(summary: Summary, study: str, has_page: bool) -> None:
     """Print the finding, the tables of the run, what failed and the next step.
 
     Args:
         study: as the next command needs it.
+        has_page: the workflow makes the page, so that it is no next step.
     """
     from shutil import get_terminal_size
 
@@ -182,4 +183,5 @@ def _print_end(summary: Summary, study: str) -> None:
     if drifting:
         print_text(f"The times of {plural(drifting, 'cell')} drift, which the page marks. "
                    f"To measure again: longca run {study} --retry drifting")
-    print(f"Next: longca report {study}")
+    if not has_page:
+        print(f"Next: longca report {study}")

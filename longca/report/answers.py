@@ -15,6 +15,8 @@ from longca.report.series import DIRECTIONS, labelled
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pandas as pd
 
 
@@ -36,14 +38,17 @@ def statuses(table: pd.DataFrame) -> list[tuple[str, int, float]]:
     ]
 
 
-def tiles(table: pd.DataFrame) -> list[Tile]:
-    """The headline's numbers."""
+def tiles(table: pd.DataFrame, ranked: Collection[str] = ("cp", "kernel")) -> list[Tile]:
+    """The headline's numbers.
+
+    Args:
+        ranked: kinds of methods whose ranking the page shows; with both, each has a section.
+    """
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
     headline = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table),
                   "#support")]
     parallel = (attention.kind == "cp").any()
-    both = parallel and (attention.kind == "kernel").any()
     for kind in ("cp", "kernel") if parallel else ("kernel",):
         of_kind = cases(labelled(table), kind)
         for direction, word in DIRECTIONS.items():
@@ -53,7 +58,7 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
                 else f"Leading kernel{' alone' if parallel else ''}, {word}"
             )
             headline += _fastest(
-                of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and both else "#fastest"
+                of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and len(ranked) > 1 else "#fastest"
             )
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]

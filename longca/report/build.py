@@ -193,7 +193,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown),
                "problems": problems, "sections": sections,
         "figures": figures, "alone": beside is None, "columns": COLUMNS,
-        "statuses": answers.statuses(table), "tiles": answers.tiles(table),
+        "statuses": answers.statuses(table), "tiles": answers.tiles(table, [kind for kind, _ in fastest]),
         "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons,
                "worst_errors": worst_errors,
         "waits": tables.waits(table), "ceilings": tables.ceilings(table),

@@ -15,6 +15,7 @@ from longca.store.files import replace_file
 _TITLE = re.compile(r"<title>([^<]*?)(?: · longca)?</title>")
 _ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')
 _MADE = re.compile(r'<meta name="generator" content="longca ')
+STUDY = "paper/index.html"  # of the pages in a folder
 HEAD = 20_000  # characters that contain a page's description
 
 
@@ -28,14 +29,16 @@ class Page:
 
 
 def write_index(folder: Path) -> Path | None:
-    """Write `index.html` for the pages of a folder and of its direct sub-folders. Returns None without pages.
+    """Write `index.html` for the pages of a folder and of its direct sub-folders, that of the whole study first.
+    Returns None without pages.
 
     An existing file that this project did not make is kept.
     """
     target = folder / "index.html"
     if target.exists() and not _MADE.search(_head(target)):
         return None
-    paths = sorted({*folder.glob("*.html"), *folder.glob("*/*.html")} - {target})
+    found = {*folder.glob("*.html"), *folder.glob("*/*.html")} - {target}
+    paths = sorted(found, key=lambda path: (path != folder / STUDY, path))
     pages = [page for path in paths if (page := _page(path, folder))]
     if not pages:
         return None
@@ -52,7 +55,7 @@ def overviews(page: Path) -> list[Page]:
     """The existing overview pages in the parent folder of a page: the index, and the page of the whole
     study."""
     folder = page.resolve().parent.parent
-    places = (("index.html", "All reports"), ("paper/index.html", "The whole study"))
+    places = (("index.html", "All reports"), (STUDY, "The whole study"))
     return [Page(f"../{place}", title, "") for place, title in places
             if (path := folder / place).is_file() and path != page.resolve() and _MADE.search(_head(path))]
 

@@ -43,6 +43,10 @@ def test_failed_cells_are_named_and_are_a_verdict(end):
     assert end(quick_study(), "--exit-zero").returncode == 0
 
 
+def test_a_stage_of_the_workflow_does_not_ask_for_the_page_that_comes_next(end, tmp_path):
+    assert "Next:" not in end(quick_study(), "--stamp", str(tmp_path / "stamp")).stdout
+
+
 def test_without_failures_it_ends_well(end):
     records = [record for record in quick_study() if record.outcome.status in ("ok", "unsupported", "unavailable", "oom")]
     done = end(records)

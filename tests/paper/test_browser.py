@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chromium import browser
 from tests.report.test_browser import act, pytestmark, visit
+from tests.report.test_every_page import AUDIT
 
 __all__ = ["pytestmark"]  # a browser is needed here, too
 
@@ -42,6 +44,13 @@ def test_figures_are_alive_and_lead_to_their_records(page: Path) -> None:
     assert off > 0 and panels == 1 and wide == 0 and theme == "dark"
     assert "n = " in told and "of its budget" in told and "FLOP/s" in told and "forward" in told
     assert re.fullmatch(r"#cell-[0-9a-f]{16}", hash_)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1400, True)])
+def test_nothing_is_cut_or_pale(page: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    with browser(tmp_path) as tab:
+        assert tab.open(page.as_uri(), width, dark=dark) == []
+        assert tab.run(AUDIT) == {}
 
 
 @pytest.mark.slow

@@ -70,6 +70,8 @@ def test_strategies_stand_before_kernels():
         ("Leading strategy, forward", "ulysses+sdpa"), ("Leading kernel alone, forward", "sdpa")]
     assert found[1].detail == "leads alone on 1 of 1 combination of mask, ranks and length; against 1 other; none played off"
     assert "Leading kernel alone, forward" in labels
+    assert {tile.link for tile in found if "strategy" in tile.label} == {"#fastest-cp"}
+    assert {tile.link for tile in tiles(derived(kernels + parallel), ["cp"]) if "Leading" in tile.label} == {"#fastest"}
 
 
 def test_the_fastest_is_judged_at_the_longest_length():

@@ -266,6 +266,8 @@ def test_a_page_links_to_the_pages_above_it_that_are_there(tmp_path):
     assert write_index(tmp_path) and links() == ["../index.html"] * 2, "what this project did not make is none of them"
     (tmp_path / "paper" / "index.html").write_text('<meta name="generator" content="longca 1">')
     assert links() == ["../index.html", "../index.html", "../paper/index.html"], "in the top bar, and both in the summary"
+    index = write_index(tmp_path)
+    assert index is not None and Outline(index.read_text(encoding="utf-8")).links == ["paper/index.html", "h200/h200.html"]
 
 
 def test_a_folder_in_the_pages_place_is_told_before_anything_is_written(tmp_path):

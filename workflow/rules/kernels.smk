@@ -10,6 +10,8 @@ rule kernels:
         RESULTS / "logs/{shard}.log",
     wildcard_constraints:
         shard="kernel-.+",
+    # its controls are the device's: a shard of strategies that comes later on the same device does not measure them again
+    priority: 1
     container:
         outside
     threads: workflow.resource_settings.cores or SITE.cores_per_gpu

@@ -40,7 +40,6 @@ ASIDE = "Rows “as released” are never ranked: the page of the whole study ha
 PALEST = 0.4  # this share and less has the palest colour
 SHORT = {NOT_COMPARED.format(WITH_RESTS[False]): "no rests", NOT_COMPARED.format(WITH_RESTS[True]): "rests"}
 """what squares say of methods that are not compared, by their status"""
-STRONG = 68  # percent of the strongest colour from which text has the colour of the ground
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,6 @@ class Placed:
     def strength(self) -> int:
         """Percent of the strongest colour, most sensitive to differences between the best methods."""
         return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
-
-    @property
-    def is_strong(self) -> bool:
-        return self.strength > STRONG and not self.is_alone
 
 
 @dataclass(frozen=True)
@@ -327,7 +322,7 @@ def views_json(decided: Decision, rows: dict[str, int]) -> str:
                     for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
     } for view in decided.views]
     shown = decided.default
-    content = {"palest": PALEST, "strong": STRONG, "masks": decided.masks,
+    content = {"palest": PALEST, "masks": decided.masks,
                "names": [decided.names[mask] for mask in decided.masks],
                "methods": methods, "views": views,
                "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,

@@ -110,6 +110,14 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     return styles
 
 
+def text_colour(ground: str) -> str:
+    """Black or white, the one that is easier to read on a ground such as "#e4eef9": its contrast is 4.5 or more on any."""
+    channels = (int(ground[at:at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
+    luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return "#000000" if luminance > 0.179 else "#ffffff"
+
+
 def theme() -> dict[str, tuple[str, str, str]]:
     """Each colour of a page: light value → (name of the CSS variable, light value, dark value)."""
     named: dict[str, tuple[str, str]] = {

@@ -38,6 +38,7 @@ _MARKS = re.compile(
     r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>'
 )
 _STYLE = re.compile(r' style="([^"]*)"')
+_COLOURED_TEXT = re.compile(r'(<text [^>]*?)fill: (var\(--(?:k|s|spare)-[^)]*\))')
 _ID, _REFERENCE = re.compile(r'\bid="([^"]+)"'), re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _SHEET = re.compile(r"<defs><style type=\"text/css\">.*?</style></defs>", re.DOTALL)
 _FONT = re.compile(r" ?font-family: " + re.escape(SANS) + ";?")
@@ -105,6 +106,7 @@ def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = No
     text = _REFERENCE.sub(lambda match: match[1] + ids.get(match[2], match[2]), text)
     for light, (variable, _, _) in theme().items():
         text = text.replace(light, f"var(--{variable})")
+    text = _COLOURED_TEXT.sub(r"\1--own: \2", text)  # lines need less contrast than text: the style sheet mixes it with ink
     text = _CELLS.sub(lambda match: f' data-rows="{_rows(match[1], rows or {})}"' if match[1] else "", text)
     text = _MASK.sub(_with_picture, text)
     head = f'<svg viewBox="{{}}" role="img" aria-label="{escape(label)}">'

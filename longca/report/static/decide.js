@@ -1,6 +1,6 @@
 // The first picture: switches, the heat map of one setting, and the ranking of one of its masks.
 if ($("#views")) {
-  const { masks, names, methods, views, palest, strong, default: usual } = parse("#views");
+  const { masks, names, methods, views, palest, default: usual } = parse("#views");
   const SHOWS = { percent: "% of best", rate: rate.name, ms: "ms" };
   const broken = (name) => name.split("_").flatMap((part, index) => (index ? ["_", element("wbr"), part] : [part]));
   const SWITCHES = {  // what can be switched: [label, text of a value, order of values]
@@ -49,9 +49,8 @@ if ($("#views")) {
       for (const [name] of view.columns) {
         const entry = entries.get(`${mask} ${name}`), lost = missing.get(`${mask} ${name}`);
         if (entry) {
-          const colour = strength(entry.share);
-          row.append(element("td", { class: `case${entry.alone ? " lone" : entry.place === 1 ? " best" : ""}${entry.tied ? " tied" : ""}${colour > strong && !entry.alone ? " strong" : ""}`,
-            style: `--s: ${colour}%`, "data-tip": told(entry), "data-mask": mask }, shown(entry)));
+          row.append(element("td", { class: `case${entry.alone ? " lone" : entry.place === 1 ? " best" : ""}${entry.tied ? " tied" : ""}`,
+            style: `--s: ${strength(entry.share)}%`, "data-tip": told(entry), "data-mask": mask }, shown(entry)));
         } else if (lost) {
           row.append(element("td", { class: "lost", "data-tip": `${methods[name]}, ${masks[mask]}\n${lost[0]}${lost[1].reason ? `: ${lost[1].reason}` : ""}` }, facts.short[lost[0]]));
         } else row.append(element("td", { class: "lost" }));

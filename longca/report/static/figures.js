@@ -140,9 +140,14 @@ const enlarge = (panel, svg) => {
   dialog.querySelector("h3").textContent = panel.dataset.panel;
   dialog.querySelector("div").replaceWith(room);
   dialog.showModal();
-  const box = frame(copy.querySelector(".panel"));
-  copy.setAttribute("viewBox", `${box.x - 4} ${box.y - 4} ${box.width + 12} ${box.height + 6}`);
-  const size = 1.35 / copy.getScreenCTM().a;  // so that letters and marks do not grow with the panel
+  let size = 1;  // so that letters and marks do not grow with the panel; nor do they, in a small window, beyond their room
+  for (let round = 0; round < 2; round++) {  // letters are part of the frame
+    room.style.setProperty("--k", size);
+    const box = frame(copy.querySelector(".panel"));
+    copy.setAttribute("viewBox", `${box.x - 4} ${box.y - 4} ${box.width + 12} ${box.height + 6}`);
+    copy.style.minWidth = `${box.width}px`;
+    size = Math.min(1.35 / copy.getScreenCTM().a, 1);
+  }
   room.style.setProperty("--k", size);
   for (const mark of copy.querySelectorAll("use")) {
     const [x, y] = ["x", "y"].map((name) => Number(mark.getAttribute(name)));
