@@ -68,7 +68,7 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype,
                      "backward": backward, "messages": messages, "check": check}
         request, masks = agreed_request(comm, mask, strategy, arguments)
-        comm.use(request.messages)
+        comm.use(request.messages, releasable=request.check == "first")
         agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
         return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
     except Exception:

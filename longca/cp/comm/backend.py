@@ -11,7 +11,7 @@ from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.p2p import CommStream
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.comm.symmetric import SymmetricCommStream
-from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, CudaSymmetricMemory
+from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, CudaSignalStream, CudaSymmetricMemory
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -35,13 +35,19 @@ class Comm(WorldGroup):
         self.messages: Messages = "nccl"
         self.messages_note = ""
         """for a reader: the outcome of asking for another backend; the same on all ranks"""
-        self._streams: dict[tuple[Messages, str], CommStream | SymmetricCommStream] = {}
+        self._streams: dict[tuple[Messages, bool, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaSymmetricMemory(self)
         self._refused: str | None = None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
-    def use(self, messages: Messages) -> None:
-        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`."""
+    def use(self, messages: Messages, releasable: bool = False) -> None:
+        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`.
+
+        Args:
+            releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.
+        """
         self._memory.release()
+        self._memory.signals_on_host = False
         self.messages, self.messages_note = "nccl", ""
         if messages == "nccl":
             return
@@ -49,12 +55,23 @@ class Comm(WorldGroup):
             self._refused = why_not_symmetric(self, self._memory) or ""
         if self._refused:
             self.messages_note = f"messages by NCCL or gloo: {self._refused}"
-        else:
-            self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
+            return
+        self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
+        if releasable:
+            if self._refused_on_host is None:
+                self._refused_on_host = why_not_on_host(self, self._memory) or ""
+            self._memory.signals_on_host = not self._refused_on_host
+            if self._refused_on_host:
+                self.messages_note += f"; its signals are in memory of the GPU: {self._refused_on_host}"
+
+    @property
+    def can_release(self) -> bool:
+        """`abandon` lets the GPU go on whatever the host waits for. Elsewhere nothing should be sent before ranks agree on it."""
+        return self.messages == "nccl" or self._memory.signals_on_host
 
     def stream(self, name: str) -> CommStream | SymmetricCommStream:
         """The comm stream of that name. All ranks make it together when they first ask for it, and keep it."""
-        key = self.messages, name
+        key = self.messages, self.can_release, name
         if key not in self._streams:
             symmetric = self.messages == "symmetric"
             self._streams[key] = (SymmetricCommStream(self._memory.signal_stream(), self) if symmetric else
@@ -97,6 +114,15 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
     return None
 
 
+def why_not_on_host(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    """None if signals in memory of the host work where those in memory of the GPU do: tried once. Else the first reason."""
+    memory.signals_on_host = True
+    try:
+        return next(filter(None, (_agreed(group, check, memory) for check in (_check_message, _check_release))), None)
+    finally:
+        memory.signals_on_host = False
+
+
 def _agreed(group: WorldGroup, check: Callable[[WorldGroup, CudaSymmetricMemory], str | None], memory: CudaSymmetricMemory) -> str | None:
     """The first reason that the check finds on any rank; None if it finds none."""
     try:
@@ -136,12 +162,30 @@ def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None
     stream.write(buffer.view(after, 0, message.shape, message.dtype), message)
     stream.send_signal(after, "full", 1)
     stream.wait_signal(before, "full", 1)
-    done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
-    while not done.query():
-        if time.monotonic() > deadline:
-            stream.fill_signals(LARGEST_NUMBER)  # else the stream would wait on
-            return f"a message has not arrived in {TRIAL_SECONDS:.0f} s"
-        time.sleep(POLL_SECONDS)
+    if not _is_done_in_time(stream):
+        stream.fill_signals(LARGEST_NUMBER)  # else the stream would wait on
+        return f"a message has not arrived in {TRIAL_SECONDS:.0f} s"
     arrived = buffer.view(group.rank, 0, message.shape, message.dtype)
     wrong = not bool((arrived == before).all())
     return "a message has arrived damaged" if wrong else None
+
+
+def _check_release(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    """Lets a stream wait for a signal that no rank sends, and releases it."""
+    stream = memory.signal_stream()
+    stream.wait_signal((group.rank + 1) % group.world, "full", 1)
+    done = stream.record_event()
+    time.sleep(POLL_SECONDS)
+    if done.query():
+        return "a stream does not wait for a signal"
+    stream.release_waits()
+    return None if _is_done_in_time(stream) else f"a stream is not released in {TRIAL_SECONDS:.0f} s"
+
+
+def _is_done_in_time(stream: CudaSignalStream) -> bool:
+    done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
+    while not done.query():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

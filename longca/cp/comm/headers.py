@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import fcntl
 import mmap
-import os
 import struct
-import tempfile
 import time
 import zlib
 from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from io import FileIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from longca.core.host import boot_id
 from longca.cp.comm.process_group import PeerLost, as_peer_lost
+from longca.cp.comm.shared_file import open_on_all_ranks
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +37,6 @@ SLOT_BYTES = 4096
 SLOTS = 2 * MAX_UNREAD  # who posts n has read n - 32 of all ranks, which have then read n - 64: n replaces it
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 ENDING = 1 << 63  # in place of the number: the text says why that rank goes no further
-SHARED_MEMORY = "/dev/shm"
 SPIN_S = 200e-6  # ranks of one machine mostly come within so long; a sleep takes as long at least
 MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
 LEAST_S = 1e-3
@@ -128,21 +124,10 @@ class SharedHeaders:
     @classmethod
     def attempt(cls, group: WorldGroup) -> SharedHeaders | None:
         """None on all ranks where one of them cannot map the file of rank 0."""
-        file = _new_file(group.world) if group.rank == 0 else None
-        machines = group.gather([boot_id(), file.name if file is not None else ""])
-        path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
-        headers = None
-        with suppress(OSError, ValueError):
-            if path and is_shared:
-                headers = cls(FileIO(path, "r+") if file is None else file, group.rank, group.world)
-        outcomes = group.gather(headers is not None)
-        if file is not None:
-            Path(path).unlink(missing_ok=True)  # it lives on while it is mapped, and nobody else can open it
-        if all(outcomes):
-            return headers
-        for opened in filter(None, (headers, file)):
-            opened.close()
-        return None
+        headers, _ = open_on_all_ranks(
+            group, file_bytes(group.world), "headers", lambda file: cls(file, group.rank, group.world)
+        )
+        return headers
 
     @property
     def num_unread(self) -> int:
@@ -331,20 +316,3 @@ def file_bytes(world: int) -> int:
 def _flag_bytes(world: int) -> int:
     """Size of its first part, a byte for each rank."""
     return -(-world // SLOT_BYTES) * SLOT_BYTES
-
-
-def _new_file(world: int) -> FileIO | None:
-    """A file for the headers of so many ranks, full of zeros. None where there is no room for one."""
-    folder = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else tempfile.gettempdir()
-    with suppress(OSError):
-        fd, path = tempfile.mkstemp(prefix="longca-headers-", dir=folder)
-        os.close(fd)
-        file = FileIO(path, "r+")
-        try:
-            os.posix_fallocate(file.fileno(), 0, file_bytes(world))  # a full disk would be a crash later
-        except OSError:
-            file.close()
-            Path(path).unlink()
-        else:
-            return file
-    return None

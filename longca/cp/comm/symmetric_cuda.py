@@ -2,7 +2,7 @@
 
 Memory comes from torch's symmetric memory, peer to peer, without multicast. A stream waits for a number, and writes one to a peer, by
 stream memory operations of the driver. Neither needs a multiprocessor: an attention kernel that takes all of them would not give one.
-A stream whose peer is gone waits for ever, and so does whoever waits for that stream: whoever started the ranks must end them.
+A stream whose peer is gone waits until its signals are set for the peer: see `CudaSignalStream.release_waits`.
 """
 
 from __future__ import annotations
@@ -10,27 +10,30 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from longca.cp.comm.signals import KINDS, SIGNAL_BYTES, DeviceSignals, HostSignals, called, signal_bytes
+
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.process_group import WorldGroup
+    from longca.cp.comm.signals import Signals
     from longca.cp.comm.symmetric import Signal
 
 DRIVER = "libcuda.so.1"
 WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
 WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 NUMBERS = 1 << 32
 LARGEST_NUMBER = (1 << 31) - 1
 """a signal that no wait is ahead of"""
 RELEASE_S, POLL_S = 2.0, 0.01
-SIGNAL_ROWS = {"ready": 0, "full": 1}
-SIGNAL_BYTES = 4
 
 T = TypeVar("T")
 
@@ -45,13 +48,16 @@ class CudaSymmetricMemory:
     def __init__(self, group: WorldGroup) -> None:
         self._group = group
         self._held: list[tuple[weakref.ref[CudaSymmetricBuffer], torch.Tensor, Any]] = []
-        self._streams: list[weakref.ref[CudaSignalStream]] = []
+        self._streams: list[tuple[weakref.ref[CudaSignalStream], Signals]] = []
+        self.signals_on_host = False
+        """signals of streams made from now on lie in memory of the host: a rank can set its own whatever its GPU does"""
 
     @property
     def held_bytes(self) -> int:
         return sum(tensor.nbytes for _, tensor, _ in self._held)
 
     def release(self) -> None:
+        self._streams = [held for held in self._streams if held[0]() is not None]
         self._held = [held for held in self._held if held[0]() is not None]
 
     @cached_property
@@ -66,14 +72,19 @@ class CudaSymmetricMemory:
         return buffer
 
     def signal_stream(self) -> CudaSignalStream:
-        signals = self.allocate(len(SIGNAL_ROWS) * self._group.world * SIGNAL_BYTES)
+        """Raises RuntimeError on all ranks, with the reason, if one cannot begin."""
+        signals: Signals
+        if self.signals_on_host:
+            signals = HostSignals.attempt(self._group, self.driver)
+        else:
+            signals = DeviceSignals(self._group, self.allocate(signal_bytes(self._group.world)))
         stream = CudaSignalStream(self._group, signals, self.driver)
-        self._streams.append(weakref.ref(stream))
+        self._streams.append((weakref.ref(stream), signals))
         return stream
 
     def release_waits(self) -> None:
         """Lets streams go on that wait for signals of peers. Buffers keep what was there."""
-        for reference in self._streams:
+        for reference, _ in self._streams:
             if (stream := reference()) is not None:
                 stream.release_waits()
 
@@ -105,11 +116,8 @@ class CudaSymmetricBuffer:
 class CudaSignalStream:
     """Implements `symmetric.SignalStream` by a CUDA stream of high priority."""
 
-    def __init__(self, group: WorldGroup, signals: CudaSymmetricBuffer, driver: ctypes.CDLL) -> None:
+    def __init__(self, group: WorldGroup, signals: Signals, driver: ctypes.CDLL) -> None:
         """
-        Args:
-            signals: 4-byte numbers, (2, world): of each rank, the last "ready" and the last "full" that it has sent to this one.
-
         Raises:
             RuntimeError: on all ranks, with the reason, if one cannot begin.
         """
@@ -121,7 +129,7 @@ class CudaSignalStream:
 
         self.fill_signals(0)
         torch.cuda.synchronize(self._group.device)
-        return torch.cuda.Stream(self._group.device, priority=-1), [self._signals.address(rank) for rank in range(self._group.world)]
+        return torch.cuda.Stream(self._group.device, priority=-1), self._signals.addresses()
 
     def wait_for_current(self) -> None:
         import torch
@@ -144,16 +152,35 @@ class CudaSignalStream:
         return self._stream.record_event()
 
     def fill_signals(self, number: int) -> None:
-        """Sets this rank's signals as if all peers had sent this number: from the current stream."""
-        import torch
-
-        self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(number)
+        """Sets this rank's signals as if all peers had sent this number. In memory of the GPU: from the current stream."""
+        self._signals.fill(number)
 
     def release_waits(self) -> None:
         """Lets all work of this stream go on, whatever peers do.
 
-        Another stream sets the signals, since this one waits. A peer that is not done may set them back: so again.
+        A peer that is not done may set signals back, so they are set again until the stream is done. If they lie on
+        the host, no call to CUDA can hold that up, nor this method.
         """
+        if isinstance(self._signals, DeviceSignals):
+            self._release_from_the_gpu()
+            return
+        is_done = threading.Event()
+        self._signals.fill(LARGEST_NUMBER)
+        for work in (self._set_signals, self._await_work):
+            threading.Thread(target=work, args=(is_done,), name="release of messages", daemon=True).start()
+
+    def _set_signals(self, is_done: threading.Event) -> None:
+        while not is_done.wait(POLL_S):
+            self._signals.fill(LARGEST_NUMBER)
+
+    def _await_work(self, is_done: threading.Event) -> None:
+        """In a thread of its own, and not by torch, which keeps the interpreter: even this question may wait for the GPU."""
+        while self._driver.cuStreamQuery(ctypes.c_void_p(self._stream.cuda_stream)) == NOT_READY:
+            time.sleep(POLL_S)
+        is_done.set()
+
+    def _release_from_the_gpu(self) -> None:
+        """From another stream, since this one waits."""
         import torch
 
         release, deadline = torch.cuda.Stream(self._group.device), time.monotonic() + RELEASE_S
@@ -163,13 +190,11 @@ class CudaSignalStream:
             time.sleep(POLL_S)
 
     def _address(self, rank: int, signal: Signal, sender: int) -> int:
-        return self._addresses[rank] + (SIGNAL_ROWS[signal] * self._group.world + sender) * SIGNAL_BYTES
+        return self._addresses[rank] + (KINDS.index(signal) * self._group.world + sender) * SIGNAL_BYTES
 
     def _do(self, operation: Any, address: int, number: int, flags: int) -> None:
-        status = operation(ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_uint64(address), ctypes.c_uint32(number % NUMBERS),
-                           ctypes.c_uint(flags))
-        if status:
-            raise RuntimeError(f"{operation.__name__} failed: CUDA driver error {status}")
+        called(operation, ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_uint64(address), ctypes.c_uint32(number % NUMBERS),
+               ctypes.c_uint(flags))
 
 
 def _on_all_ranks(group: WorldGroup, work: Callable[[], T]) -> T:
