@@ -49,6 +49,12 @@ class Driver:
             time.sleep(1e-3)  # as while another thread copies from the GPU into pageable memory
         return 0 if STREAMS[stream.value].query() else NOT_READY
 
+    def cuStreamGetCtx(self, stream: Any, context: Any) -> int:
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        return 0
+
     def cuCtxGetCurrent(self, context: Any) -> int:
         return 0
 

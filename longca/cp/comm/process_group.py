@@ -46,7 +46,7 @@ class WorldGroup:
     Tensors on GPUs go over NCCL. Everything on the host goes over gloo, so that small messages neither wait for the GPU's stream nor
     disturb it. All ranks call every method but `close` alike. If a peer is missing, a method raises `PeerLost`, at the latest after
     the timeout. On a GPU, where the host does not wait, NCCL then ends the process. Copy engines have no such watch: whoever started
-    the ranks must end those that wait for them.
+    the ranks must end those that wait for them, unless `abandon` can release them (`Comm.can_release`).
 
     The constructor makes torch's default group, of which a process has one. `over` takes a group that is there and leaves it in place.
     """

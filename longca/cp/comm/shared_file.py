@@ -47,7 +47,7 @@ def open_on_all_ranks(
         try:
             file = FileIO(path, "r+") if file is None else file
             result = use(file)
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever it is, the other ranks must hear of it
             reason = f"rank {group.rank}: {error}"
     reasons = [of_rank for of_rank in group.gather(reason) if of_rank]
     if group.rank == 0 and path:

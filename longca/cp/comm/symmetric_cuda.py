@@ -175,8 +175,14 @@ class CudaSignalStream:
 
     def _await_work(self, is_done: threading.Event) -> None:
         """In a thread of its own, and not by torch, which keeps the interpreter: even this question may wait for the GPU."""
-        while self._driver.cuStreamQuery(ctypes.c_void_p(self._stream.cuda_stream)) == NOT_READY:
+        stream, context, status = ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_void_p(), NOT_READY
+        if self._driver.cuStreamGetCtx(stream, ctypes.byref(context)) == 0:
+            self._driver.cuCtxSetCurrent(context)  # a new thread has none
+        while status == NOT_READY:
             time.sleep(POLL_S)
+            status = self._driver.cuStreamQuery(stream)
+        if status:  # there is no answer
+            time.sleep(RELEASE_S)
         is_done.set()
 
     def _release_from_the_gpu(self) -> None:
