@@ -56,8 +56,8 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
             on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
-        check: when ranks compare a call. On CPUs and by "always": before it sends anything, so each host waits for the
-            others. On GPUs, "first" does so in the first call of each mask and batch; later no host waits, and an
+        check: when ranks compare a call. On CPUs, by "always", or by symmetric messages that cannot be given up: before
+            it sends anything, so each host waits for the others. On GPUs, "first" does so in the first call of each mask and batch; later no host waits, and an
             error comes at most 32 calls late. "always" also compares elements of tensors on GPUs that `shard` is given.
 
     Raises:

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from io import FileIO
 from typing import TYPE_CHECKING, Any, Protocol
 
+from longca.cp.comm.buffers import SymmetricBuffer
 from longca.cp.comm.shared_file import open_on_all_ranks
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.process_group import WorldGroup
-    from longca.cp.comm.symmetric_cuda import CudaSymmetricBuffer
 
 KINDS = "ready", "full"
 SIGNAL_BYTES = 4
@@ -41,10 +41,18 @@ class Signals(Protocol):
         ...
 
 
+class AddressedBuffer(SymmetricBuffer, Protocol):
+    """Symmetric memory of GPUs."""
+
+    def address(self, rank: int) -> int:
+        """Where that rank's memory begins."""
+        ...
+
+
 class DeviceSignals:
     """Signals in symmetric memory of the GPUs."""
 
-    def __init__(self, group: WorldGroup, buffer: CudaSymmetricBuffer) -> None:
+    def __init__(self, group: WorldGroup, buffer: AddressedBuffer) -> None:
         """
         Args:
             buffer: of `signal_bytes(world)`.
