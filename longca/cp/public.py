@@ -57,8 +57,9 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
             on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
         check: when ranks compare a call. On CPUs, by "always", or by symmetric messages that cannot be given up: before
-            it sends anything, so each host waits for the others. On GPUs, "first" does so in the first call of each mask and batch; later no host waits, and an
-            error comes at most 32 calls late. "always" also compares elements of tensors on GPUs that `shard` is given.
+            it sends anything, so each host waits for the others. On GPUs, "first" does so in the first call of each mask
+            and batch; later no host waits, and an error comes at most 32 calls late. "always" also compares elements of
+            tensors on GPUs that `shard` is given.
 
     Raises:
         UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.

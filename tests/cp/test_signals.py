@@ -1,4 +1,4 @@
-"""Signals in memory of the host: streams that are threads wait for numbers in a file that all ranks have mapped."""
+"""Signals in memory of the host: streams, which are threads here, wait for numbers in a file that ranks share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -59,6 +60,9 @@ class Driver:
         return 0
 
     def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
         return 0
 
     def cuCtxPopCurrent_v2(self, context: Any) -> int:
@@ -184,7 +188,7 @@ def test_a_stream_that_is_not_released_is_heard(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_release_needs_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch):
-    """Any call to CUDA waits until the stream is done. Peers set the signals back meanwhile, and the stream waits again."""
+    """Any call to CUDA waits until the stream is done. Peers set signals back meanwhile, and it waits again."""
 
     def refuse(*_: Any) -> NoReturn:
         raise AssertionError("a call to CUDA")
@@ -202,7 +206,9 @@ def test_a_release_needs_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch):
             monkeypatch.setattr(torch.cuda, name, refuse)
         memory.release_waits()
         time.sleep(0.1)
-        driver.cuStreamWriteValue32_v2(ctypes.c_void_p(late[comm.rank]), _address(stream, comm), ctypes.c_uint32(1), None)
+        driver.cuStreamWriteValue32_v2(
+            ctypes.c_void_p(late[comm.rank]), _address(stream, comm), ctypes.c_uint32(1), None
+        )
         deadline_s = time.monotonic() + PATIENCE_S / 2
         while not stream._stream.query() and time.monotonic() < deadline_s:
             time.sleep(0.01)
@@ -257,18 +263,29 @@ def test_processes_see_each_others_signals_and_set_their_own_alone():
         assert not is_left
 
 
-def waiting(comm: Comm) -> list[bool]:
-    """Whether ranks compare each call, by the messages that they have."""
+def waiting(comm: Comm) -> list[tuple[str, bool]]:
+    """By messages: the note, and whether ranks compare each call."""
     answers = []
-    for messages, on_host in (("nccl", False), ("symmetric", False), ("symmetric", True)):
-        comm.messages, comm._memory.signals_on_host = messages, on_host  # type: ignore[assignment]
+    for messages, releasable, refusal in (
+        ("nccl", True, None),
+        ("symmetric", False, None),
+        ("symmetric", True, "no room"),
+        ("symmetric", True, None),
+    ):
+        comm._refused_on_host = None
+        with (
+            patch.object(backend, "why_not_symmetric", lambda group, memory: None),
+            patch.object(backend, "why_not_on_host", lambda group, memory, refusal=refusal: refusal),
+        ):
+            comm.use(messages, releasable)  # type: ignore[arg-type]
         agreement = Agreement(comm, waits=False)
-        answers.append(agreement._waits)
+        answers.append((comm.messages_note.partition("; ")[2], agreement._waits))
         comm.gather(None)
         agreement.close(is_failing=False)
-    comm.messages = "nccl"
+    comm.use("nccl")
     return answers
 
 
 def test_ranks_compare_each_call_where_messages_cannot_be_released():
-    assert on_ranks(waiting, 2) == [[False, True, False]] * 2
+    of_rank = [("", False), ("", True), ("its signals are in memory of the GPU: no room", True), ("", False)]
+    assert on_ranks(waiting, 2) == [of_rank] * 2

@@ -1,9 +1,9 @@
 """Signals of ranks on GPUs of one machine: numbers that streams wait for, and the memory that they lie in.
 
-A rank gives its peers up by setting its own signals, as if all had come. Meanwhile another thread may copy from
-the GPU into pageable memory. That copy waits for the GPU, the GPU for a signal, and every launch and copy of this
-process for that copy, on whatever stream. So signals lie in memory of the host, where a store by the CPU sets them.
-In memory of the GPU they can be set only while no thread waits like that.
+A rank gives its peers up by setting its own signals, as if all had come. Meanwhile another thread may copy
+from the GPU into pageable memory. That copy waits for the GPU, the GPU waits for a signal, and launches and
+copies of this process, on any stream, can wait for that copy. So signals lie in memory of the host, where a
+store by the CPU sets them. In memory of the GPU they can be set only while no thread waits like that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOR_ALL_GPUS, MAPPED = 1, 2  # CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_D
 
 
 class Signals(Protocol):
-    """Numbers of 4 bytes, (2, world) on each rank: the last "ready" and the last "full" of each peer to this rank."""
+    """Numbers of 4 bytes, (2, world) on each rank: the last "ready" and "full" of each peer to this rank."""
 
     def addresses(self) -> list[int]:
         """Where the numbers of each rank begin, by rank, for this rank's GPU."""
@@ -72,7 +72,9 @@ class DeviceSignals:
 class HostSignals:
     """Signals in memory of the host that all ranks and their GPUs have mapped. No call to CUDA sets them."""
 
-    def __init__(self, file: FileIO, rank: int, world: int, device: torch.device, driver: ctypes.CDLL) -> None:
+    def __init__(
+        self, file: FileIO, rank: int, world: int, device: torch.device, driver: ctypes.CDLL
+    ) -> None:
         """
         Args:
             file: of `file_bytes(world)`. It belongs to this object from now on.
@@ -86,7 +88,7 @@ class HostSignals:
         self._numbers = (ctypes.c_uint32 * (file_bytes(world) // SIGNAL_BYTES)).from_buffer(memory)
         mapped = _MappedMemory(self._numbers, device, driver)
         self._begin = mapped.begin
-        weakref.finalize(self, mapped.free).atexit = False  # at the end of the process the driver may have gone first
+        weakref.finalize(self, mapped.free).atexit = False  # the driver may have gone before the process ends
 
     @classmethod
     def attempt(cls, group: WorldGroup, driver: ctypes.CDLL) -> HostSignals:
@@ -130,15 +132,20 @@ def _rank_bytes(world: int) -> int:
 class _MappedMemory:
     """Memory of the host that a GPU reaches."""
 
-    def __init__(self, numbers: ctypes.Array[ctypes.c_uint32], device: torch.device, driver: ctypes.CDLL) -> None:
+    def __init__(
+        self, numbers: ctypes.Array[ctypes.c_uint32], device: torch.device, driver: ctypes.CDLL
+    ) -> None:
         import torch
 
         self._numbers, self._driver = numbers, driver  # what is mapped must not be freed
         self._context, begin = ctypes.c_void_p(), ctypes.c_uint64()
-        address, num_bytes = ctypes.c_void_p(ctypes.addressof(numbers)), ctypes.c_size_t(ctypes.sizeof(numbers))
+        address, num_bytes = (
+            ctypes.c_void_p(ctypes.addressof(numbers)),
+            ctypes.c_size_t(ctypes.sizeof(numbers)),
+        )
         flags = ctypes.c_uint(FOR_ALL_GPUS | MAPPED)
         with torch.cuda.device(device):
-            torch.cuda.synchronize(device)  # it makes the context of this GPU current, which the driver asks for
+            torch.cuda.synchronize(device)  # it makes this GPU's context current, which the driver asks for
             called(driver.cuCtxGetCurrent, ctypes.byref(self._context))
             called(driver.cuMemHostRegister_v2, address, num_bytes, flags)
             try:
@@ -150,8 +157,10 @@ class _MappedMemory:
         """its address for the GPU"""
 
     def free(self) -> None:
-        """Whoever frees it may be a thread without a context."""
+        """Waits for all work of the GPU, which may read a number."""
+        # the thread that frees it may have no context
         if self._driver.cuCtxPushCurrent_v2(self._context) == 0:
+            self._driver.cuCtxSynchronize()
             self._driver.cuMemHostUnregister(ctypes.c_void_p(ctypes.addressof(self._numbers)))
             self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
