@@ -1,4 +1,4 @@
-"""Signals in memory of the host: streams, which are threads here, wait for numbers in a file that ranks share."""
+"""Signals in memory of the host: streams, here threads, wait for numbers in a file that ranks share."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_stream_that_is_not_released_is_heard(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_release_needs_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch):
-    """Any call to CUDA waits until the stream is done. Peers set signals back meanwhile, and it waits again."""
+    """Any call to CUDA waits until the stream is done. Peers set signals back, and it waits again."""
 
     def refuse(*_: Any) -> NoReturn:
         raise AssertionError("a call to CUDA")
@@ -241,7 +241,8 @@ def test_memory_is_mapped_as_long_as_its_stream_and_its_release_need_it():
 
 def in_processes(comm: Comm) -> tuple[list[int], list[int], bool]:
     """Each rank's signal of each peer before, and after it has set its own."""
-    torch.cuda.device, torch.cuda.synchronize = lambda device: nullcontext(), lambda device: None  # type: ignore
+    torch.cuda.device = lambda device: nullcontext()  # type: ignore
+    torch.cuda.synchronize = lambda device: None  # type: ignore
     signals = HostSignals.attempt(comm, Driver())  # type: ignore[arg-type]
     for peer, begin in enumerate(signals.addresses()):
         _set(begin + 4 * (comm.world + comm.rank), 100 * comm.rank + peer + 1)  # "full"

@@ -92,7 +92,7 @@ class HostSignals:
 
     @classmethod
     def attempt(cls, group: WorldGroup, driver: ctypes.CDLL) -> HostSignals:
-        """All ranks call it together. Raises RuntimeError on all, with the reason, if one has no such memory."""
+        """All ranks call it together. Raises RuntimeError on all, with the reason, if it fails on one."""
         signals, reason = open_on_all_ranks(
             group,
             file_bytes(group.world),
