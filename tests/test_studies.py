@@ -60,7 +60,10 @@ def test_each_row_as_released_stands_beside_its_honest_row() -> None:
         assert asked(name) == asked(name.removeprefix(AS_RELEASED)) != set()
 
 
-@pytest.mark.parametrize("name", ["paper", "as-study", "h100-dense", "h200-dense", "h100-sparse", "h200-sparse", "h100-cp", "h200-cp", "h200-cp8"])
+@pytest.mark.parametrize(
+    "name",
+    ["paper", "as-study", "h100-dense", "h200-dense", "h100-sparse", "h200-sparse", "h100-cp", "h200-cp", "h200-cp8"],
+)
 def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
     """20 calls after 5 (of strategies 15), and 100 after 25 of block-sparse masks; all by the protocol: with rests, a warm clock, 0.5 %."""
     study = load_study(name)

@@ -20,7 +20,8 @@ from unittest.mock import patch
 
 from longca.cp.api.agreement import Agreement
 from longca.cp.api.agreement_text import Header
-from longca.cp.comm.headers import MAX_BYTES, SHARED_MEMORY, SharedHeaders, file_bytes
+from longca.cp.comm.headers import MAX_BYTES, SharedHeaders, file_bytes
+from longca.cp.comm.shared_file import SHARED_MEMORY
 
 CALL = (
     "mask causal_document of 65536 tokens (0123456789abcdef)\none sequence without a batch\n"
@@ -31,7 +32,7 @@ CALL = (
 class LoneComm:
     """As much of `Comm` as an agreement needs."""
 
-    rank, timeout_s = 0, 60.0
+    rank, timeout_s, can_release = 0, 60.0, True
 
     def __init__(self, world: int) -> None:
         self.world = world

@@ -22,6 +22,7 @@ from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
 from longca.cp.api.group import join
 from longca.cp.api.planning import MaskPlan, MaskPlanner
 from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
+from longca.cp.comm import signals
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
@@ -60,9 +61,10 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
             on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
-        check: when ranks compare a call. On CPUs and by "always": before it sends anything, so each host waits for the
-            others. On GPUs, "first" does so in the first call of each mask and batch; later no host waits, and an
-            error comes at most 32 calls late. "always" also compares elements of tensors on GPUs that `shard` is given.
+        check: when ranks compare a call. On CPUs, by "always", or by symmetric messages that cannot be given up: before
+            it sends anything, so each host waits for the others. On GPUs, "first" does so in the first call of each mask
+            and batch; later no host waits, and an error comes at most 32 calls late. "always" also compares elements of
+            tensors on GPUs that `shard` is given.
 
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.
@@ -72,7 +74,7 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype,
                      "backward": backward, "messages": messages, "check": check}
         request, masks = agreed_request(comm, mask, strategy, arguments)
-        comm.use(request.messages)
+        comm.use(request.messages, releasable=signals.HOST_SIGNALS and request.check == "first")
         agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
         return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
     except Exception:

@@ -102,5 +102,6 @@ def test_the_commands_sign_and_print_the_same_sums(longca, bundle, study_file, r
 def test_where_minisign_is_missing_one_line_says_what_to_install(longca, packed, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     for act in (sign, refusal):
-        with pytest.raises(UserError, match=r"minisign, the program that signs and checks signatures, is missing.*Install it: `apt-get install minisign`"):
+        missing = "minisign, the program that signs and checks signatures, is missing.*Install it: `apt-get install minisign`"
+        with pytest.raises(UserError, match=missing):
             act(packed, tmp_path / "any.key")

@@ -16,6 +16,7 @@ import torch
 from longca.core import host
 from longca.cp.comm import backend
 from longca.cp.comm.backend import why_not_symmetric
+from longca.cp.comm.signals import DeviceSignals
 from longca.cp.comm.symmetric import SymmetricCommStream
 from longca.cp.comm.symmetric_cuda import NUMBERS, CudaSignalStream
 from tests.cp.virtual import Job
@@ -72,7 +73,11 @@ class Memory:
         return Buffer(self.comm.allocate(num_bytes)._buffers)
 
     def signal_stream(self) -> CudaSignalStream:
-        return CudaSignalStream(cast(Any, self.comm), cast(Any, self.allocate(2 * WORLD * 4)), cast(Any, self.driver))
+        return CudaSignalStream(cast(Any, self.comm), in_buffer(self.comm, self.allocate(2 * WORLD * 4)), cast(Any, self.driver))
+
+
+def in_buffer(comm: SymmetricVirtualComm, buffer: Buffer) -> DeviceSignals:
+    return DeviceSignals(cast(Any, comm), cast(Any, buffer))
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +171,7 @@ def test_all_ranks_hear_of_one_that_cannot_begin() -> None:
                 raise RuntimeError("no such memory")
 
         buffer = memory.allocate(2 * WORLD * 4)
-        numbers: Any = Unmapped(buffer._buffers) if comm.rank == 1 else buffer
+        numbers = in_buffer(comm, Unmapped(buffer._buffers) if comm.rank == 1 else buffer)
         with pytest.raises(RuntimeError, match="rank 1, symmetric memory: no such memory") as refusal:
             CudaSignalStream(cast(Any, comm), numbers, cast(Any, memory.driver))
         return str(refusal.value)

@@ -238,7 +238,7 @@ def test_a_host_that_waits_for_its_gpu_is_released(case: str, reason: str):
 class Pair:
     """Two ranks of one process, without messages."""
 
-    rank, world, timeout_s = 0, 2, 30.0
+    rank, world, timeout_s, can_release = 0, 2, 30.0, True
 
     def __init__(self, folder: Path) -> None:
         path = folder / "headers"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
+from longca.cp.comm import signals
 from longca.cp.comm.backend import Comm
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import build_mask
@@ -21,18 +22,23 @@ WAYS = [("ulysses", "nccl"), ("ring_p2p", "nccl"), ("ring_p2p", "symmetric")]
 
 
 def disagreeing(comm: Comm, strategy: str, messages: str) -> tuple[list[str], float]:
-    """Rank 1 gives a tensor that it cannot use, after messages of rank 0 have left."""
+    """Rank 1 gives a tensor that it cannot use, after messages of rank 0 have left.
+
+    Rank 0 copies its result to the host, and no other thread can launch anything meanwhile.
+    """
+    signals.HOST_SIGNALS = True
     mask = build_mask("causal", seqlen=TOKENS)
     cp = context_parallel(
         mask, None, strategy, num_q_heads=HEADS, head_dim=HEAD_DIM, messages=messages, timeout=30.0  # type: ignore[arg-type]
     )
+    assert cp._comm.can_release, cp._comm.messages_note
     q, k, v = torch.randn(3, cp.num_tokens, HEADS, HEAD_DIM, device=comm.device, dtype=torch.bfloat16)
     cp.attention(q, k, v)
     torch.cuda.synchronize()
     start_s, errors = time.monotonic(), []
     for wrong in (comm.rank == 1, False, False):
         try:
-            cp.attention(q, k[:, :1] if wrong else k, v)
+            cp.attention(q, k[:, :1] if wrong else k, v).cpu()
         except (UserError, PeerLost) as error:
             errors.append(f"{type(error).__name__}: {error}")
         torch.cuda.synchronize()

@@ -6,6 +6,7 @@ compares them:
 
                                 begin                      messages, kernels    end         later
     on CPUs, check="always",
+    messages not releasable,
     the first call of a series,
     calls without a series      post, read all             →
     check="first" on GPUs       post, look at the earlier  →                    look        look
@@ -53,11 +54,12 @@ class Agreement:
     def __init__(self, comm: Comm, waits: bool) -> None:
         """
         Args:
-            waits: ranks compare each call before it sends anything. False: only the first call of a series.
+            waits: ranks compare each call before it sends anything. False: only the first call of a series, where
+                messages can be given up while they wait.
         """
         self._comm = comm
         self._headers: Headers | None = open_headers(comm) if comm.world > 1 else None
-        self._waits = waits
+        self._waits = waits or not comm.can_release
         self._numbers: Counter[str] = Counter()
         self._begun: set[tuple[str, str]] = set()
         self._reason: Exception | None = None  # why nothing can be called any more
@@ -66,7 +68,7 @@ class Agreement:
         self._is_closed = Event()
         self._messages = _Messages(self)
         self.shards = ShardCalls(reads_devices=waits)
-        if self._headers is not None and not waits:
+        if self._headers is not None and not self._waits:
             arguments = ref(self), self._is_closed
             Thread(target=_watch, args=arguments, name="longca-headers", daemon=True).start()
 

@@ -1,5 +1,4 @@
-"""The communication interface of strategies, and the choice of its backend: NCCL, gloo, or symmetric memory
-if a trial succeeds."""
+"""The communication that strategies see, and the choice of its backend: NCCL, gloo, or symmetric memory where a trial of it succeeds."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.p2p import CommStream
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.comm.symmetric import SymmetricCommStream
-from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, CudaSymmetricMemory
+from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, CudaSignalStream, CudaSymmetricMemory
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -27,25 +26,28 @@ NUM_ELEMENTS = 1024
 
 
 class Comm(WorldGroup):
-    """Communication for strategies: collectives, comm streams, and receive buffers."""
+    """All that a strategy needs of the other ranks: collectives, comm streams, and receive buffers."""
 
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
         super()._enter(rank, world, device, timeout)
         self.keeps_order = self.device.type == "cuda"
-        """True if messages of a comm stream run in order, even if one forwards data of another, so that the
-        host need not wait"""
+        """messages of a comm stream run one after the other, also where one passes on what another brings: the host need not wait"""
         self.messages: Messages = "nccl"
         self.messages_note = ""
-        """a note on the outcome of a request for another backend; the same on all ranks"""
-        self._streams: dict[tuple[Messages, str], CommStream | SymmetricCommStream] = {}
+        """for a reader: the outcome of asking for another backend; the same on all ranks"""
+        self._streams: dict[tuple[Messages, bool, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaSymmetricMemory(self)
-        # reason why "symmetric" cannot be used, "" if it can; None before the trial
-        self._refused: str | None = None
+        self._refused: str | None = None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
-    def use(self, messages: Messages) -> None:
-        """Selects the backend of future comm streams and receive buffers: see
-        `longca.core.study.Measure.messages`."""
+    def use(self, messages: Messages, releasable: bool = False) -> None:
+        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`.
+
+        Args:
+            releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.
+        """
         self._memory.release()
+        self._memory.signals_on_host = False
         self.messages, self.messages_note = "nccl", ""
         if messages == "nccl":
             return
@@ -53,12 +55,23 @@ class Comm(WorldGroup):
             self._refused = why_not_symmetric(self, self._memory) or ""
         if self._refused:
             self.messages_note = f"messages by NCCL or gloo: {self._refused}"
-        else:
-            self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
+            return
+        self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
+        if releasable:
+            if self._refused_on_host is None:
+                self._refused_on_host = why_not_on_host(self, self._memory) or ""
+            self._memory.signals_on_host = not self._refused_on_host
+            if self._refused_on_host:
+                self.messages_note += f"; its signals are in memory of the GPU: {self._refused_on_host}"
+
+    @property
+    def can_release(self) -> bool:
+        """`abandon` lets the GPU go on whatever the host waits for. Elsewhere nothing should be sent before ranks agree on it."""
+        return self.messages == "nccl" or self._memory.signals_on_host
 
     def stream(self, name: str) -> CommStream | SymmetricCommStream:
-        """The cached comm stream of that name. Its first use is collective: all ranks create it together."""
-        key = self.messages, name
+        """The comm stream of that name. All ranks make it together when they first ask for it, and keep it."""
+        key = self.messages, self.can_release, name
         if key not in self._streams:
             symmetric = self.messages == "symmetric"
             self._streams[key] = (SymmetricCommStream(self._memory.signal_stream(), self) if symmetric else
@@ -67,9 +80,7 @@ class Comm(WorldGroup):
 
     def receive_buffers(self) -> ReceiveBuffers:
         """The receive buffers of one prepared strategy."""
-        return (
-            SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
-        )
+        return SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
 
     @property
     def unseen_bytes(self) -> int:
@@ -86,8 +97,7 @@ class Comm(WorldGroup):
 
 
 def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
-    """None if ranks can write into each other's memory, by a query and one trial. Otherwise the first reason,
-    the same on all ranks."""
+    """None if ranks can write into each other's memory: asked first, and then tried once. Else the first reason, the same on all ranks."""
     if group.world == 1:
         return "a lone rank has no peer"
     if group.device.type != "cuda":
@@ -104,30 +114,28 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
     return None
 
 
-def _agreed(
-    group: WorldGroup,
-    check: Callable[[WorldGroup, CudaSymmetricMemory], str | None],
-    memory: CudaSymmetricMemory,
-) -> str | None:
-    """The first reason of the check on any rank; None if there is none."""
+def why_not_on_host(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    """None if signals in memory of the host work where those in memory of the GPU do: tried once. Else the first reason."""
+    memory.signals_on_host = True
+    try:
+        return next(filter(None, (_agreed(group, check, memory) for check in (_check_message, _check_release))), None)
+    finally:
+        memory.signals_on_host = False
+
+
+def _agreed(group: WorldGroup, check: Callable[[WorldGroup, CudaSymmetricMemory], str | None], memory: CudaSymmetricMemory) -> str | None:
+    """The first reason that the check finds on any rank; None if it finds none."""
     try:
         mine = check(group, memory)
-    except Exception as error:  # torch and the driver raise many kinds of errors
+    except Exception as error:  # torch and the driver say no in many ways
         mine = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return next(
-        (f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None),
-        None,
-    )
+    return next((f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None), None)
 
 
 def _check_libraries(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
     from torch.distributed import _symmetric_memory as symmetric
 
-    missing = [
-        name
-        for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
-        if not hasattr(memory.driver, name)
-    ]
+    missing = [name for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2") if not hasattr(memory.driver, name)]
     missing += [] if hasattr(symmetric, "rendezvous") else ["torch.distributed._symmetric_memory.rendezvous"]
     return f"{missing[0]} is missing" if missing else None
 
@@ -142,7 +150,7 @@ def _check_peer_access(group: WorldGroup, memory: CudaSymmetricMemory) -> str | 
 
 
 def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
-    """Sends a message to the next rank. The host waits for it with a time limit."""
+    """Sends a message to the next rank. The host waits for it, but not for ever."""
     import torch
 
     stream, buffer = memory.signal_stream(), memory.allocate(NUM_ELEMENTS * torch.int32.itemsize)
@@ -154,12 +162,30 @@ def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None
     stream.write(buffer.view(after, 0, message.shape, message.dtype), message)
     stream.send_signal(after, "full", 1)
     stream.wait_signal(before, "full", 1)
-    done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
-    while not done.query():
-        if time.monotonic() > deadline:
-            stream.fill_signals(LARGEST_NUMBER)  # otherwise the stream would keep waiting
-            return f"a message has not arrived in {TRIAL_SECONDS:.0f} s"
-        time.sleep(POLL_SECONDS)
+    if not _is_done_in_time(stream):
+        stream.fill_signals(LARGEST_NUMBER)  # else the stream would wait on
+        return f"a message has not arrived in {TRIAL_SECONDS:.0f} s"
     arrived = buffer.view(group.rank, 0, message.shape, message.dtype)
     wrong = not bool((arrived == before).all())
     return "a message has arrived damaged" if wrong else None
+
+
+def _check_release(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    """Lets a stream wait for a signal that no rank sends, and releases it."""
+    stream = memory.signal_stream()
+    stream.wait_signal((group.rank + 1) % group.world, "full", 1)
+    done = stream.record_event()
+    time.sleep(POLL_SECONDS)
+    if done.query():
+        return "a stream does not wait for a signal"
+    stream.release_waits()
+    return None if _is_done_in_time(stream) else f"a stream is not released in {TRIAL_SECONDS:.0f} s"
+
+
+def _is_done_in_time(stream: CudaSignalStream) -> bool:
+    done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
+    while not done.query():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

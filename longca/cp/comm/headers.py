@@ -1,8 +1,8 @@
 """Headers: a short text of each rank for every call, which all ranks read on the host.
 
-Ranks of one machine write headers into a small memory-mapped file. This takes a few microseconds and no
-system call, so each call of an attention layer on a GPU can have a header. Other ranks use a separate process
-group over gloo.
+Ranks of one machine write headers into a small file that all have mapped. That costs a few microseconds and
+no system call, so each call of an attention layer on a GPU can have a header. Other ranks use a process
+group of their own over gloo.
 
 A header has a fixed place and size, so ranks that call different things can still read each other's
 headers. A rank may post several headers before it reads those of the others.
@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import fcntl
 import mmap
-import os
 import struct
-import tempfile
 import time
 import zlib
 from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from io import FileIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from longca.core.host import boot_id
 from longca.cp.comm.process_group import PeerLost, as_peer_lost
+from longca.cp.comm.shared_file import open_on_all_ranks
 
 if TYPE_CHECKING:
     import torch
@@ -40,12 +37,11 @@ SLOT_BYTES = 4096
 SLOTS = 2 * MAX_UNREAD  # who posts n has read n - 32 of all ranks, which have then read n - 64: n replaces it
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 ENDING = 1 << 63  # in place of the number: the text says why that rank goes no further
-SHARED_MEMORY = "/dev/shm"
 SPIN_S = 200e-6  # ranks of one machine mostly come within so long; a sleep takes as long at least
 MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
 LEAST_S = 1e-3
 LOOK_S = 0.1
-"""interval of checks whether an awaited rank is still alive"""
+"""time between two looks whether a rank that is waited for still lives"""
 
 
 class Headers(Protocol):
@@ -75,7 +71,7 @@ class Headers(Protocol):
         """Waits for what `poll` returns.
 
         Raises:
-            PeerLost: a rank failed, or did not post within this number of seconds.
+            PeerLost: a rank has posted none within so many seconds of this rank's, or is gone.
         """
         ...
 
@@ -91,7 +87,7 @@ class Headers(Protocol):
 
 
 def open_headers(group: WorldGroup) -> Headers:
-    """Headers in shared memory if all ranks can map one file, else by gloo. A collective call."""
+    """Headers by shared memory where all ranks can map one file, else by gloo. All ranks call it together."""
     return SharedHeaders.attempt(group) or GatheredHeaders(group.new_host_group(), group.rank, group.world)
 
 
@@ -127,23 +123,11 @@ class SharedHeaders:
 
     @classmethod
     def attempt(cls, group: WorldGroup) -> SharedHeaders | None:
-        """None on all ranks if one of them cannot map the file of rank 0."""
-        file = _new_file(group.world) if group.rank == 0 else None
-        machines = group.gather([boot_id(), file.name if file is not None else ""])
-        path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
-        headers = None
-        with suppress(OSError, ValueError):
-            if path and is_shared:
-                headers = cls(FileIO(path, "r+") if file is None else file, group.rank, group.world)
-        outcomes = group.gather(headers is not None)
-        if file is not None:
-            # it exists while it is mapped, and no other process can open it
-            Path(path).unlink(missing_ok=True)
-        if all(outcomes):
-            return headers
-        for opened in filter(None, (headers, file)):
-            opened.close()
-        return None
+        """None on all ranks where one of them cannot map the file of rank 0."""
+        headers, _ = open_on_all_ranks(
+            group, file_bytes(group.world), "headers", lambda file: cls(file, group.rank, group.world)
+        )
+        return headers
 
     @property
     def num_unread(self) -> int:
@@ -198,7 +182,7 @@ class SharedHeaders:
         self._memory[self._rank : self._rank + 1] = b"\1"
 
     def close(self) -> None:
-        """Other ranks can still read earlier posts, and then detect the end of this rank."""
+        """The others can read what was posted before, and then find that this rank is gone."""
         self._memory.close()
         self._file.close()
 
@@ -261,7 +245,7 @@ class _Exchange(NamedTuple):
 
 
 class GatheredHeaders:
-    """Headers by a separate process group over gloo."""
+    """Headers by a process group over gloo, which nothing else uses."""
 
     def __init__(self, torch_group: Any, rank: int, world: int) -> None:
         self._torch_group, self._rank, self._world = torch_group, rank, world
@@ -293,7 +277,7 @@ class GatheredHeaders:
             self._send(reason.encode("utf-8", "backslashreplace")[:MAX_BYTES], ENDING)
 
     def close(self) -> None:
-        """The process group ends with its parent group."""
+        """The process group ends with the group that made it."""
 
     def _send(self, header: bytes, number: int) -> None:
         import torch
@@ -332,20 +316,3 @@ def file_bytes(world: int) -> int:
 def _flag_bytes(world: int) -> int:
     """Size of its first part, a byte for each rank."""
     return -(-world // SLOT_BYTES) * SLOT_BYTES
-
-
-def _new_file(world: int) -> FileIO | None:
-    """A zero-filled file for the headers of this many ranks. None if there is no space."""
-    folder = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else tempfile.gettempdir()
-    with suppress(OSError):
-        fd, path = tempfile.mkstemp(prefix="longca-headers-", dir=folder)
-        os.close(fd)
-        file = FileIO(path, "r+")
-        try:
-            os.posix_fallocate(file.fileno(), 0, file_bytes(world))  # a full disk would be a crash later
-        except OSError:
-            file.close()
-            Path(path).unlink()
-        else:
-            return file
-    return None

@@ -1,4 +1,4 @@
-"""The ranks of a job, or of an existing process group, and their collectives."""
+"""The ranks of a job, or of a process group that is there already, and the collectives that all of them call together."""
 
 from __future__ import annotations
 
@@ -24,48 +24,43 @@ if TYPE_CHECKING:
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 DEFAULT_TIMEOUT_S = 300.0
 ABORT_S = 5.0
-"""time limit for the abort of messages on the GPU"""
+"""the longest that a rank waits for the abort of messages on its GPU"""
 
 
 class PeerLost(RuntimeError):
-    """A peer rank failed or timed out."""
+    """Another rank has not come, or is gone: the rank that raises this is not itself to blame."""
 
 
 @contextmanager
 def as_peer_lost() -> Iterator[None]:
-    """Converts torch's bare RuntimeError for a missing peer into `PeerLost`."""
+    """Turns the bare RuntimeError that torch raises for a missing peer into `PeerLost`."""
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(
-            f"another rank is gone, or came later than the timeout: its own output says why. torch reports: "
-            f"{error}"
-        ) from error
+        raise PeerLost(f"another rank is gone, or came later than the timeout: its own output says why. torch reports: {error}") from error
 
 
 class WorldGroup:
-    """This process as one of `world` ranks, each on its own device.
+    """This process as one of `world` ranks, each on a device of its own.
 
-    Tensors on GPUs use NCCL. Host data use gloo, so that small messages neither wait for the GPU's stream nor
-    disturb it. All methods except `close` are collective. If a peer is missing, a method raises `PeerLost`,
-    at the latest after the timeout. On a GPU, where the host does not wait, NCCL then ends the process. Copy
-    engines have no such watchdog: the launcher must end ranks that wait for them.
+    Tensors on GPUs go over NCCL. Everything on the host goes over gloo, so that small messages neither wait for the GPU's stream nor
+    disturb it. All ranks call every method but `close` alike. If a peer is missing, a method raises `PeerLost`, at the latest after
+    the timeout. On a GPU, where the host does not wait, NCCL then ends the process. Copy engines have no such watch: whoever started
+    the ranks must end those that wait for them, unless `abandon` can release them (`Comm.can_release`).
 
-    The constructor creates torch's default group, of which a process has only one. `over` uses an existing
-    group without changing it.
+    The constructor makes torch's default group, of which a process has one. `over` takes a group that is there and leaves it in place.
     """
 
     def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
                  timeout_s: float = DEFAULT_TIMEOUT_S, meeting: int | None = None) -> None:
         """
         Args:
-            local_rank: index of this rank's GPU on its machine; not used on CPUs.
-            rendezvous: URL of the rendezvous: file:///… (a missing or empty file), tcp://host:port of rank 0,
-                or env://; empty for a single rank.
+            local_rank: number of this rank's GPU on its machine; not used on CPUs.
+            rendezvous: URL where the ranks meet: file:///… (a file that is empty or not there yet), tcp://host:port of rank 0, or env://;
+                empty for a lone rank.
             device_type: "cpu" or "cuda".
-            timeout_s: longest wait for another rank.
-            meeting: for rank 0 and tcp://host:port: a socket that already listens there; without it, rank 0
-                opens one.
+            timeout_s: the longest that a rank waits for another one.
+            meeting: for rank 0 and tcp://host:port: a socket that listens there already; without it, rank 0 opens one.
         """
         import torch
         import torch.distributed as dist
@@ -80,8 +75,7 @@ class WorldGroup:
         store = None if rendezvous else dist.HashStore()
         if url.scheme == "tcp":
             store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)
-        elif url.scheme == "file":
-            # without torch's own parser of the URL, which fails for paths that need quoting
+        elif url.scheme == "file":  # not by torch's own reading of the URL, which takes no path that needs quoting
             store = dist.FileStore(unquote(url.path), world)
             store.set_timeout(timeout)
         dist.init_process_group(backend, init_method=None if store else rendezvous, store=store, rank=rank,
@@ -90,9 +84,9 @@ class WorldGroup:
 
     @classmethod
     def over(cls, torch_group: Any, device: torch.device, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
-        """The ranks of an existing process group; a collective call of exactly its ranks.
+        """The ranks of a process group that is there already. All of its ranks call it together, and no others.
 
-        Messages use separate groups, with their own timeout and without blocking others.
+        Messages go through groups of their own, so that the timeout holds for them and nothing else waits for them.
 
         Args:
             torch_group: `torch.distributed.ProcessGroup`.
@@ -100,17 +94,10 @@ class WorldGroup:
         import torch.distributed as dist
 
         found = cls.__new__(cls)
-        found._enter(
-            dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s)
-        )
-        found._members, found.torch_group, found._is_new = (
-            sorted(dist.get_process_group_ranks(torch_group)),
-            torch_group,
-            False,
-        )
+        found._enter(dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s))
+        found._members, found.torch_group, found._is_new = sorted(dist.get_process_group_ranks(torch_group)), torch_group, False
         found._host_group = found._made_group("gloo")
-        # torch numbers the ranks of a new group in the order of the default group
-        found.rank = dist.get_rank(found._host_group)
+        found.rank = dist.get_rank(found._host_group)  # torch counts the ranks of a new group in their order in the default group
         try:
             found._check_devices()
             found._device_group = found._host_group if device.type == "cpu" else found._new_group()
@@ -120,47 +107,43 @@ class WorldGroup:
         return found
 
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
-        """Sets the state that does not depend on the origin of the group."""
+        """Sets the state that does not depend on how the group came about."""
         import torch
         import torch.distributed as dist
 
         self.rank, self.world, self.device = rank, world, device
         self.moved_bytes = 0
-        """bytes sent by this rank through `all_to_all` and comm streams"""
+        """bytes that this rank has sent to others by `all_to_all` and by comm streams"""
         self.torch_group: Any = dist.group.WORLD
         self._token, self._timeout = torch.zeros(1, device=device), timeout
-        # numbers of these ranks in the default group; True if the default group was created here
-        self._members, self._is_new = list(range(world)), True
+        self._members, self._is_new = list(range(world)), True  # numbers of these ranks in the default group; that is made here
         self._host_group: Any = None  # for tensors on the host; None: the default group
         self._device_group: Any = None  # for tensors on the device, likewise
         self._made: list[Any] = []
 
     @classmethod
     def from_torchrun(cls, device_type: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
-        """The rank from torchrun's environment variables. Raises UserError if they are missing."""
+        """The rank that the environment names, as torchrun sets it. Raises UserError where it does not."""
         missing = [name for name in TORCHRUN if name not in os.environ]
         if missing:
-            raise UserError(
-                f"Environment variable {missing[0]} is not set",
-                why="it says which rank this process is",
-                todo="Start the ranks with torchrun",
-            )
+            raise UserError(f"Environment variable {missing[0]} is not set", why="it says which rank this process is",
+                            todo="Start the ranks with torchrun")
         rank, world, local_rank = (int(os.environ[name]) for name in TORCHRUN[:3])
         return cls(rank, world, local_rank, "env://", device_type, timeout_s)
 
     @property
     def timeout_s(self) -> float:
-        """The longest wait for another rank."""
+        """The longest that this rank waits for another one."""
         return self._timeout.total_seconds()
 
     def new_host_group(self) -> Any:
-        """A new torch process group over gloo, for the caller only. A collective call."""
+        """A further torch process group over gloo, for the caller alone. All ranks make it together."""
         return self._made_group("gloo")
 
     def abandon(self) -> None:
-        """Releases GPU streams that wait for messages of a peer. No message can be sent afterwards.
+        """Releases streams of the GPU that wait for messages of a peer. Nothing can be sent afterwards.
 
-        Buffers of missing messages are unchanged. On CPUs the timeout ends each message.
+        Buffers of messages that have not arrived stay as they are. On CPUs the timeout ends each message.
         """
         if self.device.type != "cuda":
             return
@@ -197,22 +180,20 @@ class WorldGroup:
             recv_sizes: elements from each rank.
 
         Returns:
-            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the
-            host does not wait.
+            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the host does not wait.
         """
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
         return _all_to_all(send, send_sizes, recv_sizes, self._device_group)
 
     def barrier(self) -> None:
-        """Blocks until every rank has reached this point. On a GPU the streams wait, not the hosts, and are
-        then synchronised to microseconds."""
+        """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
         import torch.distributed as dist
 
         with as_peer_lost():
             dist.all_reduce(self._token, group=self._device_group)
 
     def any(self, mine: bool) -> bool:
-        """True on all ranks if the value is true on any rank; the host waits for the result."""
+        """True on all ranks if some rank says yes; the host waits for the answer."""
         import torch
         import torch.distributed as dist
 
@@ -222,7 +203,7 @@ class WorldGroup:
         return bool(answer)
 
     def largest(self, mine: Sequence[float]) -> list[float]:
-        """The maximum of each number over all ranks; the host waits for the result."""
+        """The largest of each number over all ranks; the host waits for the answer."""
         import torch
         import torch.distributed as dist
 
@@ -232,17 +213,13 @@ class WorldGroup:
         return answer.tolist()
 
     def gather(self, mine: Any) -> list[Any]:
-        """The values of all ranks, by rank; for small JSON values. They are sent as JSON, which, unlike a
-        pickle, cannot contain code."""
+        """The values of all ranks, by rank; for small ones, of what JSON knows. They travel as JSON: unlike a pickle it cannot be code."""
         import numpy as np
 
-        return [
-            json.loads(part.tobytes())
-            for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))
-        ]
+        return [json.loads(part.tobytes()) for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))]
 
     def gather_arrays(self, mine: np.ndarray) -> list[np.ndarray]:
-        """The 1-d arrays of all ranks, by rank, of one dtype; their lengths may differ."""
+        """The arrays of all ranks, by rank: of one dimension and one dtype; their lengths may differ."""
         import numpy as np
         import torch
         import torch.distributed as dist
@@ -259,28 +236,22 @@ class WorldGroup:
         return [part.numpy()[:int(length)] for part, length in zip(parts, lengths, strict=True)]
 
     def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
-        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not
-        counted as moved."""
+        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not counted as moved."""
         row = math.prod(mine.shape[1:])
         to_first = [mine.numel(), *[0] * (self.world - 1)]
         from_all = [rows * row if self.rank == 0 else 0 for rows in num_rows]
         received = _all_to_all(mine.contiguous().view(-1), to_first, from_all, self._device_group)
         if self.rank:
             return None
-        return [
-            part.view(rows, *mine.shape[1:])
-            for part, rows in zip(received.split(from_all), num_rows, strict=True)
-        ]
+        return [part.view(rows, *mine.shape[1:]) for part, rows in zip(received.split(from_all), num_rows, strict=True)]
 
     def close(self) -> None:
-        """Leaves the group. An existing group is kept, but groups created on top of it are destroyed."""
+        """Leaves the group. One that was there before stays; what was made on top of it goes."""
         import torch.distributed as dist
 
         if self._is_new:
             dist.destroy_process_group()
-        elif self._has_all_ranks:
-            # torch would reuse the names of groups of some ranks: those groups stay until the default group
-            # ends
+        elif self._has_all_ranks:  # groups of some ranks get names that torch would give again: those stay until the default group ends
             for group in self._made:
                 dist.destroy_process_group(group)
         self._made.clear()
@@ -292,7 +263,7 @@ class WorldGroup:
         return len(self._members) == dist.get_world_size()
 
     def _check_devices(self) -> None:
-        """Raises UserError on all ranks if only some have GPUs, since an NCCL group cannot have both."""
+        """Raises UserError on all ranks where some have GPUs and some do not: no NCCL group has both."""
         types = self.gather(self.device.type)
         for rank, device_type in enumerate(types):
             if device_type != types[0]:
@@ -301,10 +272,9 @@ class WorldGroup:
                                 todo="Give the same on every rank")
 
     def _new_group(self) -> Any:
-        """A new torch process group of all ranks, with a high-priority stream on GPUs.
+        """A further torch process group of all ranks, with a stream of high priority on GPUs.
 
-        It has already run one collective: the first operation of a group must involve all its ranks, which
-        messages do not.
+        All ranks have met in it once: the first operation of a group must concern all of its ranks, and messages do not.
         """
         import torch.distributed as dist
 
@@ -317,19 +287,16 @@ class WorldGroup:
         return group
 
     def _made_group(self, backend: str, options: Any = None) -> Any:
-        """A new torch process group of these ranks, without participation of other ranks."""
+        """A further torch process group of these ranks. Ranks outside it take no part."""
         import torch.distributed as dist
 
         with as_peer_lost():
-            group = dist.new_group(self._members, self._timeout, backend, options,
-                                   use_local_synchronization=not self._has_all_ranks)
+            group = dist.new_group(self._members, self._timeout, backend, options, use_local_synchronization=not self._has_all_ranks)
         self._made.append(group)
         return group
 
 
-def _all_to_all(
-    send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any
-) -> torch.Tensor:
+def _all_to_all(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any) -> torch.Tensor:
     import torch.distributed as dist
 
     received = send.new_empty(sum(recv_sizes))
