@@ -141,7 +141,7 @@ def of_points(found: Mapping[Key, MeasuredPoint]) -> dict[str, Any]:
     groups: dict[tuple[str, str, int], dict[str, dict[Key, MeasuredPoint]]] = defaultdict(
         lambda: defaultdict(dict)
     )
-    for (*case, kernel), point in points.items():
+    for (*case, kernel), point in found.items():
         mask, params, _, seqlen, num_q_heads, num_kv_heads = case
         kind = mask_kind(_traits(mask, params, seqlen)), head_kind(num_q_heads, num_kv_heads), seqlen
         groups[kind][kernel][tuple(case)] = point
