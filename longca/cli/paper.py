@@ -25,6 +25,6 @@ def command(
     from longca.report.index import write_index
 
     loaded = open_runs(runs or [], results)
-    print(build_paper(loaded.records, loaded.problems, out, environments=loaded.environments))
+    print(build_paper(loaded.all_records, loaded.problems, out, environments=loaded.environments))
     if out == REPORTS / "paper":
         write_index(REPORTS)

@@ -35,7 +35,7 @@ from longca.store.environments.listings import Environments
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, to_report
+from longca.store.table import derived, is_own, to_report
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit links to its records there.
 
     Args:
+        records: of cells, and those of play-offs and repeats, which count for the claims alone.
         problems: files and rows that could not be read; the page names them.
         hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
         environments: listings of the software that measured; they go into the records' files, too.
@@ -155,7 +156,8 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    ordered = to_report(records, problems)
+    whole = to_report(records, problems)
+    ordered = [record for record in whole if is_own(record)]
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
@@ -169,7 +171,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     judged = [
         Judged(claim, verdicts, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
                forecasts.get(claim.number, ""))
-        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True)
+        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), derived(whole, hardware)), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
@@ -195,7 +197,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         [[entry.claim.number, entry.claim.label, reading, verdict.gpu, verdict.status, verdict.finding,
           "; ".join(verdict.missing), " ".join(verdict.cell_ids)]
          for entry in judged for reading, first in entry.verdicts.named for verdict in (first, *first.elsewhere)]))
-    export(ordered, folder / DATA, environments)
+    export(whole, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
 
 
