@@ -73,13 +73,15 @@ class Gpu:
 
     @cache  # noqa: B019 - two instances live as long as the program
     def table(self, study: str) -> Any:
-        """The derived table of a study, without its records and samples."""
+        """The derived table of a study's cells, without the texts of records and without samples."""
         import pandas as pd
         import pyarrow.parquet as pq
 
+        from longca.store.table import of_grid
+
         path = ROOT / "reports" / self.folder / f"{study}.parquet"
         columns = [name for name in pq.read_schema(path).names if name not in ("record", "samples_ms")]
-        return pd.read_parquet(path, columns=columns)
+        return of_grid(pd.read_parquet(path, columns=columns))
 
     def cells(self, study: str, status: str | None = None) -> int:
         """Count of records, of all or of one status."""
