@@ -21,6 +21,9 @@ COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
 VERIFIED = "store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
+    "notes",
+    "error_dk",
+    "error_dv",
     "cell_id",
     "study",
     "kind",

@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING, Any
 from longca.claims.as_study import STAND_INS
 from longca.claims.contract import Observation
 from longca.claims.gaps import missing
-from longca.claims.grid import (
-    DENSE,
-    GQA,
-    HETEROGENEOUS,
-    LENGTHS,
-    MHA,
-    REGULAR,
-    STRATEGIES,
-    STUDY_BYTES,
-    STUDY_PEAK,
-)
+from longca.claims.grid import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, STRATEGIES, STUDY_BYTES, STUDY_PEAK
 from longca.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare, competing, mean_lead, share_protocol

@@ -42,16 +42,12 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
                      num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
                      device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
                      timeout: float = DEFAULT_TIMEOUT_S, check: Literal["first", "always"] = "first") -> ContextParallel:
-    """Shards a sequence over the ranks of a group, and plans attention under a mask. A collective call with
-    equal arguments.
+    """Shards a sequence over the ranks of a group, and plans attention. A collective call with equal arguments.
 
     Args:
-        mask: mask of the whole sequence, T × T; or several masks for different layers, which share one
-            sharding.
-        group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those
-            of torchrun, or this process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy with the lowest
-            predicted time.
+        mask: mask of the whole sequence, T × T; or several masks for different layers, which share one sharding.
+        group: a process group, or a `DeviceMesh` of one dimension. None: all ranks, of torchrun, or this process alone.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy of least predicted time.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
         kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which
