@@ -17,8 +17,9 @@ from tools.pages import ROOT
 
 
 def tables() -> list[Path]:
-    """The committed tables of records."""
-    return sorted((ROOT / "reports").rglob("*.parquet"))
+    """The committed tables of records; `longca paper` leaves another one beside its page, which is not committed."""
+    reports = ROOT / "reports"
+    return sorted(path for path in reports.rglob("*.parquet") if reports / "paper" not in path.parents)
 
 
 def text() -> str:
