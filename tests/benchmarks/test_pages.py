@@ -8,7 +8,8 @@ TABLE = re.compile(r'Table\(\s*"(\w+)"|_table\(\s*"(\w+)"|^NAME = "(\w+)"', re.M
 PAGES = (*sorted((ROOT / "docs/results").glob("*/*.md")),
          *(ROOT / "docs" / page for page in ("results/commands.md", "guide/context-parallel.md", "design/band.md")))
 NOT_IN_A_PAGE = {"cp_timeline"}  # of timelines that somebody has made
-NO_TABLES = {"campaign", "training_curves", "training_curves_gpus", "predict_conclusion",  # a picture with a sentence; what a page found, in sentences
+# a page that says what is measured, a picture with a sentence, and what a page found, in sentences
+NO_TABLES = {"campaign", "training_curves", "training_curves_gpus", "predict_conclusion",
              "many_gpus_setting", "many_gpus_conclusion", "many_gpus_rates", "many_gpus_claims"}  # by `tools/many_gpus.py`
 
 
