@@ -102,7 +102,7 @@ class Progress:
 
 
 def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
-    """What is measured and what is left, stage by stage. Raises UserError."""
+    """The measured and the remaining cells of each stage. Raises UserError."""
     if name not in CAMPAIGNS:
         raise unknown("campaign", name, CAMPAIGNS)
     campaign = CAMPAIGNS[name]

@@ -115,7 +115,7 @@ def _is_better(record: Record, before: Record) -> bool:
 
 
 def _rank(record: Record, other: Record) -> int:
-    """Of two records of a cell, the higher one stays; of equal ones the later."""
+    """The rank of a record: the higher of two of a cell stays, or the later of equal ones."""
     status = record.outcome.status
     if status in OF_ONE_EVENING:
         return 0 if status == "unavailable" else 1
@@ -137,7 +137,7 @@ def _kind(record: Record) -> str:
 
 
 def _playoffs(old: Sequence[Record], new: Iterable[Record], counts: Counter[str]) -> list[Record]:
-    """Of each case the last play-off, with all its players."""
+    """The last play-off of each case, with all its players."""
     games: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     known = {record.playoff for record in old}
     for record in (*old, *(record for record in new if record.playoff not in known)):
@@ -154,7 +154,7 @@ def _playoffs(old: Sequence[Record], new: Iterable[Record], counts: Counter[str]
 
 
 def _repeats(old: Iterable[Record], new: Iterable[Record], counts: Counter[str]) -> list[Record]:
-    """Of each cell, each GPU and each protocol the last repeat."""
+    """The last repeat of each cell, GPU and protocol."""
     repeats: dict[tuple[str, str, bool | None], Record] = {}
     for is_new, records in ((False, old), (True, new)):
         for record in records:

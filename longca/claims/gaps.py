@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from longca.claims.as_study import DEFECTIVE
 from longca.claims.contract import Gaps
-from longca.claims.grid import HETEROGENEOUS, REGULAR
+from longca.claims.grid import GQA, HETEROGENEOUS, LENGTHS, REGULAR
 from longca.core.units import format_length
 
 NAMELESS = ("kernel", "strategy", "mask", "direction", "heads")  # axes whose values say what they are
@@ -41,6 +41,14 @@ def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Seq
         command = f": {_command(study, told)}" if study else ""
         texts.append(f"{text} (needs {gpus}{command})")
     return Gaps(tuple(texts), len(absent), len(asked))
+
+
+def missing_dense(
+    found: Iterable[HasAxes], gpus: str, study: str, kernels: Sequence[str], masks: Sequence[str]
+) -> Gaps:
+    """`missing` of dense kernels at the study's lengths and shared KV heads, forward and backward."""
+    axes = {"kernel": kernels, "mask": masks, "heads": [GQA], "seqlen": LENGTHS, "direction": ("fwd", "bwd")}
+    return missing(found, gpus, study=study, **axes)
 
 
 def _merged(absent: Sequence[tuple[Any, ...]], num_axes: int) -> list[tuple[tuple[Any, ...], ...]]:

@@ -211,7 +211,7 @@ class Comparison:
 
     @property
     def protocols(self) -> str:
-        """How many of the timed pairs had rests on both sides; "" if all or none had."""
+        """The count of timed pairs with rests on both sides, in words; "" if all or none had."""
         timed = [change.pair for change in self.attention if change.verdict.lead]
         return protocols_text(sum(bool(pair.a and pair.a.rests) for pair in timed), len(timed), "pair")
 

@@ -35,7 +35,7 @@ from longca.store.environments.listings import Environments
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, is_own, to_report
+from longca.store.table import derived, is_own, of_grid, to_report
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
@@ -157,11 +157,11 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         UserError: there are no records, or a file cannot be written.
     """
     whole = to_report(records, problems)
-    ordered = [record for record in whole if is_own(record)]
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
-    table = derived(ordered, hardware)
+    judged_table = derived(whole, hardware)
+    ordered, table = [record for record in whole if is_own(record)], of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
     paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
@@ -171,7 +171,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     judged = [
         Judged(claim, verdicts, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
                forecasts.get(claim.number, ""))
-        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), derived(whole, hardware)), strict=True)
+        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}

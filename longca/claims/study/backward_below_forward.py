@@ -2,7 +2,8 @@
 
 from longca.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, gpu_note, held, missing, pairs, points, span
+from longca.claims.evidence import DENSE, GQA, MHA, gpu_note, held, pairs, points, span
+from longca.claims.gaps import missing_dense
 from longca.store.text import number
 
 DOCUMENTS = {"full": "full_document", "causal": "causal_document"}
@@ -24,7 +25,7 @@ class BackwardBelowForward(Claim):
     def judge(self, table):
         asked = self._asked(table, DENSE)
         return decided_in_parts(
-            *self._parts(asked), note=gpu_note(asked), missing=self._missing(asked, DENSE, "")
+            *self._parts(asked), note=gpu_note(asked), missing=missing_dense(asked, self.gpus, "", DENSE, MASKS)
         )
 
     def judge_as_study(self, table):
@@ -32,23 +33,11 @@ class BackwardBelowForward(Claim):
         return decided_in_parts(
             *self._parts(asked),
             stand_in("flashmask", "FlashMask"),
-            missing=self._missing(asked, STUDY_DENSE, "as-study"),
+            missing=missing_dense(asked, self.gpus, "as-study", STUDY_DENSE, MASKS),
         )
 
     def _asked(self, table, kernels):
         return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA))
-
-    def _missing(self, asked, kernels, study):
-        return missing(
-            asked,
-            self.gpus,
-            study=study,
-            kernel=kernels,
-            mask=MASKS,
-            heads=[GQA],
-            seqlen=LENGTHS,
-            direction=("fwd", "bwd"),
-        )
 
     def _parts(self, asked):
         found = pairs(

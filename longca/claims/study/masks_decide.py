@@ -12,11 +12,11 @@ from longca.claims.evidence import (
     MHA,
     REGULAR,
     gpu_note,
-    missing,
     of_one_protocol,
     points,
     span,
 )
+from longca.claims.gaps import missing_dense
 from longca.store.text import number
 
 MASKS = (*REGULAR, *HETEROGENEOUS)
@@ -38,7 +38,7 @@ class MasksDecide(Claim):
     def judge(self, table):
         asked = self._asked(table, DENSE)
         return decided_in_parts(
-            *self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=self._missing(asked, DENSE, "")
+            *self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=missing_dense(asked, self.gpus, "", DENSE, MASKS)
         )
 
     def judge_as_study(self, table):
@@ -48,24 +48,12 @@ class MasksDecide(Claim):
             stand_in("flashmask", "FlashMask"),
             lead=LEAD,
             note=COUNTED if asked else "",
-            missing=self._missing(asked, STUDY_DENSE, "as-study"),
+            missing=missing_dense(asked, self.gpus, "as-study", STUDY_DENSE, MASKS),
         )
 
     def _asked(self, table, kernels):
         return points(
             table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS
-        )
-
-    def _missing(self, asked, kernels, study):
-        return missing(
-            asked,
-            self.gpus,
-            study=study,
-            kernel=kernels,
-            mask=MASKS,
-            heads=[GQA],
-            seqlen=LENGTHS,
-            direction=("fwd", "bwd"),
         )
 
     def _parts(self, asked):

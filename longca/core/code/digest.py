@@ -70,7 +70,7 @@ def _digest(files: frozenset[tuple[Path, int]]) -> str:
 
 
 def _facts(codes: Iterable[_Code]) -> int:
-    """What is true of these files together."""
+    """The facts of these files together."""
     known = 0
     waiting: set[tuple[str, str]] = set()
     calls: set[tuple[str, str]] = set()

@@ -64,7 +64,7 @@ Token = LocalName | Imported | OfClass | None  # None: the name itself
 
 
 class Scope(dict[str, Token]):
-    """What names stand for: a name that is missing stands for itself."""
+    """The meaning of names: a name that is missing stands for itself."""
 
     named = False  # the names of its functions count, since something reads them
     inside: "Scope"  # where functions in it begin: names of a class are not seen in its methods

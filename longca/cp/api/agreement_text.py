@@ -23,7 +23,7 @@ Failure = list[str]
 
 
 class Header(NamedTuple):
-    """What ranks compare of a call."""
+    """The part of a call that ranks compare."""
 
     kind: str
     number: int

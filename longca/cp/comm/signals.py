@@ -34,7 +34,7 @@ class Signals(Protocol):
     """Numbers of 4 bytes, (2, world) on each rank: the last "ready" and "full" of each peer to this rank."""
 
     def addresses(self) -> list[int]:
-        """Where the numbers of each rank begin, by rank, for this rank's GPU."""
+        """The first address of each rank's numbers, by rank, for this rank's GPU."""
         ...
 
     def fill(self, number: int) -> None:
@@ -46,7 +46,7 @@ class AddressedBuffer(SymmetricBuffer, Protocol):
     """Symmetric memory of GPUs."""
 
     def address(self, rank: int) -> int:
-        """Where that rank's memory begins."""
+        """The first address of that rank's memory."""
         ...
 
 

@@ -33,7 +33,7 @@ class Known(NamedTuple):
     """records that cannot be used"""
 
     def sentence(self, num_cells: int, files: Sequence[Path]) -> str:
-        """What was found, in one line.
+        """The outcome, in one line.
 
         Args:
             num_cells: of the selection.
