@@ -16,9 +16,9 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PART = "shipped"  # longca.core.checkout.SHIPPED
-RECORDS_OF = ("h100", "h200")  # longca.store.load.COMMITTED_OF
+RECORDS_OF = ("h100", "h200")  # longca.lab.store.load.COMMITTED_OF
 COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
-VERIFIED = "store/checks/verified.sha256"
+VERIFIED = "lab/store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
     "notes",

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.renew import Part, rest, run
-from longca.bench.run.machine import gpu_machine
-from longca.bench.run.predict import Prediction, Predictor, playoff_hours
-from longca.core.cell import Cell
+from longca.lab.bench.run.machine import gpu_machine
+from longca.lab.bench.run.predict import Prediction, Predictor, playoff_hours
+from longca.lab.studies.cell import Cell
 from longca.core.errors import UserError, unknown
-from longca.core.study import Study, load_study
+from longca.lab.studies.study import Study, load_study
 from longca.core.units import format_length
-from longca.store.checks.known import known_cells
+from longca.lab.store.checks.known import known_cells
 from tools.pages import ROOT, put
 
 PART_MINUTES = 8.5  # of at most 9: a call also measures controls

@@ -23,7 +23,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
-from longca.bench.measure.warm_math import warm_math
+from longca.lab.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY, in_interpreter
 
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
@@ -113,7 +113,7 @@ HERE = ("--version", "-h", "config", "clean", "plan", "explain", "list", "choose
 
 
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    from longca.cli.main import main
+    from longca.lab.cli.main import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.cell import Cell
-from longca.core.record import (
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import (
     Accuracy,
     Environment,
     Failed,

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import longca
-from longca.core.code.source import modules_of_package
+from longca.lab.code.source import modules_of_package
 from longca.core.version import VERSION
 from tests.support import ROOT
 

@@ -252,7 +252,7 @@ def test_a_wheel_that_the_lock_names_is_taken_from_the_link_folder(installed, mo
 
 
 def test_records_name_the_file_that_torch_came_from(monkeypatch, tmp_path):
-    from longca.bench.measure import environment
+    from longca.lab.bench.measure import environment
 
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert environment.TORCH_WHEEL not in environment._packages.__wrapped__()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from longca.core.cell import AS_RELEASED
+from longca.lab.studies.cell import AS_RELEASED
 from longca.core.plugin import PACKAGE_ROOT, Registry
-from longca.core.study import load_study
+from longca.lab.studies.study import load_study
 
 STUDIES = sorted((PACKAGE_ROOT.parent / "config/studies").glob("*.yaml"), key=lambda path: path.name)
 LARGE = 2048  # rows of a product that fills a GPU

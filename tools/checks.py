@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from longca.bench.measure.environment import cpu_name, num_cores
+from longca.lab.bench.measure.environment import cpu_name, num_cores
 from longca.core.checkout import git
 from tools.pages import ROOT, put
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.ranking.table import is_played
-from longca.store.load import load_columns
+from longca.lab.ranking.table import is_played
+from longca.lab.store.load import load_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame
     folders.
 
     Args:
-        columns: with `longca.ranking.table.COLUMNS` among them.
+        columns: with `longca.lab.ranking.table.COLUMNS` among them.
     """
     own, _ = load_columns(files, columns)
     folders = dict.fromkeys(file.parent for file in files)

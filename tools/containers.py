@@ -21,9 +21,9 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from longca.images.fetch import reachable
-from longca.images.recipe import Base, Recipe, load_recipe, names
-from longca.images.render import definitions
+from longca.lab.images.fetch import reachable
+from longca.lab.images.recipe import Base, Recipe, load_recipe, names
+from longca.lab.images.render import definitions
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_INSIDE = ("snakemake",)  # runs outside of the images

@@ -5,7 +5,7 @@ prove.
 
 All of it is computed from the committed records of the dense study: for each mask and direction the rate of
 each kernel as a share of the fastest one's. A kernel that does not support a mask leaves its square empty.
-Who leads, and who is not told apart, `longca.ranking` says.
+Who leads, and who is not told apart, `longca.lab.ranking` says.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.core.units import format_length
-from longca.ranking import Standing, Tally, tallies
-from longca.ranking.sentences import finding_text, protocols_text, share_text
-from longca.ranking.table import COLUMNS as OF_RANKING
-from longca.report.look.colours import text_colour
-from longca.store.table import RANKED_BY, is_ranked
-from longca.store.text import plural, short_device
+from longca.lab.ranking import Standing, Tally, tallies
+from longca.lab.ranking.sentences import finding_text, protocols_text, share_text
+from longca.lab.ranking.table import COLUMNS as OF_RANKING
+from longca.lab.report.look.colours import text_colour
+from longca.lab.store.table import RANKED_BY, is_ranked
+from longca.lab.store.text import plural, short_device
 from tools.pages import ROOT, put
 
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
@@ -115,7 +115,7 @@ def _marked(text: str, of_kernels: list[Tally]) -> str:
 def finding(records: Path = RECORDS) -> Finding:
     """The standings of all kernels that ran with these heads at this length."""
     from longca.core.plugin import Registry
-    from longca.ranking.table import counted, has_rests, standings
+    from longca.lab.ranking.table import counted, has_rests, standings
     from tools.committed import with_playoffs
 
     rows = with_playoffs([records], COLUMNS)

@@ -25,10 +25,10 @@ from typing import Any
 
 import psutil
 
-from longca.bench.measure.environment import cpu_name
+from longca.lab.bench.measure.environment import cpu_name
 from longca.core.errors import UserError
-from longca.images.image import locate
-from longca.store.text import format_bytes
+from longca.lab.images.image import locate
+from longca.lab.store.text import format_bytes
 from tools.pages import ROOT
 from tools.table import Table
 

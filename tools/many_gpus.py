@@ -3,7 +3,7 @@ docs/results/h100/prediction.md.
 
     python -m tools.many_gpus [--again]
 
-Without `--again` the numbers are those of longca/advice/many_gpus.csv. Predicting them takes some ten minutes
+Without `--again` the numbers are those of longca/lab/advice/many_gpus.csv. Predicting them takes some ten minutes
 of one core, most of them for 1024 GPUs. No GPU is needed.
 """
 
@@ -13,8 +13,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from longca.advice.many_gpus import FACTORS, MASKS, STRATEGIES, WORLDS, PredictedCell, load, make, save, setting, verdicts
-from longca.report.look.colours import STRATEGIES as COLOURS
+from longca.lab.advice.many_gpus import FACTORS, MASKS, STRATEGIES, WORLDS, PredictedCell, load, make, save, setting, verdicts
+from longca.lab.report.look.colours import STRATEGIES as COLOURS
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/results/h100/prediction.md"

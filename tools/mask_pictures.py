@@ -1,7 +1,7 @@
 """Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of
 docs/design/masks.md that shows them.
 
-The same drawings go to longca/report/static/masks.svg, from which the report's pages have them: the report
+The same drawings go to longca/lab/report/static/masks.svg, from which the report's pages have them: the report
 does not import masks.
 
 A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key,
@@ -16,7 +16,7 @@ from longca.core.plugin import Registry
 from longca.core.units import format_length
 from longca.masks import build_mask
 from longca.masks.picture import FRAME, VISIBLE, outline
-from longca.report.look.masks import FILE, MaskDrawing, symbol
+from longca.lab.report.look.masks import FILE, MaskDrawing, symbol
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/design/masks.md"

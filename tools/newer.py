@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from longca.images.fetch import GLIBC
-from longca.images.recipe import Recipe, load_recipe, names
+from longca.lab.images.fetch import GLIBC
+from longca.lab.images.recipe import Recipe, load_recipe, names
 from tools.pages import ROOT
 from tools.torch_locks import TORCH
 

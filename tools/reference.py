@@ -18,7 +18,7 @@ FOLDER = ROOT / "docs/reference"
 NOTE = "Made by `make docs` from the code; a test fails when it is stale."
 TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false",
          "floats": "list of numbers"}
-# read beside the settings; longca.core.config.NOT_SETTINGS names those that begin with LONGCA_
+# read beside the settings; longca.lab.studies.config.NOT_SETTINGS names those that begin with LONGCA_
 OTHER_VARIABLES = {
     "LONGCA_PLUGINS": "a folder with your own `kernels`, `masks`, `strategies`, `corpora`, `figures`, "
                       "`claims`; several are divided by `:`",
@@ -43,7 +43,7 @@ OTHER_VARIABLES = {
 
 def columns() -> str:
     """docs/reference/columns.md."""
-    from longca.store.columns import COLUMNS
+    from longca.lab.store.columns import COLUMNS
 
     rows = [
         (f"`{column.name}`", TYPES[column.type], column.unit, column.meaning, column.source)
@@ -70,12 +70,12 @@ def columns() -> str:
 
 def settings() -> str:
     """docs/reference/settings.md."""
-    from longca.core.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
+    from longca.lab.studies.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
     from longca.core.plugin import Registry
     from longca.core.reading import LIMITS
-    from longca.core.site import PREFIX as SITE_PREFIX
-    from longca.core.site import SBATCH, SITE_FILE, Site
-    from longca.core.study import STUDIES, Grid, Measure, Study
+    from longca.lab.studies.site import PREFIX as SITE_PREFIX
+    from longca.lab.studies.site import SBATCH, SITE_FILE, Site
+    from longca.lab.studies.study import STUDIES, Grid, Measure, Study
 
     assert set(OTHER_VARIABLES) >= NOT_SETTINGS
     fields = ("key", "values", "default", "meaning")
@@ -134,7 +134,7 @@ def settings() -> str:
 
 def command_line() -> str:
     """docs/reference/command-line.md."""
-    from longca.cli.main import build_app
+    from longca.lab.cli.main import build_app
 
     parts = []
     for name, run in _commands():
@@ -166,10 +166,10 @@ def command_line() -> str:
 def _commands() -> Iterator[tuple[str, Callable[..., None]]]:
     """(name, the function that runs it) of each command, those of a group with the group's name before
     theirs."""
-    from longca.cli.main import COMMANDS
+    from longca.lab.cli.main import COMMANDS
 
     for name in COMMANDS:
-        module = importlib.import_module(f"longca.cli.{name}")
+        module = importlib.import_module(f"longca.lab.cli.{name}")
         if hasattr(module, "app"):
             for command in module.app.registered_commands:
                 yield f"{name} {command.name or command.callback.__name__}", command.callback

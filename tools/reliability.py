@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from longca.store.text import number, plural
+from longca.lab.store.text import number, plural
 from tools.pages import ROOT, put
 
 FOLDER = ROOT / "reports/reliability"

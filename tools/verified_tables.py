@@ -1,4 +1,4 @@
-"""Writes longca/store/checks/verified.sha256: the committed tables of records, whose columns agree with their
+"""Writes longca/lab/store/checks/verified.sha256: the committed tables of records, whose columns agree with their
 records.
 
     python -m tools.verified_tables
@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from longca.store.checks.columns import VERIFIED
-from longca.store.load import compared
+from longca.lab.store.checks.columns import VERIFIED
+from longca.lab.store.load import compared
 from tools.pages import ROOT
 
 

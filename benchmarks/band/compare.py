@@ -28,10 +28,10 @@ import torch
 from benchmarks.band.tables import ANY_ORDER, MOST_ROUNDS, OURS, Record, beside_best, read, targets, wide
 from benchmarks.common.rounds import in_rounds, iqr, sampler
 from benchmarks.common.text import machine, names
-from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
-from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.scope import affordable
-from longca.core.cell import Cell, Direction, Scalar
+from longca.lab.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
+from longca.lab.bench.check.oracle import Oracle, wrong
+from longca.lab.bench.check.scope import affordable
+from longca.lab.studies.cell import Cell, Direction, Scalar
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Prepared, Problem

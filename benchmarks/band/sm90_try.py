@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from benchmarks.band.reference import inputs, reference
-from longca.bench.measure.timer import time_calls
-from longca.core.study import Measure
+from longca.lab.bench.measure.timer import time_calls
+from longca.lab.studies.study import Measure
 from longca.kernels.first_call import wait
 from longca.masks import build_mask
 from longca.masks.band import make

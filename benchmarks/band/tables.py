@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longca.core.units import format_length
-from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
+from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from tools.table import Table, read_records
 
 OURS, ANY_ORDER = "band", "band_atomic"

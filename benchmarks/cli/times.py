@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from longca.bench.measure.environment import cpu_name, num_cores
+from longca.lab.bench.measure.environment import cpu_name, num_cores
 from longca.core.plugin import PACKAGE_ROOT
 from tools.table import Table, add_options
 

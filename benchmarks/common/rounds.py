@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from longca.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwatch
+from longca.lab.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwatch
 
 T = TypeVar("T")
 MIN_ROUNDS = 5

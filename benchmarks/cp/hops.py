@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
-from longca.core.study import Measure
+from longca.lab.studies.study import Measure
 from longca.cp.comm.backend import Comm
 from tools.table import Table, add_options
 

@@ -20,8 +20,8 @@ import pandas as pd
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.virtual import NAME
 from longca.core.units import format_length
-from longca.store.load import load
-from longca.store.table import derived
+from longca.lab.store.load import load
+from longca.lab.store.table import derived
 from tools.table import Table, add_options, read_records
 
 EMPTY, TOKENS = "–", "tokens: "

@@ -25,9 +25,9 @@ from benchmarks.common.text import machine
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.compare import cell_of
 from benchmarks.cp.ranks import TIMEOUT_S, add_rank_options, median_ms, run_on_ranks
-from longca.bench.check.inputs import DTYPES, make_inputs
+from longca.lab.bench.check.inputs import DTYPES, make_inputs
 from longca.core.plugin import Registry
-from longca.core.study import Measure
+from longca.lab.studies.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from longca.bench.measure.timer import time_calls
-from longca.core.study import Measure
+from longca.lab.bench.measure.timer import time_calls
+from longca.lab.studies.study import Measure
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.process_group import TORCHRUN
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from longca.bench.measure.timer import time_calls
+from longca.lab.bench.measure.timer import time_calls
 from longca.cp.runtime.accumulate import contributions_of
 from longca.cp.runtime.prepared import HeadCall
 from longca.cp.runtime.steps import LocalSteps, step_masks
 
 if TYPE_CHECKING:
-    from longca.core.study import Measure
+    from longca.lab.studies.study import Measure
     from longca.cp.partition.heads import RankHeads
     from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan

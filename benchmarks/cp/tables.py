@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from benchmarks.cp.targets import targets
 from longca.core.units import format_length
-from longca.store.load import load
-from longca.store.table import derived
+from longca.lab.store.load import load
+from longca.lab.store.table import derived
 from tools.table import Table, add_options
 
 FIRST = (*PLAIN, "full_document", "causal_document")

@@ -24,10 +24,10 @@ from benchmarks.common.text import machine
 from benchmarks.cp.compare import BASELINE, MASKS, add_chunks, both, cell_of, same_area
 from benchmarks.cp.step_times import Clock
 from benchmarks.cp.virtual_ranks import DIRECTIONS, VirtualRanks
-from longca.bench.check.inputs import DTYPES
-from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.lab.bench.check.inputs import DTYPES
+from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, Cell
 from longca.core.plugin import Registry
-from longca.core.study import Measure
+from longca.lab.studies.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
 from longca.cp.schedule.timeline import LinkSpeeds, rank_times

@@ -22,8 +22,8 @@ import torch
 from benchmarks.common.rounds import difference, in_rounds, sampler
 from benchmarks.common.text import machine, milliseconds, names, percent
 from benchmarks.kernels.by_hand import BLOCKS, CAUSAL, Given
-from longca.bench.check.inputs import make_inputs
-from longca.core.cell import Cell
+from longca.lab.bench.check.inputs import make_inputs
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Problem

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from longca.core.units import format_length
-from longca.store.load import load
-from longca.store.table import derived
+from longca.lab.store.load import load
+from longca.lab.store.table import derived
 from tools.table import Table, add_options
 
 SEQLEN, SHORT, HEADS = 32768, 8192, (64, 8)

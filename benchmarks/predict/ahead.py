@@ -18,16 +18,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from longca.advice.option import candidate_of, predict, predict_each
-from longca.advice.question import AdviceQuestion, question_of
-from longca.advice.ranking import option_of, with_range
-from longca.core.cell import Cell
-from longca.core.record import Record
-from longca.core.study import load_study
+from longca.lab.advice.option import candidate_of, predict, predict_each
+from longca.lab.advice.question import AdviceQuestion, question_of
+from longca.lab.advice.ranking import option_of, with_range
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import load_study
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.masks.build import cell_mask, mask_name
-from longca.store.load import load
+from longca.lab.store.load import load
 from tools.pages import ROOT
 from tools.table import Table, add_options
 

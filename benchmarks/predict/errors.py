@@ -19,11 +19,11 @@ import numpy as np
 
 from benchmarks.predict.held_out import REPEATS_WITHIN, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
 from benchmarks.predict.links import fitted_of
-from longca.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
+from longca.lab.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
 from longca.core.units import format_length
 from longca.predict.fitted import FittedKernels
 from longca.predict.kernel import Interval
-from longca.store.load import load
+from longca.lab.store.load import load
 from tools.pages import put
 from tools.table import Table, add_options
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from longca.advice.option import candidate_of, predict
-from longca.advice.question import question_of
+from longca.lab.advice.option import candidate_of, predict
+from longca.lab.advice.question import question_of
 from longca.masks.build import build_mask
-from longca.published.load import PublishedRate, load_published
+from longca.lab.published.load import PublishedRate, load_published
 from tools.table import Table, add_options
 
 SEEDS = tuple(range(8))  # draws of documents; the source has taken the mean over some, too

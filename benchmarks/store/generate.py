@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from longca.bench.measure.environment import cpu_name
-from longca.bench.run.method_version import method_versions
-from longca.core.cell import Cell
-from longca.core.record import Record
-from longca.core.study import Study, load_study
-from longca.store.cells import CellStore
-from longca.store.index import cell_facts
-from longca.store.load import committed, load
+from longca.lab.bench.measure.environment import cpu_name
+from longca.lab.bench.run.method_version import method_versions
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import Study, load_study
+from longca.lab.store.cells import CellStore
+from longca.lab.store.index import cell_facts
+from longca.lab.store.load import committed, load
 
 SOURCES = ("h200-dense", "h200-sparse", "h200-cp")  # whose records are taken
 JITTER = 0.02  # of a time, from one cell to the next

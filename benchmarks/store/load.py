@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.store.generate import fill, is_filled, write_study
-from longca.bench.measure.environment import cpu_name, num_cores
+from longca.lab.bench.measure.environment import cpu_name, num_cores
 from longca.core.plugin import PACKAGE_ROOT
 from tools.reliability import load, save
 

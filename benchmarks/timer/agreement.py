@@ -18,10 +18,10 @@ import torch
 
 from benchmarks.common.rounds import Difference, difference, in_rounds, iqr
 from benchmarks.common.text import machine, milliseconds, names, percent
-from longca.bench.measure.nvml import Gpu, open_gpu
-from longca.bench.measure.timer import time_calls
-from longca.bench.measure.timing.stopwatch import L2_FACTOR
-from longca.core.study import Measure
+from longca.lab.bench.measure.nvml import Gpu, open_gpu
+from longca.lab.bench.measure.timer import time_calls
+from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR
+from longca.lab.studies.study import Measure
 from longca.core.units import format_length
 from tools.table import Table, add_options
 

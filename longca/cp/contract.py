@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.cell import CallSpec, Cell, Scalar
+from longca.lab.studies.cell import CallSpec, Cell, Scalar
 from longca.core.plugin import Plugin, Registry
 from longca.core.schema import Frozen, parse
 from longca.kernels.contract import missing_modules
@@ -50,7 +50,7 @@ class PreparedStrategy:
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
         self.shard = shard
-        # by the names of `longca.core.record.COSTS`; permute_ms and moved_bytes are measured
+        # by the names of `longca.lab.studies.record.COSTS`; permute_ms and moved_bytes are measured
         self.costs: dict[str, float] = {}
         self.notes: list[str] = []
 

@@ -31,11 +31,11 @@ from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
 from longca.predict.ways import covers_all, items_of, ways_of_parts
-from longca.store.hardware import load_hardware
+from longca.lab.store.hardware import load_hardware
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
-    from longca.core.study import Messages
+    from longca.lab.studies.cell import CallSpec
+    from longca.lab.studies.study import Messages
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel
-    from longca.store.hardware import Network
+    from longca.lab.store.hardware import Network
 
 PROFILES: dict[Messages, str] = {"nccl": "h200-nccl", "symmetric": "h200-copy-engines"}  # of messages, in config/hardware.yaml
 USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml

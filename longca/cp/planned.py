@@ -17,7 +17,7 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads, pa
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec, Cell
+    from longca.lab.studies.cell import CallSpec, Cell
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.data.sampler import sample_documents
 

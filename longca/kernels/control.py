@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
-from longca.core.record import Accuracy, Samples, Work
+from longca.lab.studies.cell import CallSpec, Cell
+from longca.lab.studies.record import Accuracy, Samples, Work
 from longca.kernels.contract import Kernel, Prepared, Problem
 
 if TYPE_CHECKING:

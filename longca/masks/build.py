@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from longca.core.cell import MOST_TOKENS, Cell, Scalar
+from longca.lab.studies.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen

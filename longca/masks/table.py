@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.masks.build import cell_mask, mask_name
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED, Cell
+from longca.lab.studies.cell import AS_RELEASED, Cell
 from longca.core.errors import UserError
 from longca.masks.build import cell_mask, mask_name
 from longca.predict.call import CallModel
@@ -23,7 +23,7 @@ from longca.predict.tile_statistics import TileShape, TileStatistics, tile_stati
 from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
-    from longca.core.record import Record
+    from longca.lab.studies.record import Record
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cp.compare import main, same_area
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.masks.build import cell_mask
 
 

@@ -13,7 +13,7 @@ from benchmarks.cp import virtual as cp_virtual
 from benchmarks.cp.step_times import Clock, Passes
 from benchmarks.cp.virtual_ranks import FEWEST_RANKS, VirtualRanks, interpolated
 from longca.core.plugin import Registry
-from longca.core.study import Measure
+from longca.lab.studies.study import Measure
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Contribution, Problem

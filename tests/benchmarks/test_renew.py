@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import renew
 from benchmarks.renew import PARTS, Part, pack
-from longca.core.study import load_study
+from longca.lab.studies.study import load_study
 from tests.support import ROOT
 
 PROGRAM = """import os, sys, time, pathlib

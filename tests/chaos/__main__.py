@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longca.bench.measure.environment import cpu_name, num_cores
+from longca.lab.bench.measure.environment import cpu_name, num_cores
 from tests.chaos import machine
 from tests.chaos.plan import TrialPlan, plan
 from tests.chaos.trial import Trial, undisturbed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longca.store.lock import holders
+from longca.lab.store.lock import holders
 from tests.chaos.processes import wait_until_gone
 
 SAME = ("cell", "study", "method_version", "mask", "work")  # fields of a record that no accident may change

@@ -43,7 +43,7 @@ def _processes(entry: bytes) -> Iterator[Process]:
 def kind_of(words: list[str]) -> str:
     """The kind of a process by its command line."""
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
-    if module == "longca.bench.workers.worker":
+    if module == "longca.lab.bench.workers.worker":
         return "rank" if words[words.index("--world") + 1] != "1" else "worker"
     if module == "longca":
         return "runner" if "run" in words[words.index("-m") + 2:][:1] else ""

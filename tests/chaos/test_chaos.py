@@ -44,8 +44,8 @@ def test_plans_follow_from_the_seed_and_spread_their_kills():
 
 
 @pytest.mark.parametrize(("command", "kind"), [
-    ("python -P -u child.py -m longca.bench.workers.worker --rank 0 --world 1", "worker"),
-    ("python -P -u child.py -m longca.bench.workers.worker --rank 1 --world 2", "rank"),
+    ("python -P -u child.py -m longca.lab.bench.workers.worker --rank 0 --world 1", "worker"),
+    ("python -P -u child.py -m longca.lab.bench.workers.worker --rank 1 --world 2", "rank"),
     ("python -m longca run chaos.yaml --exit-zero", "runner"), ("python -m longca report chaos.yaml", ""),
     ("python -m snakemake --profile workflow/profiles/local", "snakemake"), ("/bin/bash -c python -m longca run x", "")])
 def test_processes_are_told_apart(command, kind):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from longca.core.checkout import home_of_results, project_root
-from longca.core.config import load_config, settings
+from longca.lab.studies.config import load_config, settings
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.study import load_study
+from longca.lab.studies.study import load_study
 
 CHECKOUT = PACKAGE_ROOT.parent
 

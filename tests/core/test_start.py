@@ -23,7 +23,7 @@ START = """
 import random, sys
 from pathlib import Path
 import longca
-from longca.bench.workers.process import WorkerProcess
+from longca.lab.bench.workers.process import WorkerProcess
 Path("random.py").write_text("raise SystemExit('a file of the user')")
 worker, log = WorkerProcess({"world": 2}, 1, Path(sys.argv[1]), []), Path(sys.argv[1])
 worker.wait(60)
@@ -43,7 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder / place / "longca",
             ignore=shutil.ignore_patterns("__pycache__", "*.csv", "static"),
         )
-        (folder / place / "longca/bench/workers/worker.py").write_text(STUB)
+        (folder / place / "longca/lab/bench/workers/worker.py").write_text(STUB)
         (folder / place / "longca/starter.py").write_text(START)
     (folder / "bin").mkdir()
     (folder / "bin/starter").write_text("import longca.starter")

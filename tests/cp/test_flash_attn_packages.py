@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.baselines import flash_attn_shim as flash_attn_stand_in
 from longca.cp.baselines.flash_attn_shim import load

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from tests.cp.case import STATIC_MASKS, Case

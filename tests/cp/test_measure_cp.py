@@ -5,11 +5,11 @@ import time
 import pytest
 import torch
 
-from longca.bench.measure.cp import measure_cp
-from longca.bench.measure.result import Result
-from longca.bench.workers.group import PEER_LOST
-from longca.core.cell import Cell
-from longca.core.study import Measure
+from longca.lab.bench.measure.cp import measure_cp
+from longca.lab.bench.measure.result import Result
+from longca.lab.bench.workers.group import PEER_LOST
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Measure
 from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 

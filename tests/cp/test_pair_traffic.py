@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longca.core.cell import CallSpec
+from longca.lab.studies.cell import CallSpec
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
@@ -64,7 +64,7 @@ def test_a_place_is_where_a_rank_goes() -> None:
 
 @pytest.mark.slow
 def test_they_are_the_bytes_that_records_counted() -> None:
-    from longca.store.load import committed, load
+    from longca.lab.store.load import committed, load
 
     meshes = {"usp": hybrid, "ulysses": lambda world, _: Mesh(1, world), "ring_p2p": lambda world, _: Mesh(world)}
     cells = {entry.cell_id: entry for entry in load(*committed("h200-cp")).records

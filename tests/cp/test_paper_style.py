@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.cp.comm.backend import Comm

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.planned import PlannedStrategy
 from longca.cp.schedule.plan import Schedule

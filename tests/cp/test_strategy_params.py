@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longca.bench.run.predict import Predictor
+from longca.lab.bench.run.predict import Predictor
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.cp.contract import strategy_of

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention
 
-from longca.bench.measure.cp import measure_cp
-from longca.bench.measure.result import Result
-from longca.core.cell import Cell
+from longca.lab.bench.measure.cp import measure_cp
+from longca.lab.bench.measure.result import Result
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
-from longca.core.study import Measure
+from longca.lab.studies.study import Measure
 from longca.cp.comm.backend import Comm
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.partition.heads import plan_heads
 from tests.cp.case import STATIC_MASKS, Case

@@ -2,7 +2,7 @@
 
 import json
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.data.sampler import sample_documents
 from longca.data.table import sample_table

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import longca
-from longca.bench.check.inputs import Inputs
-from longca.bench.check.reference import Reference
-from longca.bench.check.scope import whole
+from longca.lab.bench.check.inputs import Inputs
+from longca.lab.bench.check.reference import Reference
+from longca.lab.bench.check.scope import whole
 from longca.core.errors import UserError
 from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask

@@ -11,9 +11,9 @@ from longca.dispatch import call, choice
 from longca.kernels.contract import Kernel, Problem
 from longca.masks import Mask, build_mask
 from longca.ops.band.checks import unusable
-from longca.ranking import MeasuredPoint
+from longca.lab.ranking import MeasuredPoint
 from tests.kernels.masks_for_tests import pattern_mask
-from tests.ranking.helpers import point
+from tests.lab.ranking.helpers import point
 from tools import fastest
 
 CUDA = torch.device("cuda")
@@ -51,7 +51,7 @@ def test_the_table_names_kernels_that_may_be_chosen():
 
 
 def test_a_kernel_is_in_the_table_if_it_is_told_apart_from_band():
-    """By longca.ranking: in the mean over the cases of `band`, of which it ran each."""
+    """By longca.lab.ranking: in the mean over the cases of `band`, of which it ran each."""
     def of(kernel: str, *times: float) -> dict[tuple[str, ...], MeasuredPoint]:
         return {(str(case),): point(kernel, *(time * step for step in (0.999, 1, 1.001))) for case, time in enumerate(times)}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.workers.pool import Pool
-from tests.bench.misbehaving import write_plugins
+from longca.lab.bench.workers.pool import Pool
+from tests.lab.bench.misbehaving import write_plugins
 
 FOLDER = Path(__file__).parent
 

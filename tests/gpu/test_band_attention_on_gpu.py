@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from longca.bench.check.inputs import Inputs
-from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.scope import affordable
+from longca.lab.bench.check.inputs import Inputs
+from longca.lab.bench.check.oracle import Oracle, wrong
+from longca.lab.bench.check.scope import affordable
 from longca.core.plugin import Registry
-from longca.core.record import Accuracy
+from longca.lab.studies.record import Accuracy
 from longca.kernels.contract import Problem
 from longca.masks import build_mask
 from longca.masks.mask import Mask

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from longca.bench.measure.kernel import measure_kernel
+from longca.lab.bench.measure.kernel import measure_kernel
 from longca.core.plugin import Registry
-from longca.core.study import Measure
-from tests.bench.cells import small_cell
+from longca.lab.studies.study import Measure
+from tests.lab.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu

@@ -6,17 +6,17 @@ In token-major layouts these are the last rows, in head-major ones the last head
 import pytest
 import torch
 
-from longca.bench.check import scope
-from longca.bench.check.inputs import input_seed
-from longca.bench.check.scope import affordable
-from longca.bench.measure.kernel import measure_kernel
-from longca.core.cell import Cell
+from longca.lab.bench.check import scope
+from longca.lab.bench.check.inputs import input_seed
+from longca.lab.bench.check.scope import affordable
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
-from longca.core.record import Outcome
-from longca.core.study import Measure
+from longca.lab.studies.record import Outcome
+from longca.lab.studies.study import Measure
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
-from tests.bench.cells import small_cell
+from tests.lab.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu

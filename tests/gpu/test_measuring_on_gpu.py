@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.measure.environment import device_name, node
-from longca.bench.measure.kernel import measure_kernel
-from longca.bench.measure.measurement import CellMeasurement
-from longca.bench.measure.memory import peak_memory
-from longca.bench.measure.nvml import open_gpu
-from longca.bench.measure.timer import time_calls
-from longca.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
-from longca.core.study import Measure
-from tests.bench.cells import small_cell, write_kernel
+from longca.lab.bench.measure.environment import device_name, node
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.bench.measure.measurement import CellMeasurement
+from longca.lab.bench.measure.memory import peak_memory
+from longca.lab.bench.measure.nvml import open_gpu
+from longca.lab.bench.measure.timer import time_calls
+from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
+from longca.lab.studies.study import Measure
+from tests.lab.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench.measure.kernel import measure_kernel
-from longca.bench.run.own_file import _as_plugin, compare_own_file
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.bench.run.own_file import _as_plugin, compare_own_file
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.study import Measure
-from tests.bench.cells import small_cell
+from longca.lab.studies.study import Measure
+from tests.lab.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
@@ -32,7 +32,7 @@ def forward(q, k, v, mask):
 @pytest.mark.parametrize("template", ["kernel_function", "kernel", "compiled"])
 def test_it_is_right(tmp_path: Path, template: str, direction: str) -> None:
     path = tmp_path / f"own_{template}.py"
-    path.write_text(COMPILED if template == "compiled" else (PACKAGE_ROOT / "templates" / f"{template}.py").read_text())
+    path.write_text(COMPILED if template == "compiled" else (PACKAGE_ROOT / "lab/templates" / f"{template}.py").read_text())
     with _as_plugin(path) as name:
         cell = small_cell(name, "causal", seqlen=1024, num_q_heads=8, num_kv_heads=2, head_dim=64, dtype="bf16", direction=direction)
         result = measure_kernel(cell, Measure.fixed(warmup=1, repeats=3), GPU)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.schedule.gather import Gather
 from longca.cp.schedule.ring import Ring

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.workers.group import GRACE_SECONDS
-from longca.bench.workers.pool import Pool
-from longca.store.cells import CellStore
-from tests.bench.misbehaving import MEASURE, cp_cell
+from longca.lab.bench.workers.group import GRACE_SECONDS
+from longca.lab.bench.workers.pool import Pool
+from longca.lab.store.cells import CellStore
+from tests.lab.bench.misbehaving import MEASURE, cp_cell
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.multi_gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="less than two GPUs here")]

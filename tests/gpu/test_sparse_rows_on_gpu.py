@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from longca.bench.measure.kernel import measure_kernel
+from longca.lab.bench.measure.kernel import measure_kernel
 from longca.core.plugin import Registry
-from longca.core.study import Measure
+from longca.lab.studies.study import Measure
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
-from tests.bench.cells import small_cell
+from tests.lab.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention

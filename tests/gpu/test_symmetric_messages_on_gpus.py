@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from longca.bench.workers.group import GRACE_SECONDS
-from longca.bench.workers.pool import Pool
+from longca.lab.bench.workers.group import GRACE_SECONDS
+from longca.lab.bench.workers.pool import Pool
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.buffers import ReceiveBuffers
 from longca.kernels.contract import Problem
-from tests.bench.misbehaving import MEASURE, cp_cell
+from tests.lab.bench.misbehaving import MEASURE, cp_cell
 from tests.cp.case import TENSORS, Case
 from tests.cp.ranks import on_ranks
 

@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from longca.core.cell import Cell
-from longca.core.record import Failed
-from longca.store.cells import CellStore
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Failed
+from longca.lab.store.cells import CellStore
 from tests.records import record
 
 GPU = "NVIDIA H200"

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from longca.archive.project import project_files
-from longca.bench.run.scores import Score
+from longca.lab.archive.project import project_files
+from longca.lab.bench.run.scores import Score
 from longca.core.reading import JsonError, read_json
-from longca.core.record import Record
-from longca.store.cells import CellStore
-from longca.store.decode import Decoder, Unusable, decode_content, encode
-from longca.store.export import export
-from longca.store.load import load
-from longca.store.table import derived, in_order
+from longca.lab.studies.record import Record
+from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import Decoder, Unusable, decode_content, encode
+from longca.lab.store.export import export
+from longca.lab.store.load import load
+from longca.lab.store.table import derived, in_order
 from tests.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
 from tests.support import examples
 
@@ -51,7 +51,7 @@ def test_it_is_refused_in_one_line_or_can_be_used(folder: Path, place: tuple[str
 @pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 25))])
 def test_every_command_works_with_what_is_left(longca, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch):
     """Damaged records are in one study, so that they are skipped; the others are in another one, which can be archived."""
-    monkeypatch.setattr("longca.archive.bundle.project_files", lambda root: {
+    monkeypatch.setattr("longca.lab.archive.bundle.project_files", lambda root: {
         name: file for name, file in project_files(root).items() if not name.startswith(("reports/", "docs/", "tests/"))})
     study = tmp_path / "odd.yaml"
     study.write_text(STUDY)
@@ -142,7 +142,7 @@ def test_an_environment_in_an_odd_place_is_read_as_if_each_were_parsed(kind: str
 
 
 def test_equal_environments_are_one_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("longca.store.decode.MOST_SHARED", 2)
+    monkeypatch.setattr("longca.lab.store.decode.MOST_SHARED", 2)
     decoder, whole = Decoder(), decode(as_json(whole_record("ok", 0)).encode())
     first, second = (decoder.decode(encode(whole)) for _ in range(2))
     assert first.environment is second.environment is not None
@@ -172,7 +172,7 @@ def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, va
 
 def test_a_cell_with_a_damaged_record_is_not_measured(longca, tmp_path: Path):
     """One of the two cells of a study has a time of 0."""
-    from longca.core.study import load_study
+    from longca.lab.studies.study import load_study
     from tests.records import record
 
     study = tmp_path / "odd.yaml"

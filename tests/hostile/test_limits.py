@@ -18,8 +18,8 @@ from longca.core.schema import read_yaml
 MEMORY, SECONDS = 512 << 20, 10
 REFUSE = """
 import json, os, resource, sys, time
-import longca.cli.plan, longca.core.study
-from longca.cli.main import build_app, main
+import longca.lab.cli.plan, longca.lab.studies.study
+from longca.lab.cli.main import build_app, main
 build_app()
 for command in json.load(sys.stdin):
     start = time.monotonic()

@@ -10,8 +10,8 @@ import pytest
 from longca.core.errors import MOST_OF_VALUE, MOST_PROBLEMS, UserError, raise_all, shown, storable
 from longca.core.plugin import say_left_out
 from longca.core.reading import CELL_FILE, read_file
-from longca.store.cells import CellStore
-from longca.store.load import load
+from longca.lab.store.cells import CellStore
+from longca.lab.store.load import load
 from tests.hostile.odd import whole_record
 
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32, %s}]"
@@ -107,8 +107,8 @@ def test_kinds_of_files(tmp_path: Path):
 @pytest.mark.sample(3)
 def test_a_folder_that_cannot_be_written(longca, tmp_path: Path, command: list[str]):
     """Not even by root, whom permissions do not stop."""
-    from longca.store.decode import from_content
-    from longca.store.export import export
+    from longca.lab.store.decode import from_content
+    from longca.lab.store.export import export
 
     study = tmp_path / "odd.yaml"
     study.write_text(GRID % "")
@@ -148,7 +148,7 @@ def test_a_broken_mask_is_named_and_the_rest_of_its_study_runs(longca, tmp_path:
 
 def test_a_run_without_a_broken_mask_ends_with_a_verdict(longca, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its other cells are kept: nothing is measured here."""
-    from longca.core.study import load_study
+    from longca.lab.studies.study import load_study
     from tests.records import record
 
     (tmp_path / "plugins/masks").mkdir(parents=True)

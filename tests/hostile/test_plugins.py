@@ -16,7 +16,7 @@ HOSTILE = """
 import ctypes, os, signal, sys, time
 from longca.kernels.backends.naive import Naive, NaivePrepared
 WHERE, WHAT, WHO = os.environ["HOSTILE"].split(":")
-IS_WORKER = "longca.bench.workers.worker" in sys.orig_argv
+IS_WORKER = "longca.lab.bench.workers.worker" in sys.orig_argv
 class Odd(BaseException): pass
 def write_all(content):
     for file in range(3, 1024):

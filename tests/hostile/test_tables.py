@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import longca
 from longca.core.errors import UserError
-from longca.store.checks.columns import checked_columns
-from longca.store.columns import COLUMNS
-from longca.store.export import export
-from longca.store.load import COMMITTED
+from longca.lab.store.checks.columns import checked_columns
+from longca.lab.store.columns import COLUMNS
+from longca.lab.store.export import export
+from longca.lab.store.load import COMMITTED
 from tests.hostile.fuzzing import told
 from tests.records import gpu_study, record
 from tests.support import examples

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.core.record import Samples, Work
+from longca.lab.studies.record import Samples, Work
 from longca.kernels.control import Control, PreparedControl
 from longca.masks import build_mask
 from tests.kernels.cases import Case

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longca.core.cell import MOST_TOKENS, Cell
+from longca.lab.studies.cell import MOST_TOKENS, Cell
 from longca.core.errors import UserError
 from longca.masks import build_mask
 from longca.masks.build import MaskBuilder, cell_mask

@@ -154,7 +154,7 @@ def test_the_operator_refuses_an_unknown_version(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_doctor_and_runs_know_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.cli import doctor
+    from longca.lab.cli import doctor
 
     monkeypatch.setattr("triton.__version__", "3.10.0")
     monkeypatch.setattr(doctor, "device_type", lambda: "cuda")

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longca.advice.recorded import measured_cells
-from longca.core.cell import CallSpec
+from longca.lab.advice.recorded import measured_cells
+from longca.lab.studies.cell import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.masks import Mask, build_mask

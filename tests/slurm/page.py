@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from longca.bench.run.shards import Shard, shards
-from longca.core.config import Config
-from longca.core.site import Site, layout
-from longca.core.study import load_study
+from longca.lab.bench.run.shards import Shard, shards
+from longca.lab.studies.config import Config
+from longca.lab.studies.site import Site, layout
+from longca.lab.studies.study import load_study
 from tests.slurm.conftest import LOG
 from tests.support import ROOT
 from tools.table import Table

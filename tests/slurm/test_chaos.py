@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from longca.bench.measure.environment import cpu_name, num_cores
-from longca.store.lock import holders
+from longca.lab.bench.measure.environment import cpu_name, num_cores
+from longca.lab.store.lock import holders
 from tests.chaos import checks
 from tests.slurm.cluster.cluster import Cluster, Job
 from tests.slurm.outcome import NUM_CELLS

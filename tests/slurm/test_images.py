@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from longca.images.recipe import load_recipe
-from longca.images.render import lock_digest
-from tests.images.built import built
+from longca.lab.images.recipe import load_recipe
+from longca.lab.images.render import lock_digest
+from tests.lab.images.built import built
 from tests.slurm.cluster.space import UID
 from tests.slurm.outcome import differences, ended_well, slow_cells, states
 from tests.slurm.project import Project

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.core.site import layout
+from longca.lab.studies.site import layout
 from tests.slurm.outcome import differences
 from tests.slurm.project import Project
 from tests.slurm.studies import WHOLE, WIDE
@@ -10,7 +10,7 @@ from tests.slurm.studies import WHOLE, WIDE
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 WORLDS = (1, 2, 3, 4, 6)
 TASKS = """
-from longca.core.site import MEASURING_RESOURCES, load_site
+from longca.lab.studies.site import MEASURING_RESOURCES, load_site
 SITE = load_site()
 def measuring(name):
     return lambda wildcards, attempt: SITE.measuring_job(int(wildcards.world), attempt).get(name)

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from longca.bench.run.shards import shards
-from longca.core.config import Config
-from longca.core.study import load_study
+from longca.lab.bench.run.shards import shards
+from longca.lab.studies.config import Config
+from longca.lab.studies.study import load_study
 from tests.slurm.cluster.files import PARTITION
 from tests.slurm.cluster.space import UID
 from tests.slurm.project import Project

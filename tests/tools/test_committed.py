@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from longca.core.cell import Cell
-from longca.core.playoff.turns import Turns
-from longca.core.record import Samples
-from longca.store.export import export
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.turns import Turns
+from longca.lab.studies.record import Samples
+from longca.lab.store.export import export
 from tests.records import record
 from tools import fastest, heat_map
 

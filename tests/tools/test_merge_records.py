@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from longca.core.cell import Cell
-from longca.core.record import Failed, OutOfMemory, Record, Unavailable, Unsupported
-from longca.store.export import export
-from longca.store.load import Loaded, load
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Failed, OutOfMemory, Record, Unavailable, Unsupported
+from longca.lab.store.export import export
+from longca.lab.store.load import Loaded, load
 from tests.records import record
 from tools.merge_records import main, merge
 

@@ -118,10 +118,10 @@ def test_the_extra_brings_the_modules():
 
 def test_records_in_a_wheel_have_the_columns_that_commands_read():
     """Without one, each `longca choose` from a wheel would decode all records: seconds."""
-    from longca.claims.contract import all_claims
-    from longca.claims.evidence import COLUMNS as EVIDENCE
-    from longca.report.choose import COLUMNS as CHOICE
-    from longca.store.load import COMMITTED_OF, IDENTITY
+    from longca.lab.claims.contract import all_claims
+    from longca.lab.claims.evidence import COLUMNS as EVIDENCE
+    from longca.lab.report.choose import COLUMNS as CHOICE
+    from longca.lab.store.load import COMMITTED_OF, IDENTITY
 
     body = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body
     named = {

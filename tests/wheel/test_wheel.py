@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from longca.store.load import committed
+from longca.lab.store.load import committed
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from longca.store.cells import CellStore
-from longca.store.load import load
+from longca.lab.store.cells import CellStore
+from longca.lab.store.load import load
 from tests.forked import snakemake
 from tests.support import ROOT, TINY
 

@@ -38,7 +38,7 @@ class MyWay(Ulysses):
 CORPUS_TEXT = ["a few words", "some more words than before", "x" * 40]
 FIGURE = '''
 """How many cells each method has."""
-from longca.report.contract import Figure
+from longca.lab.report.contract import Figure
 class Counts(Figure):
     section, order, caption = "noise", 900, "Counts every record."
     def data(self, table):

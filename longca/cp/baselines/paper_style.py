@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.masks import band

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.core.study import Messages
+    from longca.lab.studies.study import Messages
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01
@@ -41,7 +41,7 @@ class Comm(WorldGroup):
         self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
     def use(self, messages: Messages, releasable: bool = False) -> None:
-        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`.
+        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.lab.studies.study.Measure.messages`.
 
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.

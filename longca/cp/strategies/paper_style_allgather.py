@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import CallSpec, Cell
+from longca.lab.studies.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
 from longca.cp.baselines.paper_style import (
     CAUSAL,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import CallSpec, Cell
+from longca.lab.studies.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import ring_shift
 from longca.cp.baselines.paper_style import (
     BOTH,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import CallSpec, Cell
+from longca.lab.studies.cell import CallSpec, Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
+from longca.lab.studies.cell import CallSpec, Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
