@@ -1,7 +1,9 @@
-"""What a wheel holds beside the package: `config`, the project's own records and its commit, as `longca/shipped`.
+"""What a wheel holds beside the package: `config`, the project's own records and its commit, as
+`longca/shipped`.
 
-All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders. Records keep
-each whole record, and of the columns that follow from it those that commands read without decoding records.
+All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders.
+Records keep each whole record, and of the columns that follow from it those that commands read without
+decoding records.
 """
 
 import hashlib

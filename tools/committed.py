@@ -1,4 +1,5 @@
-"""Committed tables of records with the play-offs of their cells, as the README and the dispatch table need them."""
+"""Committed tables of records with the play-offs of their cells, as the README and the dispatch table need
+them."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of the rows of some files, and of the play-offs of their cells in other tables of the same
-    folders.
+    """These columns of the rows of some files, and of the play-offs of their cells in other tables of the
+    same folders.
 
     Args:
         columns: with `longca.lab.ranking.table.COLUMNS` among them.

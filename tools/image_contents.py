@@ -5,8 +5,8 @@ build id of each object.
 
 It is the last step of a build. `longca image diff` compares two of these lists, `longca environment --image`
 compares one with records, and `longca image sbom` makes a bill of materials of one. Distributions, modules
-and objects have the form of `longca.lab.studies.facts.inventory`. It needs Python's standard library, Debian's dpkg,
-and the two files of `longca/lab/environment` that lie beside it in the image.
+and objects have the form of `longca.lab.studies.facts.inventory`. It needs Python's standard library,
+Debian's dpkg, and the two files of `longca/lab/environment` that lie beside it in the image.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Writes longca/lab/ranking/repeats.json, the differences that repeats of identical cells show, and the table of
-docs/design/ranking.md.
+"""Writes longca/lab/ranking/repeats.json, the differences that repeats of identical cells show, and the table
+of docs/design/ranking.md.
 
     python -m tools.repeats
 
@@ -48,10 +48,10 @@ def pairs() -> list[RepeatPair]:
 
 def _rows() -> Any:
     """The committed records that are ranked, as a derived table."""
-    from longca.predict.ways import EARLIER_RECORDS, ran_earlier
     from longca.lab.ranking.table import COLUMNS
     from longca.lab.store.load import load_columns
     from longca.lab.store.table import RANKED_BY, is_ranked
+    from longca.predict.ways import EARLIER_RECORDS, ran_earlier
 
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.parquet"))]
     table, problems = load_columns(files, [*dict.fromkeys((*COLUMNS, *RANKED_BY, "git_sha"))])

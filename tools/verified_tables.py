@@ -1,5 +1,5 @@
-"""Writes longca/lab/store/checks/verified.sha256: the committed tables of records, whose columns agree with their
-records.
+"""Writes longca/lab/store/checks/verified.sha256: the committed tables of records, whose columns agree with
+their records.
 
     python -m tools.verified_tables
 
@@ -17,7 +17,8 @@ from tools.pages import ROOT
 
 
 def tables() -> list[Path]:
-    """The committed tables of records; `longca paper` leaves another one beside its page, which is not committed."""
+    """The committed tables of records; `longca paper` leaves another one beside its page, which is not
+    committed."""
     reports = ROOT / "reports"
     return sorted(path for path in reports.rglob("*.parquet") if reports / "paper" not in path.parents)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from longca.lab.studies.record import Source
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
-COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+# for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+COMMIT = "LONGCA_COMMIT"
 COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
 MARK = Path("config/studies")  # a folder that has it is a project

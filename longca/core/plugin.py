@@ -280,6 +280,7 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
 
 def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
     """Make the first call of each method that commands call directly in a fork of the process."""
+
     def refuse(name: str, reason: str) -> BrokenPlugin:
         return BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"its method {name} {reason}", todo=MEND)
 

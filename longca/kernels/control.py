@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.kernels.contract import Kernel, Prepared, Problem
 from longca.lab.studies.cell import CallSpec, Cell
 from longca.lab.studies.record import Accuracy, Samples, Work
-from longca.kernels.contract import Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits

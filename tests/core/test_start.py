@@ -1,4 +1,5 @@
-"""A worker imports exactly the package that the process which starts it has imported, wherever Python would look for one."""
+"""A worker imports exactly the package that the process which starts it has imported, wherever Python would
+look for one."""
 
 import os
 import shutil
@@ -35,7 +36,8 @@ print(log.read_text(), end="")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`checkout`, `other` and `lib/site-packages`, each with a package that can only start workers, and `user` with another `longca`."""
+    """`checkout`, `other` and `lib/site-packages`, each with a package that can only start workers, and
+    `user` with another `longca`."""
     folder = tmp_path_factory.mktemp("folders")
     for place in ("checkout", "other", "lib/site-packages"):
         shutil.copytree(

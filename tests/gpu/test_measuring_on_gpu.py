@@ -13,8 +13,8 @@ from longca.lab.bench.measure.nvml import open_gpu
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
 from longca.lab.studies.study import Measure
-from tests.lab.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu
+from tests.lab.bench.cells import small_cell, write_kernel
 
 pytestmark = needs_gpu
 MIB = 1 << 20
@@ -29,7 +29,10 @@ def test_the_control_proves_the_timer(seqlen: int) -> None:
 def test_the_flush_is_as_large_as_the_l2_asks_for() -> None:
     before = torch.cuda.memory_allocated(GPU)
     stopwatch = CudaStopwatch(GPU)
-    assert torch.cuda.memory_allocated(GPU) - before >= L2_FACTOR * torch.cuda.get_device_properties(GPU).L2_cache_size
+    assert (
+        torch.cuda.memory_allocated(GPU) - before
+        >= L2_FACTOR * torch.cuda.get_device_properties(GPU).L2_cache_size
+    )
     stopwatch.ready()
 
 

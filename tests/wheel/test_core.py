@@ -1,4 +1,5 @@
-"""The library needs numpy, pydantic, PyYAML and torch alone: all other installed packages are hidden from it."""
+"""The library needs numpy, pydantic, PyYAML and torch alone: all other installed packages are hidden from
+it."""
 
 import ast
 import re
@@ -95,7 +96,8 @@ def test_the_command_says_what_it_lacks():
     done = run(COMMAND)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        'longca: The command longca needs typer, which is not installed. `pip install "longca[lab]"` brings it\n'
+        'longca: The command longca needs typer, which is not installed. `pip install "longca[lab]"` brings '
+        "it\n"
     )
 
 

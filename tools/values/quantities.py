@@ -130,9 +130,7 @@ class Gpu:
         """
         table = self.block("kernels", "dense")
         column = next(name for name in table.columns if name.startswith("all "))
-        return table.figure(
-            column, ("fwd", "bwd").index(direction) if part is None else part, kernel=kernel
-        )
+        return table.figure(column, ("fwd", "bwd").index(direction) if part is None else part, kernel=kernel)
 
     def rate(self, study: str, kernel: str, mask: str, seqlen: int, direction: str) -> float:
         """TFLOP/s of a kernel on one GPU with 64:8 heads."""

@@ -1,4 +1,5 @@
-"""Predictions beside measurements: what would have been predicted of records of context parallelism, with its interval."""
+"""Predictions beside measurements: what would have been predicted of records of context parallelism, with its
+interval."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.lab.advice.recorded import measured_cell
 from longca.core.errors import UserError
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
+from longca.lab.advice.recorded import measured_cell
+from longca.lab.store.hardware import load_hardware
 from longca.masks.mask import Mask
 from longca.predict.fitted import device_of, fitted_on, interval_of
-from longca.lab.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     from longca.lab.studies.record import Record
@@ -28,7 +29,8 @@ class PredictedTime:
 
 
 def predictions(records: Iterable[Record]) -> dict[tuple[str, str], PredictedTime]:
-    """(cell id, run id) → the prediction, for the records that can be predicted: a strategy with a forecast ran on a GPU that is fitted."""
+    """(cell id, run id) → the prediction, for the records that can be predicted: a strategy with a forecast
+    ran on a GPU that is fitted."""
     hardware, masks, found = load_hardware(), dict[str, Mask](), dict[tuple[str, str], PredictedTime]()
     networks = {one.name: links_of(one) for one in hardware.networks}
     models_of = functools.cache(lambda name: fitted_on({name}))
@@ -45,6 +47,10 @@ def predictions(records: Iterable[Record]) -> dict[tuple[str, str], PredictedTim
         except (UserError, ValueError):  # a plan that today's code cannot make again
             continue
         asked = record.cell
-        interval = interval_of(models, str(asked.strategy), asked.kernel, asked.direction, device.kernel.residuals)
-        found[record.cell_id, record.run_id] = PredictedTime(made, made * (1 + interval.low), made * (1 + interval.high))
+        interval = interval_of(
+            models, str(asked.strategy), asked.kernel, asked.direction, device.kernel.residuals
+        )
+        found[record.cell_id, record.run_id] = PredictedTime(
+            made, made * (1 + interval.low), made * (1 + interval.high)
+        )
     return found

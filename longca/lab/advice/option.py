@@ -1,4 +1,5 @@
-"""One way to run a call, predicted: strategy, mesh, kernel; its time, bytes and memory, and what limits it."""
+"""One way to run a call, predicted: strategy, mesh, kernel; its time, bytes and memory, and what limits
+it."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from longca.cp.schedule.head_chunking import describe_chunks
 from longca.predict.call import whole_statistics
 
 if TYPE_CHECKING:
-    from longca.lab.advice.question import AdviceQuestion
-    from longca.lab.studies.cell import CallSpec, Scalar
     from longca.cp.schedule.timeline import LinkSpeeds
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
+    from longca.lab.advice.question import AdviceQuestion
+    from longca.lab.studies.cell import CallSpec, Scalar
 
 SINGLE = "one GPU"
 LARGE = 0.05  # share of time from which on a loss is named
@@ -51,9 +52,12 @@ class Candidate:
         if self.work is None:
             return SINGLE if self.strategy is None else "documents padded to chunks of equal length"
         mesh, plan = self.work.mesh, self.work.plan
-        facts = [f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "", f"heads among {mesh.heads}" if mesh.heads > 1 else "",
-                 f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "",
-                 f"tokens: {plan.sharding.name}" if mesh.ring > 1 else ""]
+        facts = [
+            f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
+            f"heads among {mesh.heads}" if mesh.heads > 1 else "",
+            f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "",
+            f"tokens: {plan.sharding.name}" if mesh.ring > 1 else "",
+        ]
         return ", ".join(filter(None, facts))
 
 
@@ -77,7 +81,12 @@ class OptionForecast:
     @property
     def limit(self) -> str:
         """The largest cost beside the visible pairs, with its share of the time."""
-        losses = {"messages": self.exposed, "imbalance": self.imbalance, "tile waste": self.waste, "power limit": 1 - 1 / self.slowdown}
+        losses = {
+            "messages": self.exposed,
+            "imbalance": self.imbalance,
+            "tile waste": self.waste,
+            "power limit": 1 - 1 / self.slowdown,
+        }
         name, most = max(losses.items(), key=lambda item: item[1])
         return f"{name}, {100 * most:.0f} %" if most >= LARGE else "the kernel"
 
@@ -89,14 +98,26 @@ def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     shared: dict[Any, Any] = {}  # plans: strategies that divide the tokens alike plan a mask once
-    plugins = sorted((Registry("strategy").load(name) for name in question.strategies),
-                     key=lambda one: (len(one.Params.model_fields), one.name == "loongtrain", one.name))
-    ways = [(plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)]
+    plugins = sorted(
+        (Registry("strategy").load(name) for name in question.strategies),
+        key=lambda one: (len(one.Params.model_fields), one.name == "loongtrain", one.name),
+    )
+    ways = [
+        (plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)
+    ]
     for kernel_name in question.kernels:
-        kernel, seen, unfitted = Registry("kernel").load(kernel_name), set[str](), _unfitted(question, kernel_name)
-        for plugin, params in sorted(ways, key=lambda way: len(way[1])):  # what strategies choose by themselves comes first
+        kernel, seen, unfitted = (
+            Registry("kernel").load(kernel_name),
+            set[str](),
+            _unfitted(question, kernel_name),
+        )
+        for plugin, params in sorted(
+            ways, key=lambda way: len(way[1])
+        ):  # what strategies choose by themselves comes first
             one = Candidate(plugin.name, tuple(params.items()), kernel_name, None)
-            one, reason = (one, unfitted) if unfitted is not None else _planned(one, plugin, kernel, question, shared)
+            one, reason = (
+                (one, unfitted) if unfitted is not None else _planned(one, plugin, kernel, question, shared)
+            )
             if reason is not None:
                 refused[one.title] = reason
             elif one.how not in seen:  # else another strategy, or other parameters, have made the same plan
@@ -105,8 +126,13 @@ def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str
     return found, refused
 
 
-def candidate_of(question: AdviceQuestion, strategy: str, kernel: str, shared: dict[Any, Any],
-                 params: Mapping[str, Scalar] | None = None) -> Candidate | str:
+def candidate_of(
+    question: AdviceQuestion,
+    strategy: str,
+    kernel: str,
+    shared: dict[Any, Any],
+    params: Mapping[str, Scalar] | None = None,
+) -> Candidate | str:
     """One strategy, or the reason why it cannot run.
 
     Args:
@@ -114,12 +140,16 @@ def candidate_of(question: AdviceQuestion, strategy: str, kernel: str, shared: d
         shared: plans of strategies that divide the tokens alike; its own are added.
     """
     one = Candidate(strategy, tuple((params or {}).items()), kernel, None)
-    made, reason = _planned(one, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared)
+    made, reason = _planned(
+        one, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared
+    )
     refused = reason or _unfitted(question, kernel)
     return made if refused is None else refused
 
 
-def _planned(one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuestion, shared: dict[Any, Any]) -> tuple[Candidate, str | None]:
+def _planned(
+    one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuestion, shared: dict[Any, Any]
+) -> tuple[Candidate, str | None]:
     """(the candidate with its work partition, the reason why it cannot run)."""
     if plugin.baseline and plugin.name not in (RING, GATHER):
         return one, "its own package sends and computes: there is no model of it"
@@ -130,7 +160,9 @@ def _planned(one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuesti
     reason = strategy.refusal_of(question.mask, question.call, question.gpus, kernel, "cuda")
     if reason is not None:
         return one, reason
-    return replace(one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")), None
+    return replace(
+        one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")
+    ), None
 
 
 def _single(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str]]:
@@ -164,7 +196,9 @@ def predict(candidate: Candidate, question: AdviceQuestion) -> OptionForecast:
     return predict_each(candidate, question, [links_of(question.network)])[0]
 
 
-def predict_each(candidate: Candidate, question: AdviceQuestion, speeds: Sequence[LinkSpeeds]) -> list[OptionForecast]:
+def predict_each(
+    candidate: Candidate, question: AdviceQuestion, speeds: Sequence[LinkSpeeds]
+) -> list[OptionForecast]:
     """Predicts a candidate under each of these speeds of messages."""
     by_direction = [_forecasts(candidate, question, direction, speeds) for direction in question.directions]
     return [_together(question.directions, parts) for parts in zip(*by_direction, strict=True)]
@@ -175,25 +209,45 @@ def _together(directions: Sequence[str], parts: Sequence[CallForecast]) -> Optio
     total = sum(part.seconds for part in parts)
 
     def share(values: Sequence[float]) -> float:
-        return sum(value * part.seconds for value, part in zip(values, parts, strict=True)) / total if total else 0.0
+        return (
+            sum(value * part.seconds for value, part in zip(values, parts, strict=True)) / total
+            if total
+            else 0.0
+        )
 
-    return OptionForecast(total, {way: part.seconds for way, part in zip(directions, parts, strict=True)},
-                      max(part.memory_bytes for part in parts), sum(part.sent_bytes for part in parts),
-                      sum(part.inter_node_bytes for part in parts), share([part.imbalance for part in parts]),
-                      share([part.exposed for part in parts]), share([part.waste for part in parts]),
-                      sum(part.num_calls for part in parts), share([part.slowdown for part in parts]),
-                      share([part.straggler for part in parts]))
+    return OptionForecast(
+        total,
+        {way: part.seconds for way, part in zip(directions, parts, strict=True)},
+        max(part.memory_bytes for part in parts),
+        sum(part.sent_bytes for part in parts),
+        sum(part.inter_node_bytes for part in parts),
+        share([part.imbalance for part in parts]),
+        share([part.exposed for part in parts]),
+        share([part.waste for part in parts]),
+        sum(part.num_calls for part in parts),
+        share([part.slowdown for part in parts]),
+        share([part.straggler for part in parts]),
+    )
 
 
-def _forecasts(candidate: Candidate, question: AdviceQuestion, direction: str, speeds: Sequence[LinkSpeeds]) -> list[CallForecast]:
+def _forecasts(
+    candidate: Candidate, question: AdviceQuestion, direction: str, speeds: Sequence[LinkSpeeds]
+) -> list[CallForecast]:
     """The forecast of one direction under each of these speeds."""
     model, call = question.model(candidate.kernel, direction), replace(question.call, direction=direction)
     assert model is not None, "`candidates` has asked"
-    device = DeviceModel(model, question.gpu.bandwidth_gb_s.value * 1e9 * PASS_EFFICIENCY, Registry("kernel").load(candidate.kernel).merges)
+    device = DeviceModel(
+        model,
+        question.gpu.bandwidth_gb_s.value * 1e9 * PASS_EFFICIENCY,
+        Registry("kernel").load(candidate.kernel).merges,
+    )
     if candidate.strategy is None:
         return [_alone(question, call, device)] * len(speeds)
     if candidate.work is None:
-        return [forecast_paper_style(candidate.strategy, question.mask, call, question.gpus, device, links) for links in speeds]
+        return [
+            forecast_paper_style(candidate.strategy, question.mask, call, question.gpus, device, links)
+            for links in speeds
+        ]
     packs = speeds[0].packs
     key = direction, packs, question.gpu.name, question.network.name, id(question.fitted)
     if key not in candidate.forecasts:
@@ -208,13 +262,22 @@ def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> Cal
 
     model = device.kernel.for_call(question.mask, call.num_kv_heads)
     statistics = whole_statistics(question.mask, model.shape, call.num_q_heads // call.num_kv_heads)
-    seconds = np.full((1, 1), device.kernel.seconds(question.mask, call.num_q_heads, call.num_kv_heads, call.head_dim))
+    seconds = np.full(
+        (1, 1), device.kernel.seconds(question.mask, call.num_q_heads, call.num_kv_heads, call.head_dim)
+    )
     at_boost = float(seconds[0, 0]) / (1 + model.throttle)
     row = call.head_dim * call.elem_bytes * question.mask.seqlen_q
     tensors = (2 * call.num_q_heads + 2 * call.num_kv_heads) * row * (2 if call.direction == "bwd" else 1)
     stored = Registry("kernel").load(model.kernel).stored_bytes(call, question.mask.traits)
-    return CallForecast(RankTimes(seconds, seconds, seconds), float(model.slowdown(at_boost)), 1, statistics.waste, 0.0, 0.0,
-                        tensors * 1.3 + stored)
+    return CallForecast(
+        RankTimes(seconds, seconds, seconds),
+        float(model.slowdown(at_boost)),
+        1,
+        statistics.waste,
+        0.0,
+        0.0,
+        tensors * 1.3 + stored,
+    )
 
 
 def mesh_text(work: WorkPartition | None) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from longca.core.plugin import Registry
-from longca.lab.studies.record import Record
 from longca.cp.contract import HeadStrategy, strategy_of
 from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, WorkForecast, forecast
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
@@ -22,11 +21,12 @@ from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
+from longca.lab.store.hardware import Hardware
+from longca.lab.store.view import View
+from longca.lab.studies.record import Record
 from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels, is_earlier
-from longca.lab.store.hardware import Hardware
-from longca.lab.store.view import View
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 PAPER = (RING, GATHER)
@@ -63,20 +63,31 @@ class MeasuredCell:
 
     @property
     def profile(self) -> str:
-        """The profile of its messages: those in the style of the study wait for collectives, which records do not name."""
+        """The profile of its messages: those in the style of the study wait for collectives, which records do
+        not name."""
         return PROFILES["nccl" if self.work is None else "symmetric"]
 
     def device(self, fitted: FittedKernels, memory_bytes_per_s: float) -> DeviceModel | None:
         """The fitted kernel of the cell; None without one."""
         cell = self.record.cell
-        model = fitted.find(cell.kernel, cell.direction, self.mask.traits, cell.num_q_heads // cell.num_kv_heads)
-        return None if model is None else DeviceModel(model, memory_bytes_per_s, Registry("kernel").load(cell.kernel).merges)
+        model = fitted.find(
+            cell.kernel, cell.direction, self.mask.traits, cell.num_q_heads // cell.num_kv_heads
+        )
+        return (
+            None
+            if model is None
+            else DeviceModel(model, memory_bytes_per_s, Registry("kernel").load(cell.kernel).merges)
+        )
 
     def forecast_s(self, device: DeviceModel, links: LinkSpeeds) -> float:
         """Seconds of the slowest rank, predicted."""
         if self.work is None:
             return self.forecast(device, links).seconds
-        return float(WorkForecast(self.work, self.record.cell.call_spec, device, packs=links.packs).times(links).total_s.max())
+        return float(
+            WorkForecast(self.work, self.record.cell.call_spec, device, packs=links.packs)
+            .times(links)
+            .total_s.max()
+        )
 
     def forecast(self, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
         """The whole forecast."""
@@ -94,13 +105,19 @@ def measured_cells(records: Iterable[Record]) -> list[MeasuredCell]:
 
 
 def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None:
-    """The cell of a record; None for what has no time or no forecast, and for an earlier `band`, whose kernels no model is fitted to.
+    """The cell of a record; None for what has no time or no forecast, and for an earlier `band`, whose
+    kernels no model is fitted to.
 
     Args:
         masks: that have been built, by name; its own is added.
     """
     cell = record.cell
-    if cell.kind != "cp" or record.outcome.status != "ok" or cell.strategy not in (*OWN, *PAPER) or record.samples is None:
+    if (
+        cell.kind != "cp"
+        or record.outcome.status != "ok"
+        or cell.strategy not in (*OWN, *PAPER)
+        or record.samples is None
+    ):
         return None
     if is_earlier(record):
         return None

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import yaml
 
+from longca.core.checkout import COMMIT_FILE, ROOT, described
+from longca.core.errors import UserError
 from longca.lab.archive import crate, manifest, provenance
 from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS, plugin_files, project_files
 from longca.lab.archive.provenance import Provenance
-from longca.core.checkout import COMMIT_FILE, ROOT, described
-from longca.lab.studies.config import Config
-from longca.core.errors import UserError
-from longca.lab.studies.study import Study
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.environments.images import own_lists
 from longca.lab.store.files import replace_file
 from longca.lab.store.load import Loaded
 from longca.lab.store.text import plural
+from longca.lab.studies.config import Config
+from longca.lab.studies.study import Study
 
 # sampled documents and masks of the study, if the workflow wrote them
 BESIDE = ("corpora.json", "masks.json")
@@ -64,8 +64,10 @@ def write_bundle(
     """
     _refuse_damaged(study, loaded.problems)
     entries = project_files(ROOT) | plugin_files()
-    entries |= {f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
-                "config/config.yaml": BundleFile(_config(study, config, entries))}
+    entries |= {
+        f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
+        "config/config.yaml": BundleFile(_config(study, config, entries)),
+    }
     entries |= _measured(study, loaded, results, ROOT)
     facts = provenance.provenance(study, loaded.all_records, entries)
     entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
@@ -77,8 +79,14 @@ def write_bundle(
         manifest.manifest({path: entry.content for path, entry in entries.items()})
     )
     content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
-    return Bundle(replace_file(out, content), manifest.sha256(content),
-                  manifest.sha256(entries[manifest.NAME].content), len(entries), len(content), facts)
+    return Bundle(
+        replace_file(out, content),
+        manifest.sha256(content),
+        manifest.sha256(entries[manifest.NAME].content),
+        len(entries),
+        len(content),
+        facts,
+    )
 
 
 def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
@@ -112,7 +120,15 @@ def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> by
 
 def _readme(facts: Provenance, with_plugins: bool) -> bytes:
     plugins = f" `export LONGCA_PLUGINS=$PWD/{PLUGINS}`, then" if with_plugins else ""
-    return README.format(title=facts.title, num_records=facts.num_records, num_cells=facts.num_cells,
-                         first=facts.first, last=facts.last,
-                         measured=MEASURED, provenance=provenance.NAME, crate=crate.NAME,
-                         manifest=manifest.NAME, plugins=plugins).encode()
+    return README.format(
+        title=facts.title,
+        num_records=facts.num_records,
+        num_cells=facts.num_cells,
+        first=facts.first,
+        last=facts.last,
+        measured=MEASURED,
+        provenance=provenance.NAME,
+        crate=crate.NAME,
+        manifest=manifest.NAME,
+        plugins=plugins,
+    ).encode()

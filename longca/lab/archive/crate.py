@@ -22,10 +22,17 @@ NAME = "ro-crate-metadata.json"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
 PROFILES = ["https://w3id.org/ro/wfrun/process/0.5", "https://w3id.org/ro/wfrun/workflow/0.5"]
 NO_LICENSE = "None is stated: ask the maintainers before you use it for more than checking it"
-FORMATS = {".csv": "text/csv", ".html": "text/html", ".json": "application/json", ".lock": "text/plain",
-           ".md": "text/markdown",
-           ".parquet": "application/vnd.apache.parquet", ".svg": "image/svg+xml", ".yaml": "application/yaml",
-           ".cff": "application/yaml"}
+FORMATS = {
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".json": "application/json",
+    ".lock": "text/plain",
+    ".md": "text/markdown",
+    ".parquet": "application/vnd.apache.parquet",
+    ".svg": "image/svg+xml",
+    ".yaml": "application/yaml",
+    ".cff": "application/yaml",
+}
 ABOUT = {
     "records.parquet": "Every record whole, and the derived table: all else here follows from it",
     "records.csv": "The derived table",
@@ -50,28 +57,61 @@ def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Bund
     runs = _runs(list(records), [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
     graph: list[Json] = [
-        {"@id": NAME, "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": CONTEXT[0].removesuffix("/context")}},
-        {"@id": "./", "@type": "Dataset", "name": f"{facts.title}: a study by longca", "identifier": facts.study,
-         "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, "
-                        f"and all that repeats the study.",
-         "datePublished": facts.last[:10], "license": _license(files), "conformsTo": [{"@id": profile} for profile in PROFILES],
-         "mainEntity": {"@id": "Snakefile"}, "mentions": [{"@id": run["@id"]} for run in runs],
-         "hasPart": [{"@id": path} for path in described] + [{"@id": "longca/"}, {"@id": "workflow/"}]},
-        *({"@id": profile, "@type": "CreativeWork", "name": "Workflow Run RO-Crate profile"} for profile in PROFILES),
+        {
+            "@id": NAME,
+            "@type": "CreativeWork",
+            "about": {"@id": "./"},
+            "conformsTo": {"@id": CONTEXT[0].removesuffix("/context")},
+        },
+        {
+            "@id": "./",
+            "@type": "Dataset",
+            "name": f"{facts.title}: a study by longca",
+            "identifier": facts.study,
+            "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, "
+            f"and all that repeats the study.",
+            "datePublished": facts.last[:10],
+            "license": _license(files),
+            "conformsTo": [{"@id": profile} for profile in PROFILES],
+            "mainEntity": {"@id": "Snakefile"},
+            "mentions": [{"@id": run["@id"]} for run in runs],
+            "hasPart": [{"@id": path} for path in described] + [{"@id": "longca/"}, {"@id": "workflow/"}],
+        },
+        *(
+            {"@id": profile, "@type": "CreativeWork", "name": "Workflow Run RO-Crate profile"}
+            for profile in PROFILES
+        ),
         *(_file(path, files[path].content) for path in described),
-        {"@id": "longca/", "@type": "Dataset", "name": "The program", "version": facts.source.version,
-         "identifier": facts.source.git_sha or "unknown"},
+        {
+            "@id": "longca/",
+            "@type": "Dataset",
+            "name": "The program",
+            "version": facts.source.version,
+            "identifier": facts.source.git_sha or "unknown",
+        },
         {"@id": "workflow/", "@type": "Dataset", "name": "Rules and profiles of the workflow"},
-        {"@id": "#snakemake", "@type": "ComputerLanguage", "name": "Snakemake", "url": "https://snakemake.github.io"},
-        *images, *runs]
+        {
+            "@id": "#snakemake",
+            "@type": "ComputerLanguage",
+            "name": "Snakemake",
+            "url": "https://snakemake.github.io",
+        },
+        *images,
+        *runs,
+    ]
     return json.dumps({"@context": CONTEXT, "@graph": graph}, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def _file(path: str, content: bytes) -> Json:
     name = path.rpartition("/")[2]
-    entity: Json = {"@id": path, "@type": "File", "name": name, "contentSize": str(len(content)),
-                    "sha256": sha256(content)}
-    form = FORMATS.get(name[name.rfind("."):]) if "." in name else None
+    entity: Json = {
+        "@id": path,
+        "@type": "File",
+        "name": name,
+        "contentSize": str(len(content)),
+        "sha256": sha256(content),
+    }
+    form = FORMATS.get(name[name.rfind(".") :]) if "." in name else None
     if form:
         entity["encodingFormat"] = form
     if name in ABOUT:
@@ -85,8 +125,12 @@ def _file(path: str, content: bytes) -> Json:
 
 
 def _image(digest: str) -> Json:
-    return {"@id": f"#image-{digest}", "@type": "ContainerImage", "sha256": digest.removeprefix("sha256:"),
-            "additionalType": {"@id": "https://w3id.org/ro/terms/workflow-run#SIFImage"}}
+    return {
+        "@id": f"#image-{digest}",
+        "@type": "ContainerImage",
+        "sha256": digest.removeprefix("sha256:"),
+        "additionalType": {"@id": "https://w3id.org/ro/terms/workflow-run#SIFImage"},
+    }
 
 
 def _runs(records: list[Record], digests: list[str]) -> list[Json]:

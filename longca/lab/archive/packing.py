@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from longca.lab.archive import manifest
 from longca.core.errors import UserError
+from longca.lab.archive import manifest
 from longca.lab.store.text import format_bytes
 
 SUFFIX = ".tar.gz"
@@ -57,8 +57,10 @@ def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
         when: modification time of all files, in seconds since 1970.
     """
     packed = io.BytesIO()
-    with (gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as compressed,
-          tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar):
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar,
+    ):
         for path, entry in sorted((f"{folder}/{path}", entry) for path, entry in entries.items()):
             tar.addfile(_member(path, len(entry.content), entry.executable, when), io.BytesIO(entry.content))
     return packed.getvalue()
@@ -86,8 +88,11 @@ def opened(bundle: Path, limits: Limits | None = None) -> Iterator[Opened]:
             with bundle.open("rb") as packed:
                 digest = _unpack(_Unzipped(packed), Path(name), limits or Limits(), bundle)
         except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError) as error:
-            raise UserError(f"'{bundle}' cannot be unpacked", why=" ".join(str(error).split()),
-                            todo="It is damaged, or no bundle: get it again") from error
+            raise UserError(
+                f"'{bundle}' cannot be unpacked",
+                why=" ".join(str(error).split()),
+                todo="It is damaged, or no bundle: get it again",
+            ) from error
         inside = sorted(Path(name).iterdir())
         yield Opened(_with_manifest(inside[0] if len(inside) == 1 else Path(name), bundle), digest)
 
@@ -129,7 +134,7 @@ class _Unzipped:
 
     def _take(self) -> bytes:
         part = self._packed.read(CHUNK)
-        self._head = self._head or part[:len(HEAD)]
+        self._head = self._head or part[: len(HEAD)]
         self._sha256.update(part)
         return part
 
@@ -215,7 +220,7 @@ def _write(tar: _Unzipped, size: int, target: Path, mode: int) -> None:
 
 
 def _with_manifest(folder: Path, bundle: Path) -> Path:
-    if (why := manifest.unreadable(folder, manifest.NAME)):
+    if why := manifest.unreadable(folder, manifest.NAME):
         raise UserError(
             f"'{bundle}' is not a bundle", why=f"{manifest.NAME} {why}", todo="`longca archive` makes one"
         )

@@ -13,9 +13,15 @@ def page_files(loaded: Loaded, title: str, hardware: Path, lists: Sequence[Path]
     """Path → content. Equal records, hardware file, image lists, code and packages give equal bytes. Raises
     UserError."""
     with tempfile.TemporaryDirectory() as name:
-        build(loaded.all_records, (), Path(name) / "report.html", study_title=title,
-              hardware=load_hardware(hardware),
-              environments=loaded.environments, lists=lists)
+        build(
+            loaded.all_records,
+            (),
+            Path(name) / "report.html",
+            study_title=title,
+            hardware=load_hardware(hardware),
+            environments=loaded.environments,
+            lists=lists,
+        )
         return {
             path.relative_to(name).as_posix(): path.read_bytes()
             for path in sorted(Path(name).rglob("*"))

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from longca.lab.archive import manifest
-from longca.lab.archive.packing import BundleFile
 from longca.core.checkout import git
 from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
+from longca.lab.archive import manifest
+from longca.lab.archive.packing import BundleFile
 
 # untracked files belong to the project only in these folders
 OWN = ("config", "containers", "longca", "workflow")
@@ -48,8 +48,12 @@ def project_files(root: Path) -> dict[str, BundleFile]:
 def plugin_files() -> dict[str, BundleFile]:
     """Path below `plugins` → file: external plug-ins that records may depend on. The same name in two folders
     is an error."""
-    return {f"{PLUGINS}/{path.relative_to(folder).as_posix()}": _entry(path) for folder in plugin_folders()
-            for path in sorted(folder.glob("*/*")) if path.suffix in (".py", ".json")}
+    return {
+        f"{PLUGINS}/{path.relative_to(folder).as_posix()}": _entry(path)
+        for folder in plugin_folders()
+        for path in sorted(folder.glob("*/*"))
+        if path.suffix in (".py", ".json")
+    }
 
 
 def _entry(path: Path) -> BundleFile:
@@ -70,5 +74,8 @@ def _of_bundle(root: Path) -> list[str] | None:
     listed = root / manifest.NAME
     if not listed.is_file():
         return None
-    return [name for name in manifest.read_manifest(listed.read_bytes())
-            if name not in MADE and not name.startswith((f"{MEASURED}/", f"{PLUGINS}/"))]
+    return [
+        name
+        for name in manifest.read_manifest(listed.read_bytes())
+        if name not in MADE and not name.startswith((f"{MEASURED}/", f"{PLUGINS}/"))
+    ]

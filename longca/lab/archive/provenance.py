@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any, Literal
 
+from longca.core.checkout import source
+from longca.core.schema import Frozen
+from longca.core.version import VERSION
 from longca.lab.archive.manifest import sha256
 from longca.lab.archive.packing import BundleFile
-from longca.core.checkout import source
 from longca.lab.code.source import source_digest
 from longca.lab.studies.record import Record, Source
-from longca.core.schema import Frozen
 from longca.lab.studies.study import Study
-from longca.core.version import VERSION
 
 NAME = "provenance.json"
 BUNDLE_VERSION = 1
@@ -75,11 +75,17 @@ class Provenance(Frozen):
 
 def provenance(study: Study, records: Iterable[Record], files: Mapping[str, BundleFile]) -> Provenance:
     """The provenance of at least one record, and of the project's files."""
-    return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()),
-                      source=source(),
-                      locks={path: sha256(entry.content) for path,
-                             entry in sorted(files.items()) if path.endswith(".lock")},
-                      page=page_maker(), **of_records(records))
+    return Provenance(
+        study=study.name,
+        title=study.title or study.name,
+        num_cells=len(study.cells()),
+        source=source(),
+        locks={
+            path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")
+        },
+        page=page_maker(),
+        **of_records(records),
+    )
 
 
 def of_records(records: Iterable[Record]) -> dict[str, Any]:
@@ -89,23 +95,39 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
     starts = sorted(record.started_at for record in records)
     return {
         "num_records": len(records),
-            "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
-        "first": starts[0], "last": starts[-1],
+        "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
+        "first": starts[0],
+        "last": starts[-1],
         "measured_by": _counted(environment.source.model_dump() for environment in taken),
-        "images": _counted(environment.software.container for environment in taken if environment.software.container),
-        "measured_locks": _counted(environment.software.lock for environment in taken if environment.software.lock),
+        "images": _counted(
+            environment.software.container for environment in taken if environment.software.container
+        ),
+        "measured_locks": _counted(
+            environment.software.lock for environment in taken if environment.software.lock
+        ),
         "jobs": _counted(environment.slurm_job for environment in taken if environment.slurm_job),
         "software": _counted(environment.software.model_dump() for environment in taken),
-        "environments": _counted(digest for environment in taken
-                                 for digest in sorted({rank.installed for rank in environment.ranks})),
-        "nodes": _counted(node.model_dump() for environment in taken
-                          for node in {node.model_dump_json(): node for node in environment.nodes}.values())}
+        "environments": _counted(
+            digest
+            for environment in taken
+            for digest in sorted({rank.installed for rank in environment.ranks})
+        ),
+        "nodes": _counted(
+            node.model_dump()
+            for environment in taken
+            for node in {node.model_dump_json(): node for node in environment.nodes}.values()
+        ),
+    }
 
 
 def page_maker() -> PageMaker:
     """The present code and packages for the page."""
-    return PageMaker(longca=VERSION, code=source_digest(DRAWN_BY), python=platform.python_version(),
-                     packages={name: metadata.version(name) for name in PAGE_PACKAGES})
+    return PageMaker(
+        longca=VERSION,
+        code=source_digest(DRAWN_BY),
+        python=platform.python_version(),
+        packages={name: metadata.version(name) for name in PAGE_PACKAGES},
+    )
 
 
 def _counted(things: Iterable[Any]) -> tuple[Count, ...]:

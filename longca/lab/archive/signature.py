@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from longca.lab.archive import manifest
 from longca.core.errors import UserError
+from longca.lab.archive import manifest
 
 SUFFIX = ".minisig"
 """the signature of `x.tar.gz` is the file `x.tar.gz.minisig`"""
@@ -39,8 +39,11 @@ def sign(bundle: Path, key: Path) -> Path:
     if "get_password" in done.stderr:  # no password on its input
         done = _run(command, _password(key))
     if done.returncode:
-        raise UserError(f"'{bundle}' cannot be signed", why=_one_line(done.stderr),
-                        todo="Give the secret key of a pair that `minisign -G` made")
+        raise UserError(
+            f"'{bundle}' cannot be signed",
+            why=_one_line(done.stderr),
+            todo="Give the secret key of a pair that `minisign -G` made",
+        )
     return signature
 
 
@@ -71,7 +74,10 @@ def refusal(bundle: Path, key: Path) -> str:
     if not done.returncode:
         return ""
     why = _one_line(done.stderr)
-    return f"'{signature.name}' was made for another file or with another key ({why or f'minisign ended with {done.returncode}'})"
+    return (
+        f"'{signature.name}' was made for another file or with another key "
+        f"({why or f'minisign ended with {done.returncode}'})"
+    )
 
 
 def _of(bundle: Path) -> Path:
@@ -79,16 +85,25 @@ def _of(bundle: Path) -> Path:
 
 
 def _run(arguments: tuple[str, ...], password: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([_program(), *arguments], input=password, capture_output=True, text=True,
-                          errors="replace", check=False)
+    return subprocess.run(
+        [_program(), *arguments],
+        input=password,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
 
 
 def _password(key: Path) -> str:
     try:
         return getpass.getpass(f"Password of '{key}': ") + "\n"
     except EOFError:
-        raise UserError(f"'{key}' has a password", why="there is no terminal to ask for it",
-                        todo="Pipe it in, or use a key without one (`minisign -C -W`)") from None
+        raise UserError(
+            f"'{key}' has a password",
+            why="there is no terminal to ask for it",
+            todo="Pipe it in, or use a key without one (`minisign -C -W`)",
+        ) from None
 
 
 def _program() -> str:

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from longca.core.errors import UserError
+from longca.core.schema import parse
 from longca.lab.archive import manifest, provenance
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS
 from longca.lab.archive.provenance import PageMaker, Provenance
-from longca.core.errors import UserError
-from longca.core.schema import parse
-from longca.lab.studies.study import load_study
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.load import Loaded, load
 from longca.lab.store.text import plural
+from longca.lab.studies.study import load_study
 
 SHOWN = 5  # of many differences
 LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before its verification
@@ -75,9 +75,14 @@ def _text(folder: Path, path: str) -> bytes:
 
 
 def _files(folder: Path, listed: dict[str, str]) -> Check:
-    problems = tuple(f"{difference.path} {difference.what}" for difference in manifest.differences(folder, listed))
+    problems = tuple(
+        f"{difference.path} {difference.what}" for difference in manifest.differences(folder, listed)
+    )
     return Check(
-        "files", not problems, f"{plural(len(listed), 'file')}, {_outcome(problems, 'each with its hash')}", problems
+        "files",
+        not problems,
+        f"{plural(len(listed), 'file')}, {_outcome(problems, 'each with its hash')}",
+        problems,
     )
 
 
@@ -93,7 +98,8 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
         return Check(
             "study",
             False,
-            f"{path} is study '{study.name}', {provenance.NAME} names '{facts.study}', or their titles differ",
+            f"{path} is study '{study.name}', {provenance.NAME} names '{facts.study}', or their "
+            f"titles differ",
         )
     try:
         asked = {cell.cell_id for cell in study.cells()}
@@ -106,8 +112,13 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
         else (f"{provenance.NAME} says {plural(facts.num_cells, 'cell')}, it has {len(asked):,}",)
     )
     measured = len({record.cell_id for record in loaded.records} & asked)
-    return Check("study", not problems, f"{measured:,} of its {plural(len(asked), 'cell')} have a record"
-                 + (f", {_outcome(problems, '')}" if problems else ""), problems)
+    return Check(
+        "study",
+        not problems,
+        f"{measured:,} of its {plural(len(asked), 'cell')} have a record"
+        + (f", {_outcome(problems, '')}" if problems else ""),
+        problems,
+    )
 
 
 def _records(facts: Provenance, loaded: Loaded) -> Check:
@@ -175,7 +186,10 @@ def _holds(folder: Path, listed: dict[str, str], path: str, content: bytes) -> b
 
 def _causes(then: PageMaker, now: PageMaker) -> Iterator[str]:
     if then.code != now.code:
-        yield f"drawn by other code of longca ({then.longca}, {then.code}; here {now.longca}, {now.code}): verify with the bundle's own"
+        yield (
+            f"drawn by other code of longca ({then.longca}, {then.code}; here {now.longca}, {now.code}): "
+            f"verify with the bundle's own"
+        )
     pairs = {"Python": (then.python, now.python)} | {
         name: (version, now.packages.get(name)) for name, version in then.packages.items()
     }

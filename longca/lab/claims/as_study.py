@@ -1,8 +1,8 @@
 """The rows that are the study's own: its GPU, its kernels in the form that it used, its masks and documents.
 
 A claim as the study has it is judged by these alone. A kernel that its code called with a defect counts in
-that form (`as_released_*`), and in the form of this project where the two make the same call. A stand-in for a
-kernel that cannot be had here judges nothing of the study's.
+that form (`as_released_*`), and in the form of this project where the two make the same call. A stand-in for
+a kernel that cannot be had here judges nothing of the study's.
 
 Its sliding window is a case of its own: naive and SDPA ran one side of the window, all other kernels both,
 and FLOPs were those of one side. So rows of both sides count for the others, with the FLOPs of one.
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from longca.lab.claims.contract import Part
 from longca.lab.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_DEVICE, prepared
-from longca.lab.studies.cell import AS_RELEASED
 from longca.lab.ranking.table import CASE, RATE
 from longca.lab.store.hardware import load_hardware
+from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,8 +1,8 @@
 """The contract of claims. One file in `longca/lab/claims/study` is one claim, and judges itself by records.
 
 Each claim of the study has two verdicts. The first takes the claim as the study has it: its GPU, its kernels
-and code paths, the masks and documents that its released code draws (`longca.lab.claims.as_study`). The second
-takes repaired code, true documents and today's kernels.
+and code paths, the masks and documents that its released code draws (`longca.lab.claims.as_study`). The
+second takes repaired code, true documents and today's kernels.
 """
 
 from __future__ import annotations
@@ -174,15 +174,16 @@ class Claim(Plugin, ABC):
         """The verdict with repaired code and today's kernels, by records of one model of GPU.
 
         Args:
-            table: `longca.lab.store.table.derived` of the records, of one study or of several; these columns at
-                least.
+            table: `longca.lab.store.table.derived` of the records, of one study or of several; these columns
+                at least.
         """
 
     def judge_as_study(self, table: pd.DataFrame) -> Verdict:
         """The verdict as the study has it. For a claim that is not the study's, that of `judge`.
 
         Args:
-            table: as of `judge`, of all GPUs: `longca.lab.claims.as_study.of_study` takes the rows that count.
+            table: as of `judge`, of all GPUs: `longca.lab.claims.as_study.of_study` takes the rows that
+                count.
         """
         return self.judge(table)
 
@@ -233,8 +234,8 @@ def decided_in_parts(
 
     Args:
         missing: what the claim asks for besides.
-        part: the part of the claim that was judged; by default the names of the parts that are not open, if any
-            is, and as much of the points as is not missing.
+        part: the part of the claim that was judged; by default the names of the parts that are not open, if
+            any is, and as much of the points as is not missing.
         lead: words before the finding, where those of the parts are short.
     """
     judged = [one for one in parts if one.status != OPEN]

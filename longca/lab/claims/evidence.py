@@ -1,6 +1,8 @@
-"""Questions to the derived table: the points that were measured, two of them beside each other, and the points that are missing.
+"""Questions to the derived table: the points that were measured, two of them beside each other, and the
+points that are missing.
 
-A point is one setting of one method, all seeds of its mask together. Only attention on GPUs counts: the claims are about nothing else.
+A point is one setting of one method, all seeds of its mask together. Only attention on GPUs counts: the
+claims are about nothing else.
 Whether one rate is above another, `longca.lab.ranking` says.
 """
 
@@ -13,12 +15,22 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.core.units import format_length
 from longca.lab.claims.as_study import STAND_INS
 from longca.lab.claims.contract import Observation
 from longca.lab.claims.gaps import missing
-from longca.lab.claims.grid import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, STRATEGIES, STUDY_BYTES, STUDY_PEAK
+from longca.lab.claims.grid import (
+    DENSE,
+    GQA,
+    HETEROGENEOUS,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    STRATEGIES,
+    STUDY_BYTES,
+    STUDY_PEAK,
+)
 from longca.lab.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
-from longca.core.units import format_length
 from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, competing, mean_lead, share_protocol
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import RATE
@@ -55,11 +67,42 @@ __all__ = [
     "rivals",
     "span",
 ]
-_IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
-             "num_kv_heads", "head_dim", "dtype", "direction")
-_NUMBERS = (RATE, "absolute_peak_bytes", "moved_bytes", "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out",
-            "error_dq", "error_dk", "error_dv", "density", "peak_tflops", "num_nodes")
-COLUMNS = tuple(dict.fromkeys((*_IDENTITY, *_NUMBERS, *RANKED_BY, *OF_RANKING, "cell_id", "seed", "status", "reason", "device_type")))
+_IDENTITY = (
+    "device",
+    "kind",
+    "kernel",
+    "strategy",
+    "world",
+    "mask",
+    "mask_params",
+    "corpus",
+    "seqlen",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "dtype",
+    "direction",
+)
+_NUMBERS = (
+    RATE,
+    "absolute_peak_bytes",
+    "moved_bytes",
+    "formula_bytes",
+    "formula_replicated_bytes",
+    "straggler_percent",
+    "error_out",
+    "error_dq",
+    "error_dk",
+    "error_dv",
+    "density",
+    "peak_tflops",
+    "num_nodes",
+)
+COLUMNS = tuple(
+    dict.fromkeys(
+        (*_IDENTITY, *_NUMBERS, *RANKED_BY, *OF_RANKING, "cell_id", "seed", "status", "reason", "device_type")
+    )
+)
 """the columns of the derived table from which points are made"""
 Wanted = Any  # a value, several values, or a predicate
 
@@ -143,18 +186,27 @@ class Point:
         return tuple(dict.fromkeys(cell.cell_id for cell in self.cells))
 
     def value(self, column: str) -> float:
-        """The median over its ok cells of a column of the table; NaN where none has it. A rate is that of its play-offs, if any."""
+        """The median over its ok cells of a column of the table; NaN where none has it. A rate is that of its
+        play-offs, if any."""
         if column == RATE:
             return self.ranked.rate if self.ranked else float("nan")
-        known = [cell.numbers[column] for cell in self.cells if cell.status == "ok" and cell.numbers[column] == cell.numbers[column]]
+        known = [
+            cell.numbers[column]
+            for cell in self.cells
+            if cell.status == "ok" and cell.numbers[column] == cell.numbers[column]
+        ]
         return median(known) if known else float("nan")
 
     def of_seeds(self, seeds: Collection[int]) -> Point:
-        return replace(self, cells=tuple(cell for cell in self.cells if cell.seed in seeds),
-                       played=tuple(one for one in self.played if one.seed in seeds))
+        return replace(
+            self,
+            cells=tuple(cell for cell in self.cells if cell.seed in seeds),
+            played=tuple(one for one in self.played if one.seed in seeds),
+        )
 
     def axis(self, name: str) -> Any:
-        """Its value of an axis: a field, `heads`, or a parameter of its mask as text; None without that parameter."""
+        """Its value of an axis: a field, `heads`, or a parameter of its mask as text; None without that
+        parameter."""
         return getattr(self, name) if name in _FIELDS else self.params.get(name)
 
     @property
@@ -168,7 +220,11 @@ class Point:
     @property
     def where(self) -> str:
         """Its setting, in words: "full 8K fwd 64:8 on H100"."""
-        told = [f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density")]
+        told = [
+            f"{key} {value}"
+            for key, value in self.params.items()
+            if key in ("block", "mean_block", "density")
+        ]
         told += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
         mask = f"{self.mask} ({', '.join(told)})" if told else self.mask
         return f"{mask} {self.size}"
@@ -178,7 +234,9 @@ class Point:
         """Its setting without the mask: "8K fwd 64:8 on H100", "8K fwd 64:8 on 2 ranks of H100"."""
         ranks = plural(self.world, "rank") if self.kind == "cp" else ""
         machine = " of ".join(filter(None, (ranks, self.gpu)))
-        return f"{format_length(self.seqlen)} {self.direction} {self.heads}{f' on {machine}' if machine else ''}"
+        return (
+            f"{format_length(self.seqlen)} {self.direction} {self.heads}{f' on {machine}' if machine else ''}"
+        )
 
 
 @dataclass(frozen=True)
@@ -197,7 +255,9 @@ class Pair:
         first, second = self.first.ranked, self.second.ranked
         assert self.column == RATE and first and second
         if not self.same_masks:
-            second = replace(second, measurements=tuple(replace(one, seed=~one.seed) for one in second.measurements))
+            second = replace(
+                second, measurements=tuple(replace(one, seed=~one.seed) for one in second.measurements)
+            )
         return compare(first, second)
 
     @property
@@ -215,12 +275,15 @@ class Pair:
 
     @property
     def order(self) -> str:
-        """"more" or "less"; "same" where the two rates are not told apart."""
+        """ "more" or "less"; "same" where the two rates are not told apart."""
         return self.lead.order
 
     def is_above(self, other: Pair) -> bool:
         """True if its ratio is told apart from that of another pair, and above it."""
-        return mean_lead([self.lead, replace(other, first=other.second, second=other.first).lead]).order == "more"
+        return (
+            mean_lead([self.lead, replace(other, first=other.second, second=other.first).lead]).order
+            == "more"
+        )
 
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
         """It as an observation; names default to the points'."""
@@ -236,43 +299,75 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
 
     Args:
         ok: only those with at least one ok seed; else all that were tried.
-        where: name → a value, several values or a predicate. Names are fields of `Point`, `heads` ("64:8"), and parameters of
-            masks (`block=64`; points without the parameter do not fit).
+        where: name → a value, several values or a predicate. Names are fields of `Point`, `heads` ("64:8"),
+            and parameters of masks (`block=64`; points without the parameter do not fit).
     """
     table = prepared(table)
     direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
     keep = table[ROLE].isin((OWN, PLAYED))
     for name, wanted in direct.items():
-        keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
+        keep &= (
+            table[name].map(wanted)
+            if callable(wanted)
+            else table[name].isin(wanted if _several(wanted) else [wanted])
+        )
     chosen = table[keep]
     numbers = list(zip(*(chosen[name].astype(float) for name in _NUMBERS), strict=True))
     groups: dict[tuple[Any, ...], tuple[list[_Cell], list[Measurement]]] = defaultdict(lambda: ([], []))
     identities = zip(*(chosen[name] for name in _IDENTITY), strict=True)
-    facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, chosen[MEASURED], chosen[ROLE], numbers, strict=True)
-    for identity, (cell_id, seed, status, reason, measurement, role, values) in zip(identities, facts, strict=True):
+    facts = zip(
+        chosen.cell_id,
+        chosen.seed,
+        chosen.status,
+        chosen.reason,
+        chosen[MEASURED],
+        chosen[ROLE],
+        numbers,
+        strict=True,
+    )
+    for identity, (cell_id, seed, status, reason, measurement, role, values) in zip(
+        identities, facts, strict=True
+    ):
         if role == OWN:
-            groups[identity][0].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True)), measurement))
+            groups[identity][0].append(
+                _Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True)), measurement)
+            )
         elif measurement is not None:
             groups[identity][1].append(measurement)
     known = table.attrs.get(RESOLUTIONS)
-    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=short_device(identity[0]),
-                   played=tuple({one.seed: one for one in played}.values()), resolutions=known)
-             for identity, (cells, played) in groups.items() if cells]
+    found = [
+        Point(
+            **dict(zip(_IDENTITY, identity, strict=True)),
+            cells=tuple(cells),
+            gpu=short_device(identity[0]),
+            played=tuple({one.seed: one for one in played}.values()),
+            resolutions=known,
+        )
+        for identity, (cells, played) in groups.items()
+        if cells
+    ]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
-    return [point for point in found if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())]
+    return [
+        point
+        for point in found
+        if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())
+    ]
 
 
 def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = RATE) -> list[Pair]:
-    """Each first point beside the second that differs from it in nothing but `vary`. Where masks are the same, of the seeds of both.
+    """Each first point beside the second that differs from it in nothing but `vary`. Where masks are the
+    same, of the seeds of both.
 
     Args:
-        vary: fields of `Point` or parameters of masks; "mask" stands for all its parameters besides, "heads" for the KV heads.
+        vary: fields of `Point` or parameters of masks; "mask" stands for all its parameters besides, "heads"
+            for the KV heads.
     """
     return [pair for _, pair in _matched(first, second, vary, column)]
 
 
 def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
-    """Each point of one method beside the best other method of its setting; points that are alone are left out.
+    """Each point of one method beside the best other method of its setting; points that are alone are left
+    out.
 
     Args:
         field: what names a method: "kernel" or "strategy".
@@ -281,13 +376,16 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
     beside: dict[int, list[Pair]] = defaultdict(list)
     for other in dict.fromkeys(getattr(point, field) for point in found):
         if other != name:
-            for index, pair in _matched(own, [point for point in found if getattr(point, field) == other], (field,)):
+            for index, pair in _matched(
+                own, [point for point in found if getattr(point, field) == other], (field,)
+            ):
                 beside[index].append(pair)
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
 def notes(rows: pd.DataFrame, point: Point) -> str:
-    """The notes of a point's records, where the table has their column; a claim that reads them declares it."""
+    """The notes of a point's records, where the table has their column; a claim that reads them declares
+    it."""
     if "notes" not in rows:
         return ""
     own = rows.cell_id.isin(point.cell_ids) & (rows.device == point.device)
@@ -313,10 +411,20 @@ def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
     if not others:
         return ""
     same = all(peak == STUDY_PEAK for peak in others.values())
-    rates = (f"their peaks are the same {STUDY_PEAK} TFLOP/s, so that rates compare" if same else
-             f"peaks are {span(others.values())} and {STUDY_PEAK} TFLOP/s, so that orders may differ, and rates will")
+    rates = (
+        f"their peaks are the same {STUDY_PEAK} TFLOP/s, so that rates compare"
+        if same
+        else (
+            f"peaks are {span(others.values())} and {STUDY_PEAK} TFLOP/s, so that orders may differ, and "
+            f"rates will"
+        )
+    )
     names, some = " and ".join(sorted(others)), any(STUDY_GPU in point.device for point in ran)
-    where = f"an {STUDY_GPU} as in the study, and on {names}" if some else f"{names}, the study on {STUDY_GPU} 80 GB"
+    where = (
+        f"an {STUDY_GPU} as in the study, and on {names}"
+        if some
+        else f"{names}, the study on {STUDY_GPU} 80 GB"
+    )
     return f"Measured on {where}: {meaning or rates}."
 
 
@@ -349,7 +457,7 @@ def held(observations: Sequence[Observation], noun: str = "point") -> str:
 
 
 def of(count: int, total: int, noun: str) -> str:
-    """"3 of 14 points", "all 14 points", "none of 14 points", "the one point", "0 of 1 point"."""
+    """ "3 of 14 points", "all 14 points", "none of 14 points", "the one point", "0 of 1 point"."""
     if total <= 1:
         return f"the one {noun}" if count else f"0 of {plural(total, noun)}"
     amount = "all" if count == total else "none of" if not count else f"{count} of"
@@ -359,15 +467,23 @@ def of(count: int, total: int, noun: str) -> str:
 _FIELDS = {field.name for field in fields(Point)} | {"heads"}
 
 
-def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str],
-             column: str = RATE) -> Iterator[tuple[int, Pair]]:
+def _matched(
+    first: Sequence[Point], second: Iterable[Point], vary: Sequence[str], column: str = RATE
+) -> Iterator[tuple[int, Pair]]:
     """(index in `first`, the pair of that point and its match)."""
-    loose = {"cells", "gpu", "played", "resolutions", "mask_params", *vary} | ({"corpus"} if "mask" in vary else set()) | \
-        ({"num_kv_heads"} if "heads" in vary else set())
+    loose = (
+        {"cells", "gpu", "played", "resolutions", "mask_params", *vary}
+        | ({"corpus"} if "mask" in vary else set())
+        | ({"num_kv_heads"} if "heads" in vary else set())
+    )
     names = [field.name for field in fields(Point) if field.name not in loose]
 
     def key(point: Point) -> tuple[Any, ...]:
-        params = () if "mask" in vary else tuple((name, value) for name, value in point.params.items() if name not in vary)
+        params = (
+            ()
+            if "mask" in vary
+            else tuple((name, value) for name, value in point.params.items() if name not in vary)
+        )
         return (*(getattr(point, name) for name in names), params)
 
     others = {key(point): point for point in second if point.ok}

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from longca.core.units import format_length
 from longca.lab.claims.as_study import DEFECTIVE
 from longca.lab.claims.contract import Gaps
 from longca.lab.claims.grid import GQA, HETEROGENEOUS, LENGTHS, REGULAR
-from longca.core.units import format_length
 
 NAMELESS = ("kernel", "strategy", "mask", "direction", "heads")  # axes whose values say what they are
 OPTIONS = {"kernel": "-k", "strategy": "-c", "mask": "-m", "seqlen": "-s", "heads": "--heads", "world": "-w"}

@@ -1,7 +1,8 @@
 """Masks that equal a regular one at a length: those are heterogeneous in name alone.
 
 A block-causal mask whose documents are single blocks is FULL DOCUMENT; a global window as long as the
-sequence is FULL. The masks are built again and looked at, so that no kernel's refusal decides what is regular.
+sequence is FULL. The masks are built again and looked at, so that no kernel's refusal decides what is
+regular.
 """
 
 from __future__ import annotations

@@ -9,21 +9,40 @@ import typer
 
 from longca.lab.cli.options import Json, Results, StudyName, open_study, print_json, print_table
 
-RECORDS = ("cells", "controls", "playoffs", "repeats", "environments", "records.parquet", "records.json", "records.csv")
-MADE = {"logs": "what processes printed", "report.html": "the page", "figures": "its figures", "paper": "the page of the whole study",
-        "shards": "what the workflow has finished", "masks.json": "masks' digests", "corpora.json": "drawn documents"}
+RECORDS = (
+    "cells",
+    "controls",
+    "playoffs",
+    "repeats",
+    "environments",
+    "records.parquet",
+    "records.json",
+    "records.csv",
+)
+MADE = {
+    "logs": "what processes printed",
+    "report.html": "the page",
+    "figures": "its figures",
+    "paper": "the page of the whole study",
+    "shards": "what the workflow has finished",
+    "masks.json": "masks' digests",
+    "corpora.json": "drawn documents",
+}
 
 
 def command(
     study: StudyName = None,
     results: Results = None,
-    records: Annotated[bool, typer.Option("--records", help="Remove the records, too: they must then be measured again")] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Remove the records, too: they must then be measured again")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove logs, pages and tables of a study. Says what, and asks.
 
-    Records stay unless `--records` is given. Exit code 1 if the answer is no. Without a terminal it needs `--yes`.
+    Records stay unless `--records` is given. Exit code 1 if the answer is no. Without a terminal it needs
+    `--yes`.
     """
     from longca.core.errors import UserError
     from longca.lab.store.lock import lock_folder
@@ -31,19 +50,41 @@ def command(
 
     _, chosen, folder = open_study(study, results=results)
     kept = [] if records else _there(folder, RECORDS)
-    found = {path: _size(path) for path in (*_there(folder, tuple(MADE)), *(_there(folder, RECORDS) if records else ()))}
+    found = {
+        path: _size(path)
+        for path in (*_there(folder, tuple(MADE)), *(_there(folder, RECORDS) if records else ()))
+    }
     total = format_bytes(sum(found.values()))
     if not as_json and found:
-        print_table(f"{chosen.name}: {total} to remove in {folder}", ["what", "size", "holds"],
-                    [[path.name, format_bytes(size), MADE.get(path.name, "records")] for path, size in found.items()])
+        print_table(
+            f"{chosen.name}: {total} to remove in {folder}",
+            ["what", "size", "holds"],
+            [[path.name, format_bytes(size), MADE.get(path.name, "records")] for path, size in found.items()],
+        )
     if not as_json:
-        print(f"Records stay: {', '.join(path.name for path in kept)}." if kept else "" if found else f"Nothing to remove in '{folder}'.")
+        print(
+            f"Records stay: {', '.join(path.name for path in kept)}."
+            if kept
+            else ""
+            if found
+            else f"Nothing to remove in '{folder}'."
+        )
     if found and not yes:
         if as_json:
-            print_json({"folder": str(folder), "would_remove": [str(path) for path in found], "num_bytes": sum(found.values())})
+            print_json(
+                {
+                    "folder": str(folder),
+                    "would_remove": [str(path) for path in found],
+                    "num_bytes": sum(found.values()),
+                }
+            )
             return
         if sys.stdin is None or not sys.stdin.isatty():
-            raise UserError("Nothing is removed", why="there is no terminal to ask at", todo="Give `--yes` to remove without a question")
+            raise UserError(
+                "Nothing is removed",
+                why="there is no terminal to ask at",
+                todo="Give `--yes` to remove without a question",
+            )
         if not typer.confirm("Remove them?"):
             raise typer.Exit(1)
     if found:
@@ -51,7 +92,13 @@ def command(
             for path in found:
                 _remove(path)
     if as_json:
-        print_json({"folder": str(folder), "removed": [str(path) for path in found], "num_bytes": sum(found.values())})
+        print_json(
+            {
+                "folder": str(folder),
+                "removed": [str(path) for path in found],
+                "num_bytes": sum(found.values()),
+            }
+        )
     elif found:
         print(f"Removed {total}")
 
@@ -61,7 +108,11 @@ def _there(folder: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    return (file for file in path.rglob("*") if file.is_file() and not file.is_symlink()) if path.is_dir() else iter([path])
+    return (
+        (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+        if path.is_dir()
+        else iter([path])
+    )
 
 
 def _size(path: Path) -> int:

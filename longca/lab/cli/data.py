@@ -17,8 +17,15 @@ def list_corpora(as_json: Json = False) -> None:
     """List corpora with their sizes."""
     from longca.core.plugin import Registry
 
-    rows = [{"name": corpus.name, "documents": corpus.num_documents, "mean length": round(corpus.mean_length),
-             "summary": corpus.summary} for corpus in Registry("corpus").load_all()]
+    rows = [
+        {
+            "name": corpus.name,
+            "documents": corpus.num_documents,
+            "mean length": round(corpus.mean_length),
+            "summary": corpus.summary,
+        }
+        for corpus in Registry("corpus").load_all()
+    ]
     if as_json:
         print_json(rows)
     else:
@@ -26,14 +33,18 @@ def list_corpora(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Length to draw at")] = "8K",
-         seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the draw")] = 0, as_json: Json = False) -> None:
+def show(
+    name: str,
+    seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Length to draw at")] = "8K",
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the draw")] = 0,
+    as_json: Json = False,
+) -> None:
     """Show a corpus and one draw of its documents."""
-    from longca.lab.studies.cell import MOST_TOKENS
     from longca.core.errors import UserError
     from longca.core.plugin import Registry
     from longca.core.units import parse_length
     from longca.data.sampler import sample_documents
+    from longca.lab.studies.cell import MOST_TOKENS
 
     corpus = Registry("corpus").load(name)
     try:
@@ -44,11 +55,21 @@ def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="
         raise UserError(f"{num_tokens} tokens are too many", todo=f"Give at most {MOST_TOKENS}")
     lengths = sample_documents(name, num_tokens, seed=seed).tolist()
     if as_json:
-        print_json({"name": name, "num_documents": corpus.num_documents, "mean_length": corpus.mean_length, "drawn": lengths})
+        print_json(
+            {
+                "name": name,
+                "num_documents": corpus.num_documents,
+                "mean_length": corpus.mean_length,
+                "drawn": lengths,
+            }
+        )
         return
     print_filled(f"{corpus.label}: {corpus.summary}")
     print_filled(f"{corpus.num_documents:,} documents, {corpus.mean_length:,.0f} tokens each on average")
-    print_filled(f"{num_tokens:,} tokens with seed {seed}: {len(lengths)} documents, the longest of {max(lengths):,} tokens")
+    print_filled(
+        f"{num_tokens:,} tokens with seed {seed}: {len(lengths)} documents, the longest of {max(lengths):,} "
+        f"tokens"
+    )
     print_filled(" ".join(str(length) for length in lengths))
 
 
@@ -56,16 +77,26 @@ def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="
 def build(
     name: Annotated[str, typer.Argument(help="Name of the new corpus")],
     files: Annotated[list[str], typer.Argument(help="Files, folders or globs: .jsonl, .txt, .parquet")],
-    field: Annotated[str, typer.Option(help="Field of JSONL or column of Parquet that holds the text")] = "text",
-    separator: Annotated[str | None, typer.Option(help="What divides documents in a text file", show_default=False)] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json; without it, lengths are bytes", show_default=False)] = None,
+    field: Annotated[
+        str, typer.Option(help="Field of JSONL or column of Parquet that holds the text")
+    ] = "text",
+    separator: Annotated[
+        str | None, typer.Option(help="What divides documents in a text file", show_default=False)
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json; without it, lengths are bytes", show_default=False)
+    ] = None,
     folder: Annotated[Path | None, typer.Option(help="Where to write it", show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a corpus of that name")] = False,
 ) -> None:
     """Make a corpus from your own documents."""
     from longca.data.build import build_corpus
 
-    print(build_corpus(name, files, field=field, separator=separator, tokenizer=tokenizer, folder=folder, force=force))
+    print(
+        build_corpus(
+            name, files, field=field, separator=separator, tokenizer=tokenizer, folder=folder, force=force
+        )
+    )
 
 
 @app.command()

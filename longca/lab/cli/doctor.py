@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
+from longca.core.plugin import Registry
 from longca.lab.cli.list import device_type
 from longca.lab.cli.options import Json, line_width, print_json, print_table, print_text
 from longca.lab.studies.config import load_config
-from longca.core.plugin import Registry
 
 
 def command(as_json: Json = False) -> None:
@@ -39,7 +39,10 @@ def _finding(machine: list[Check], kernels: list[Check]) -> str:
         return f"This machine cannot measure: {'; '.join(failing)}."
     num_gpus = sum(name.startswith("GPU ") for name, _, _ in machine)
     place = f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "its CPU"
-    return f"This machine can measure on {place}: {sum(state == 'ok' for _, state, _ in kernels)} of {len(kernels)} kernels run here."
+    return (
+        f"This machine can measure on {place}: {sum(state == 'ok' for _, state, _ in kernels)} of "
+        f"{len(kernels)} kernels run here."
+    )
 
 
 def _print_kernels(kernels: list[Check]) -> None:
@@ -52,17 +55,38 @@ def _print_kernels(kernels: list[Check]) -> None:
         groups.setdefault(reason, []).append(check.removeprefix("kernel "))
     print("Kernels")
     for reason, names in sorted(groups.items(), key=lambda item: item[0] != "run here"):
-        print(textwrap.fill(f"{reason}: {', '.join(names)}", line_width(), initial_indent="  ", subsequent_indent="    "))
+        print(
+            textwrap.fill(
+                f"{reason}: {', '.join(names)}", line_width(), initial_indent="  ", subsequent_indent="    "
+            )
+        )
 
 
 def _software() -> list[Check]:
     checks: list[Check] = [("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")]
-    done = subprocess.run([sys.executable, "-P", "-c", "import torch; print(torch.__version__, torch.version.cuda or 'CPU build')"],
-                          capture_output=True, text=True, check=False)
-    detail = done.stdout.strip() if done.returncode == 0 else (done.stderr.strip().splitlines() or ["does not start"])[-1]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "import torch; print(torch.__version__, torch.version.cuda or 'CPU build')",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    detail = (
+        done.stdout.strip()
+        if done.returncode == 0
+        else (done.stderr.strip().splitlines() or ["does not start"])[-1]
+    )
     checks.append(("torch", "ok" if done.returncode == 0 else "fails", detail))
-    tools = {"snakemake": "runs the workflow", "sbatch": "runs it on a Slurm cluster", "apptainer": "runs it in containers",
-             "chromium": "tests the page"}
+    tools = {
+        "snakemake": "runs the workflow",
+        "sbatch": "runs it on a Slurm cluster",
+        "apptainer": "runs it in containers",
+        "chromium": "tests the page",
+    }
     for tool, purpose in tools.items():
         place = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
         checks.append((tool, "ok" if place else "note", place or f"not found: {purpose}"))
@@ -78,12 +102,21 @@ def _gpus() -> list[Check]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        facts = [f"{pynvml.nvmlDeviceGetName(handle)}, {memory.total / 2**30:.0f} GiB, driver {pynvml.nvmlSystemGetDriverVersion()}",
-                 f"SM clock {_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)} MHz",
-                 f"power limit {_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)} mW"]
+        facts = [
+            f"{pynvml.nvmlDeviceGetName(handle)}, {memory.total / 2**30:.0f} GiB, driver "
+            f"{pynvml.nvmlSystemGetDriverVersion()}",
+            f"SM clock {_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)} MHz",
+            f"power limit {_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)} mW",
+        ]
         others = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         busy = len(others) if isinstance(others, list) else 0
-        checks.append((f"GPU {index}", "note" if busy else "ok", ", ".join(facts) + (f"; {busy} other processes use it" if busy else "")))
+        checks.append(
+            (
+                f"GPU {index}",
+                "note" if busy else "ok",
+                ", ".join(facts) + (f"; {busy} other processes use it" if busy else ""),
+            )
+        )
     return checks
 
 
@@ -104,8 +137,14 @@ def _room() -> list[Check]:
     free = shutil.disk_usage(existing).free
     writable = os.access(existing, os.W_OK)
     state = "fails" if not writable else "note" if free < 2**30 else "ok"
-    return [("results", state, f"{results.absolute()}: {free / 2**30:.1f} GiB free" + ("" if writable else ", not writable")),
-            ("cores", "ok", f"{num_cores()}, load {os.getloadavg()[0]:.1f}")]
+    return [
+        (
+            "results",
+            state,
+            f"{results.absolute()}: {free / 2**30:.1f} GiB free" + ("" if writable else ", not writable"),
+        ),
+        ("cores", "ok", f"{num_cores()}, load {os.getloadavg()[0]:.1f}"),
+    ]
 
 
 def _kernels() -> list[Check]:

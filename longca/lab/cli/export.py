@@ -19,12 +19,21 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
     paths = export(loaded.all_records, folder, loaded.environments)
     if as_json:
-        print_json({"files": paths, "num_records": len(loaded.records), "num_of_playoffs": len(loaded.playoffs),
-                    "num_repeats": len(loaded.repeats),
-                    "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})
+        print_json(
+            {
+                "files": paths,
+                "num_records": len(loaded.records),
+                "num_of_playoffs": len(loaded.playoffs),
+                "num_repeats": len(loaded.repeats),
+                "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems],
+            }
+        )
         return
     for problem in loaded.problems:
         print_filled(f"skipped {problem}")
-    counts = [f"{len(loaded.records)} records", *([f"{len(loaded.playoffs)} of play-offs"] if loaded.playoffs else []),
-              *([plural(len(loaded.repeats), "repeat")] if loaded.repeats else [])]
+    counts = [
+        f"{len(loaded.records)} records",
+        *([f"{len(loaded.playoffs)} of play-offs"] if loaded.playoffs else []),
+        *([plural(len(loaded.repeats), "repeat")] if loaded.repeats else []),
+    ]
     print_filled(f"{', '.join(counts)} → " + ", ".join(str(path) for path in paths))

@@ -11,27 +11,66 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.lab.cli.terminal import escaped_output
 from longca.core.errors import UserError
+from longca.lab.cli.terminal import escaped_output
 
 COMMANDS = (  # in the order of use
-    "doctor", "list", "explain", "choose", "advise", "probe", "new", "bench", "plan", "run", "status", "export", "report", "claims",
-    "paper", "compare", "environment", "archive", "verify", "data", "image", "config", "clean")
+    "doctor",
+    "list",
+    "explain",
+    "choose",
+    "advise",
+    "probe",
+    "new",
+    "bench",
+    "plan",
+    "run",
+    "status",
+    "export",
+    "report",
+    "claims",
+    "paper",
+    "compare",
+    "environment",
+    "archive",
+    "verify",
+    "data",
+    "image",
+    "config",
+    "clean",
+)
 
 MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
-COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
+COLLECT = (
+    100_000,
+    20,
+    20,
+)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
 NO_MEMORY = 3  # this machine cannot
 
 
 def build_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The command line with these sub-commands. Each is imported, which for all of them takes longer than most do."""
-    app = typer.Typer(name="longca", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-                      context_settings={"help_option_names": ["-h", "--help"]},
-                      help="Measure attention for long contexts, and report what was measured.",
-                      epilog="Exit codes: 0 done, 1 a verdict (something failed or differs), 2 bad input, 3 this machine cannot.")
+    """The command line with these sub-commands. Each is imported, which for all of them takes longer than
+    most do."""
+    app = typer.Typer(
+        name="longca",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Measure attention for long contexts, and report what was measured.",
+        epilog=(
+            "Exit codes: 0 done, 1 a verdict (something failed or differs), 2 bad input, 3 this machine "
+            "cannot."
+        ),
+    )
+
     @app.callback()
-    def options(version: Annotated[bool, typer.Option("--version", help="Show the version", is_eager=True, callback=_version)] = False
-                ) -> None:
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", help="Show the version", is_eager=True, callback=_version)
+        ] = False,
+    ) -> None:
         """Measure attention for long contexts, and report what was measured."""
 
     for name in names:
@@ -44,7 +83,8 @@ def build_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def asked(words: Sequence[str]) -> Sequence[str]:
-    """The sub-command that these words of a command line name; all where they name none, for help and for the nearest of a wrong name."""
+    """The sub-command that these words of a command line name; all where they name none, for help and for the
+    nearest of a wrong name."""
     first = next((word for word in words if not word.startswith("-")), "")
     return (first,) if first in COMMANDS else COMMANDS
 
@@ -60,10 +100,14 @@ def _version(asked: bool) -> None:
 def main() -> None:
     """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
     names = asked(sys.argv[1:])
-    if not set(names) & set(MEASURING):  # numpy's library of linear algebra starts a thread for each core, for which nothing is to do
+    if not set(names) & set(
+        MEASURING
+    ):  # numpy's library of linear algebra starts a thread for each core, for which nothing is to do
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     elif signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a script has started it in the background: who asks it to end means it
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a script has started it in the background: who asks it to end means it
     gc.set_threshold(*COLLECT)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -78,7 +122,10 @@ def main() -> None:
             print(message, file=sys.stderr)
         else:
             path = error.ctx.command_path if error.ctx else "longca"
-            print(f"longca: {UserError(message.rstrip('.'), todo=f'`{path} -h` shows what there is')}", file=sys.stderr)
+            print(
+                f"longca: {UserError(message.rstrip('.'), todo=f'`{path} -h` shows what there is')}",
+                file=sys.stderr,
+            )
         sys.exit(error.exit_code)
     except UserError as error:
         print(f"longca: {error}", file=sys.stderr)
@@ -90,7 +137,10 @@ def main() -> None:
         print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)
         sys.exit(UserError.exit_code)
     except MemoryError:
-        print(f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}", file=sys.stderr)
+        print(
+            f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}",
+            file=sys.stderr,
+        )
         sys.exit(NO_MEMORY)
     except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
         sys.exit(130)

@@ -8,27 +8,53 @@ import typer
 from longca.lab.cli.options import Json, print_filled, print_json
 
 TEMPLATES = ("kernel", "mask", "strategy", "figure")
-WHAT = {"kernel": "attention in plain torch", "mask": "a causal window and the first tokens", "strategy": "a gather of the keys that each "
-        "rank needs", "figure": "time against length", "function": "attention in plain torch, as a function"}
+WHAT = {
+    "kernel": "attention in plain torch",
+    "mask": "a causal window and the first tokens",
+    "strategy": "a gather of the keys that each rank needs",
+    "figure": "time against length",
+    "function": "attention in plain torch, as a function",
+}
 TESTS = "python -m pytest"  # of contracts: a checkout has them
 NEXT = {  # the next commands, with what they answer
-    "kernel": (("longca bench {file}", "right? how fast, beside others?"),
-               ("python -m pytest tests/kernels/test_contract_kernels.py -k {name}", "all masks and layouts")),
-    "function": (("longca bench {file}", "right? how fast, beside others?"),
-                 ("longca bench {file} -m full -m causal_document -d both", "other masks, and backward")),
-    "mask": (("longca list matrix", "which kernels run it?"),
-             ("python -m pytest tests/masks/test_contract_masks.py -k {name}", "disjoint, decided by its seed")),
-    "strategy": (("python -m pytest tests/cp/test_strategies.py -k {name}", "right under all masks, on up to 4 ranks"),),
-    "figure": (("python -m pytest tests/lab/report/test_figures.py -k {name}", "does it keep the contract?"),
-               ("longca report quick", "your figure on the page"))}
+    "kernel": (
+        ("longca bench {file}", "right? how fast, beside others?"),
+        ("python -m pytest tests/kernels/test_contract_kernels.py -k {name}", "all masks and layouts"),
+    ),
+    "function": (
+        ("longca bench {file}", "right? how fast, beside others?"),
+        ("longca bench {file} -m full -m causal_document -d both", "other masks, and backward"),
+    ),
+    "mask": (
+        ("longca list matrix", "which kernels run it?"),
+        ("python -m pytest tests/masks/test_contract_masks.py -k {name}", "disjoint, decided by its seed"),
+    ),
+    "strategy": (
+        ("python -m pytest tests/cp/test_strategies.py -k {name}", "right under all masks, on up to 4 ranks"),
+    ),
+    "figure": (
+        ("python -m pytest tests/lab/report/test_figures.py -k {name}", "does it keep the contract?"),
+        ("longca report quick", "your figure on the page"),
+    ),
+}
 
 
 def command(
-    kind: Annotated[str, typer.Argument(help="kernel, mask, strategy or figure", autocompletion=lambda: list(TEMPLATES),
-                                        show_default=False)],
-    name: Annotated[str, typer.Argument(help="Its name: small letters, digits and underscores", show_default=False)],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="kernel, mask, strategy or figure",
+            autocompletion=lambda: list(TEMPLATES),
+            show_default=False,
+        ),
+    ],
+    name: Annotated[
+        str, typer.Argument(help="Its name: small letters, digits and underscores", show_default=False)
+    ],
     to: Annotated[Path, typer.Option(help="Folder of your plug-ins, for LONGCA_PLUGINS")] = Path("mine"),
-    function: Annotated[bool, typer.Option("--function", help="Of a kernel: a function alone, for `longca bench`; no plug-in")] = False,
+    function: Annotated[
+        bool, typer.Option("--function", help="Of a kernel: a function alone, for `longca bench`; no plug-in")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a kernel, mask, strategy or figure to begin with.
@@ -46,8 +72,11 @@ def command(
     template = "function" if function else kind
     file = _write(kind, name, to, function=function)
     plugins = None if function else to.resolve()
-    commands = [(line.format(file=file, name=name), answer) for line, answer in NEXT[template]
-                if is_checkout() or not line.startswith(TESTS)]
+    commands = [
+        (line.format(file=file, name=name), answer)
+        for line, answer in NEXT[template]
+        if is_checkout() or not line.startswith(TESTS)
+    ]
     if as_json:
         print_json({"file": file, "plugins": plugins, "next": [line for line, _ in commands]})
         return
@@ -63,8 +92,11 @@ def _check_name(kind: str, name: str) -> None:
     from longca.core.plugin import Registry
 
     if not (name.isidentifier() and name == name.lower() and name.isascii() and not name.startswith("_")):
-        raise UserError(f"'{name}' is no name of a {kind}", why="it names a file and a Python module",
-                        todo="Use small letters, digits and underscores, a letter first")
+        raise UserError(
+            f"'{name}' is no name of a {kind}",
+            why="it names a file and a Python module",
+            todo="Use small letters, digits and underscores, a letter first",
+        )
     taken = Registry(kind).paths().get(name)
     if taken is not None:
         raise UserError(f"There is a {kind} '{name}' already", why=str(taken), todo="Choose another name")
@@ -76,7 +108,9 @@ def _write(kind: str, name: str, to: Path, *, function: bool) -> Path:
     from longca.core.plugin import KINDS, PACKAGE_ROOT
 
     words = name.replace("_", " ")
-    text = (PACKAGE_ROOT / "lab/templates" / f"{kind}{'_function' if function else ''}.py").read_text(encoding="utf-8")
+    text = (PACKAGE_ROOT / "lab/templates" / f"{kind}{'_function' if function else ''}.py").read_text(
+        encoding="utf-8"
+    )
     text = text.replace(f"New{kind.capitalize()}", _class_name(kind, words))
     text = text.replace(f'"New {kind}"', f'"{words[0].upper()}{words[1:]}"').replace("NAME", name)
     file = to / f"{name}.py" if function else to / KINDS[kind].plural / f"{name}.py"
@@ -85,14 +119,17 @@ def _write(kind: str, name: str, to: Path, *, function: bool) -> Path:
         with file.open("x", encoding="utf-8") as output:
             output.write(text)
     except FileExistsError:
-        raise UserError(f"'{file}' is there already", why="nothing is overwritten", todo="Choose another name or folder") from None
+        raise UserError(
+            f"'{file}' is there already", why="nothing is overwritten", todo="Choose another name or folder"
+        ) from None
     except OSError as error:
         raise UserError(f"Cannot write '{file}'", why=error.strerror or str(error)) from error
     return file
 
 
 def _class_name(kind: str, words: str) -> str:
-    """"my gather" → "MyGatherStrategy": it ends with its kind, so that it is none of the names that the file imports."""
+    """ "my gather" → "MyGatherStrategy": it ends with its kind, so that it is none of the names that the file
+    imports."""
     last = kind.capitalize()
     own = "".join(word.capitalize() for word in words.split()).removesuffix(last)
     return f"{own or 'My'}{last}"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.core.checkout import home_of_results, project_root, studies_folder
-from longca.lab.studies.config import Config, load_config
 from longca.core.errors import escaped
 from longca.core.plugin import Registry
 from longca.core.schema import parse
+from longca.lab.studies.config import Config, load_config
 from longca.lab.studies.select import Selection
 from longca.lab.studies.study import Study, load_study
 
@@ -25,15 +25,34 @@ def _names(kind: str) -> Any:
     return lambda: Registry(kind).names()
 
 
-StudyName = Annotated[str | None, typer.Argument(help="Name in config/studies, or a YAML file [default: the configured one]",
-                                                 autocompletion=_studies, show_default=False)]
+StudyName = Annotated[
+    str | None,
+    typer.Argument(
+        help="Name in config/studies, or a YAML file [default: the configured one]",
+        autocompletion=_studies,
+        show_default=False,
+    ),
+]
 Results = Annotated[Path | None, typer.Option(help="Folder of results", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
-KernelFilter = Annotated[str, typer.Option("--kernel", "-k", help="Only these kernels: 'sdpa,fl*', '!naive'",
-                                           autocompletion=_names("kernel"))]
-StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies; '!*' for kernels alone",
-                                             autocompletion=_names("strategy"))]
-MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))]
+KernelFilter = Annotated[
+    str,
+    typer.Option(
+        "--kernel", "-k", help="Only these kernels: 'sdpa,fl*', '!naive'", autocompletion=_names("kernel")
+    ),
+]
+StrategyFilter = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        "-c",
+        help="Only these strategies; '!*' for kernels alone",
+        autocompletion=_names("strategy"),
+    ),
+]
+MaskFilter = Annotated[
+    str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))
+]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
 HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:8,64:64'")]
@@ -50,25 +69,33 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
         return name
     pairs = [pair.partition("=") for pair in given.split(",")]
     if not all(key.strip() and equals and value.strip() for key, equals, value in pairs):
-        raise UserError(f"'{text}' is no mask with parameters", todo="Write NAME:KEY=VALUE,KEY=VALUE, such as sliding_window:window=512")
+        raise UserError(
+            f"'{text}' is no mask with parameters",
+            todo="Write NAME:KEY=VALUE,KEY=VALUE, such as sliding_window:window=512",
+        )
     return {name: {key.strip(): _scalar(value.strip()) for key, _, value in pairs}}
 
 
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
-    from longca.lab.studies.cell import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
     from longca.core.errors import UserError, check_name
     from longca.core.units import parse_heads, parse_length
+    from longca.lab.studies.cell import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
 
     check_name("dtype", dtype, DTYPE_BYTES)
     try:
         num_tokens, num_heads = parse_length(seqlen), parse_heads(heads)
     except ValueError as error:
         raise UserError(str(error)) from None
-    for what, number, most in (("tokens", num_tokens, MOST_TOKENS), ("heads", max(num_heads), MOST_HEADS),
-                               ("as its head dim", head_dim, MOST_HEADS)):
+    for what, number, most in (
+        ("tokens", num_tokens, MOST_TOKENS),
+        ("heads", max(num_heads), MOST_HEADS),
+        ("as its head dim", head_dim, MOST_HEADS),
+    ):
         if not 1 <= number <= most:
-            raise UserError(f"A call cannot have {number} {what}", todo=f"Give a whole number from 1 to {most}")
+            raise UserError(
+                f"A call cannot have {number} {what}", todo=f"Give a whole number from 1 to {most}"
+            )
 
 
 def _scalar(text: str) -> Any:
@@ -83,10 +110,26 @@ def _scalar(text: str) -> Any:
     return text
 
 
-def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "",
-              heads: str = "") -> Selection:
-    filters = {"kernel": kernel, "strategy": strategy, "mask": mask, "direction": direction, "seqlen": seqlen, "world": world,
-               "seed": seed, "heads": heads}
+def selection(
+    kernel: str,
+    strategy: str,
+    mask: str,
+    direction: str,
+    seqlen: str,
+    world: str = "",
+    seed: str = "",
+    heads: str = "",
+) -> Selection:
+    filters = {
+        "kernel": kernel,
+        "strategy": strategy,
+        "mask": mask,
+        "direction": direction,
+        "seqlen": seqlen,
+        "world": world,
+        "seed": seed,
+        "heads": heads,
+    }
     return parse(Selection, filters, "Options")
 
 
@@ -126,7 +169,8 @@ def print_text(text: str, style: str = "") -> None:
 
 
 def _console() -> "Console":
-    """What wraps and styles text; it must be given escaped text. A name may hold brackets, so there is no markup."""
+    """What wraps and styles text; it must be given escaped text. A name may hold brackets, so there is no
+    markup."""
     from rich.console import Console
 
     from longca.lab.cli.terminal import styled_output
@@ -135,7 +179,8 @@ def _console() -> "Console":
 
 
 def print_filled(text: str) -> None:
-    """Print a line, wrapped to the terminal between words. Paths and commands stay whole, so that they can be copied."""
+    """Print a line, wrapped to the terminal between words. Paths and commands stay whole, so that they can be
+    copied."""
     import textwrap
 
     print(textwrap.fill(text, line_width(), break_long_words=False, break_on_hyphens=False))
@@ -150,9 +195,16 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        table.add_column(escaped(column), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
+        table.add_column(
+            escaped(column), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0
+        )
     for row in rows:
-        table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value)) for value in row))
+        table.add_row(
+            *(
+                "" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value))
+                for value in row
+            )
+        )
     if title:
         console.print(escaped(title), style="bold")
     console.print(table)

@@ -12,10 +12,16 @@ REPORTS = Path("reports")  # the project's own pages, which an index names
 
 
 def command(
-    runs: Annotated[list[str] | None, typer.Argument(
-        help="Studies, folders of results, or files of records [default: the committed ones]", show_default=False)] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Studies, folders of results, or files of records [default: the committed ones]",
+            show_default=False,
+        ),
+    ] = None,
     results: Results = None,
-    out: Annotated[Path, typer.Option(help="The folder to write index.html and its data to")] = REPORTS / "paper",
+    out: Annotated[Path, typer.Option(help="The folder to write index.html and its data to")] = REPORTS
+    / "paper",
 ) -> None:
     """Make the study's page: every figure, table and verdict.
 

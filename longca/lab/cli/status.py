@@ -12,9 +12,9 @@ from longca.lab.cli.options import Json, Results, StudyName, open_study, print_j
 from longca.lab.studies.record import STATUSES
 
 if TYPE_CHECKING:
-    from longca.lab.studies.study import Study
     from longca.lab.store.cells import UnusableFile
     from longca.lab.store.index import CellFacts
+    from longca.lab.studies.study import Study
 
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
@@ -33,24 +33,40 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     columns = [status for status in (*STATUSES, "left") if any(counts[status] for counts in methods.values())]
     num_played, num_playoffs = _playoffs(chosen, found, folder)
     if as_json:
-        print_json({"study": chosen.name, "methods": methods, "disturbed": num_disturbed, "drifting": num_drifting,
-                    "num_playoffs": num_playoffs, "num_played_off": num_played,
-                    "problems": [vars(problem) for problem in problems]})
+        print_json(
+            {
+                "study": chosen.name,
+                "methods": methods,
+                "disturbed": num_disturbed,
+                "drifting": num_drifting,
+                "num_playoffs": num_playoffs,
+                "num_played_off": num_played,
+                "problems": [vars(problem) for problem in problems],
+            }
+        )
     else:
         total = Counter[str]()
         for counts in methods.values():
             total += counts
         rows = [[method, *(counts[column] for column in columns)] for method, counts in methods.items()]
-        print_table(f"{chosen.name}: {total.total() - total['left']} of {total.total()} cells measured", ["", *columns],
-                    [*rows, ["all", *(total[column] for column in columns)]])
+        print_table(
+            f"{chosen.name}: {total.total() - total['left']} of {total.total()} cells measured",
+            ["", *columns],
+            [*rows, ["all", *(total[column] for column in columns)]],
+        )
         if num_playoffs:
             print_text(f"{num_played} of {plural(num_playoffs, 'case')} played off")
         again = (study or chosen.name) + (f" --results {results}" if results else "")
         if num_disturbed:
-            print_text(f"Others used the device while {plural(num_disturbed, 'cell')} ran. "
-                       f"When it is quiet: longca run {again} --retry disturbed")
+            print_text(
+                f"Others used the device while {plural(num_disturbed, 'cell')} ran. "
+                f"When it is quiet: longca run {again} --retry disturbed"
+            )
         if num_drifting:
-            print_text(f"The times of {plural(num_drifting, 'cell')} drift. To measure again: longca run {again} --retry drifting")
+            print_text(
+                f"The times of {plural(num_drifting, 'cell')} drift. To measure again: longca run {again} "
+                f"--retry drifting"
+            )
         for problem in problems:
             print(f"skipped {problem}")
     from longca.lab.bench.run.scores import FAILED

@@ -1,4 +1,5 @@
-"""Output for people: whatever records and names hold, it moves no cursor and turns no direction of a terminal."""
+"""Output for people: whatever records and names hold, it moves no cursor and turns no direction of a
+terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class EscapingStream:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Standard output writes control characters as escapes. Standard error has the text of UserErrors, which is safe."""
+    """Standard output writes control characters as escapes. Standard error has the text of UserErrors, which
+    is safe."""
     with redirect_stdout(cast("TextIO", EscapingStream(sys.stdout))):
         yield
 

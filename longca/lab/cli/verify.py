@@ -10,15 +10,20 @@ from longca.lab.cli.options import Json, print_json, print_table
 
 def command(
     bundle: Annotated[Path, typer.Argument(help="A bundle of `longca archive`, packed or unpacked")],
-    key: Annotated[Path | None, typer.Option(help="Public key of minisign: without a signature by it, nothing is unpacked",
-                                             show_default=False)] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Public key of minisign: without a signature by it, nothing is unpacked", show_default=False
+        ),
+    ] = None,
     max_gib: Annotated[int, typer.Option(help="Unpack at most so many GiB", min=1, max=1 << 20)] = 2,
     max_files: Annotated[int, typer.Option(help="Unpack at most so many files", min=1)] = 20_000,
     as_json: Json = False,
 ) -> None:
     """Check such a file: hashes, study, records, and its page.
 
-    The page is made again and compared. Runs nothing of the bundle, and reads nothing outside of it. Exit code 1 if anything differs.
+    The page is made again and compared. Runs nothing of the bundle, and reads nothing outside of it. Exit
+    code 1 if anything differs.
     """
     from longca.lab.archive.manifest import NAME, file_sha256
     from longca.lab.archive.packing import Limits, opened
@@ -38,8 +43,11 @@ def command(
     if as_json:
         print_json({"bundle": bundle, **digests, "checks": [vars(check) for check in checks]})
     else:
-        print_table(str(bundle), ["check", "state", "detail"],
-                    [[check.name, "ok" if check.passed else "differs", check.detail] for check in checks])
+        print_table(
+            str(bundle),
+            ["check", "state", "detail"],
+            [[check.name, "ok" if check.passed else "differs", check.detail] for check in checks],
+        )
         for check in checks:
             more = len(check.differences) - SHOWN
             for line in (*check.differences[:SHOWN], *([f"… and {more} more"] if more > 0 else [])):

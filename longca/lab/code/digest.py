@@ -1,4 +1,5 @@
-"""A digest of parsed code: files that moved, other comments and other names of local variables do not change it.
+"""A digest of parsed code: files that moved, other comments and other names of local variables do not change
+it.
 
 These do not count: paths and names of files, imports (names are followed to where they come from instead),
 comments, docstrings, blocks under `if TYPE_CHECKING`, and annotations that nothing reads. Annotations are

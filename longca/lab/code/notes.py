@@ -1,4 +1,5 @@
-"""Facts about one file's code on which it depends which local names count, gathered while its text is written."""
+"""Facts about one file's code on which it depends which local names count, gathered while its text is
+written."""
 
 import ast
 import re

@@ -1,4 +1,5 @@
-"""The numbers that a file's text has in place of the names of local variables, in the order of their first use."""
+"""The numbers that a file's text has in place of the names of local variables, in the order of their first
+use."""
 
 import ast
 

@@ -282,7 +282,8 @@ def last_name(node: ast.expr) -> str:
 
 
 def resolved(node: ast.expr, scope: Scope) -> Origins:
-    """All that a name, or an attribute of a module, is imported as; none where it is also bound in another way."""
+    """All that a name, or an attribute of a module, is imported as; none where it is also bound in another
+    way."""
     if isinstance(node, ast.Name):
         token = scope.get(node.id)
         return token.origins if isinstance(token, Imported) and not token.kept else []

@@ -1,7 +1,8 @@
 """The program's own files: those that some module runs, found by following imports, and a digest of them.
 
-Imports are read from the text by a pattern. Parsing all files takes two seconds, and Snakemake asks for these digests each time it reads
-the workflow, in every job. A test compares the pattern with the parser on each file of the package.
+Imports are read from the text by a pattern. Parsing all files takes two seconds, and Snakemake asks for these
+digests each time it reads the workflow, in every job. A test compares the pattern with the parser on each
+file of the package.
 """
 
 import functools
@@ -15,9 +16,14 @@ from typing import NamedTuple
 from longca.core.plugin import KINDS, PACKAGE_ROOT, Registry
 
 PACKAGE = PACKAGE_ROOT.name
-IMPORT = re.compile(rf"^[ \t]*(?:from[ \t]+((?:{PACKAGE}\b|\.)[.\w]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
-                    rf"|import[ \t]+([^\n]*\b{PACKAGE}\b[^\n]*))", re.MULTILINE)
-TYPING_ONLY = re.compile(r"^([ \t]*)if (?:typing\.)?TYPE_CHECKING:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
+IMPORT = re.compile(
+    rf"^[ \t]*(?:from[ \t]+((?:{PACKAGE}\b|\.)[.\w]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
+    rf"|import[ \t]+([^\n]*\b{PACKAGE}\b[^\n]*))",
+    re.MULTILINE,
+)
+TYPING_ONLY = re.compile(
+    r"^([ \t]*)if (?:typing\.)?TYPE_CHECKING:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE
+)
 STARTED = re.compile(rf'"-m", "({PACKAGE}[.\w]*)"')  # a module that another process runs
 SCANNED = re.compile(r'\bRegistry\("(\w+)"')  # a kind of plug-in that is looked for by name
 
@@ -26,20 +32,24 @@ class _Text(NamedTuple):
     """One file: a hash of its bytes, and what it names of other files."""
 
     sha256: str
-    modules: tuple[str, ...]  # imported from the package; also names in modules, and all packages above; none under TYPE_CHECKING
+    modules: tuple[
+        str, ...
+    ]  # imported from the package; also names in modules, and all packages above; none under TYPE_CHECKING
     kinds: tuple[str, ...]  # of plug-ins
 
 
 def source_digest(*modules: str, without: tuple[str, ...] = ()) -> str:
     """12 hexadecimal digits over the names and contents of every file that these modules run.
 
-    Those are all modules that they import (at their beginning or inside functions, directly or not), the modules that they start as
-    processes, every plug-in of the kinds that they look up, and the templates and other data files of all packages reached.
+    Those are all modules that they import (at their beginning or inside functions, directly or not), the
+    modules that they start as processes, every plug-in of the kinds that they look up, and the templates and
+    other data files of all packages reached.
 
     Args:
         modules: full names, such as "longca.lab.cli.run".
         without: packages and modules that are not followed, since they do not run here.
     """
+
     def follow(module: str) -> bool:
         return not any(f"{module}.".startswith(f"{name}.") for name in without)
 
@@ -51,8 +61,12 @@ def source_digest(*modules: str, without: tuple[str, ...] = ()) -> str:
         found |= reached(waiting, follow)
         new = {kind for path in found for kind in _text(path).kinds if kind in KINDS} - kinds
         kinds |= new
-        waiting = {path for kind in new if follow(f"{PACKAGE}.{KINDS[kind].folder.replace('/', '.')}")
-                   for path in (*Registry(kind).paths().values(), known[KINDS[kind].contract.partition(":")[0]])}
+        waiting = {
+            path
+            for kind in new
+            if follow(f"{PACKAGE}.{KINDS[kind].folder.replace('/', '.')}")
+            for path in (*Registry(kind).paths().values(), known[KINDS[kind].contract.partition(":")[0]])
+        }
     packages = {path.parent for path in found if path.name == "__init__.py"}
     return files_digest({*found, *(path for package in packages for path in _data_files(package))})
 
@@ -64,7 +78,8 @@ def package_digest() -> str:
 
 
 def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module: True) -> set[Path]:
-    """These files and the package's files that they import, directly or not, with the `__init__` of each package on the way.
+    """These files and the package's files that they import, directly or not, with the `__init__` of each
+    package on the way.
 
     Args:
         follow: says whether a module with this full name counts. One that does not is not followed either.
@@ -84,9 +99,13 @@ def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module
 
 
 def files_digest(paths: Iterable[Path]) -> str:
-    """12 hexadecimal digits over the names and contents of these files. A file outside the package counts without its folder."""
+    """12 hexadecimal digits over the names and contents of these files. A file outside the package counts
+    without its folder."""
     root = f"{PACKAGE_ROOT}{os.sep}"
-    lines = [f"{str(path).removeprefix(root) if str(path).startswith(root) else path.name}\0{_text(path).sha256}\n" for path in paths]
+    lines = [
+        f"{str(path).removeprefix(root) if str(path).startswith(root) else path.name}\0{_text(path).sha256}\n"
+        for path in paths
+    ]
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
 
 
@@ -114,7 +133,7 @@ def absolute(module: str, path: Path) -> str:
         return module
     base = (module_name(path) or "").split(".")
     levels = len(module) - len(name) - (path.name == "__init__.py")
-    return ".".join([*base[:len(base) - levels], *([name] if name else [])])
+    return ".".join([*base[: len(base) - levels], *([name] if name else [])])
 
 
 @functools.cache
@@ -134,7 +153,9 @@ def _read(path: Path, _mtime_ns: int) -> _Text:
         return _Text(sha256, (), ())
     text = content.decode()
     names: set[str] = set(STARTED.findall(text)) if '"-m"' in text else set()
-    for module, imported, plain in IMPORT.findall(TYPING_ONLY.sub("", text) if "TYPE_CHECKING:" in text else text):
+    for module, imported, plain in IMPORT.findall(
+        TYPING_ONLY.sub("", text) if "TYPE_CHECKING:" in text else text
+    ):
         if module:
             base = absolute(module, path)
             names |= {base, *(f"{base}.{name}" for name in _listed(imported))}
@@ -153,7 +174,7 @@ def _listed(names: str) -> list[str]:
 
 @functools.cache
 def _with_parents(name: str) -> tuple[str, ...]:
-    """"a.b.c" → "a", "a.b", "a.b.c"."""
+    """ "a.b.c" → "a", "a.b", "a.b.c"."""
     parts = name.split(".")
     return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
@@ -165,6 +186,14 @@ def _data_files(package: Path) -> list[Path]:
         for entry in entries:
             if entry.is_file() and not entry.name.endswith((".py", ".pyc")):
                 found.append(Path(entry.path))
-            elif entry.is_dir() and entry.name != "__pycache__" and not Path(entry.path, "__init__.py").exists():
-                found += [file for file in Path(entry.path).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+            elif (
+                entry.is_dir()
+                and entry.name != "__pycache__"
+                and not Path(entry.path, "__init__.py").exists()
+            ):
+                found += [
+                    file
+                    for file in Path(entry.path).rglob("*")
+                    if file.is_file() and "__pycache__" not in file.parts
+                ]
     return found

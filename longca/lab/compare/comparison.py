@@ -12,17 +12,26 @@ from typing import Any
 from longca.lab.compare.label import Labels, ratio_text
 from longca.lab.compare.pairs import RecordPair, pair_published, pair_records
 from longca.lab.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge
-from longca.lab.studies.record import Record
 from longca.lab.published.load import PublishedRate
 from longca.lab.ranking import Lead, mean_lead
 from longca.lab.ranking.relation import WORDS as WORDS_OF_RELATION
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.text import number, plural
+from longca.lab.studies.record import Record
 
-WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous",
-         "broke": "broke", "fixed": "fixed",
-         "new": "new", "gone": "gone", "incomparable": "not comparable", "untimed": "timed on neither side"}
+WORDS = {
+    "faster": "faster",
+    "slower": "slower",
+    "same": "the same",
+    "ambiguous": "ambiguous",
+    "broke": "broke",
+    "fixed": "fixed",
+    "new": "new",
+    "gone": "gone",
+    "incomparable": "not comparable",
+    "untimed": "timed on neither side",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class MethodRow:
 
     @property
     def mean_text(self) -> str:
-        """"1.04×", or "1.01×, the same"."""
+        """ "1.04×", or "1.01×, the same"."""
         return f"{ratio_text(self.mean_ratio)}{', the same' if self.mean and self.mean.is_tie else ''}"
 
     @property
@@ -178,7 +187,7 @@ class Comparison:
         return text + (f"; {', '.join(rest)}" if rest else "") + "."
 
     def _extreme(self, outcome: str, word: str) -> str:
-        """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" without such cells."""
+        """ "faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" without such cells."""
         changes = self.of(outcome)
         if not changes:
             return ""
@@ -188,7 +197,10 @@ class Comparison:
             else f"{len(changes):,}"
         )
         most = max(changes, key=lambda change: change.size)
-        return f"{outcome} in {cells} ({word} {ratio_text(most.verdict.ratio)}: {self.labels.of(most.pair.cell)})"
+        return (
+            f"{outcome} in {cells} ({word} {ratio_text(most.verdict.ratio)}: "
+            f"{self.labels.of(most.pair.cell)})"
+        )
 
     @property
     def bases(self) -> list[str]:
@@ -240,29 +252,58 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """The whole comparison for JSON."""
         return {
-            "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule),
-                "counts": self.counts,
-            "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone,
-                                                           strict=True)),
-            "compared": self.bases, "controls": dict(self.controls),
+            "conclusion": self.conclusion,
+            "a": self.names[0],
+            "b": self.names[1],
+            "rule": asdict(self.rule),
+            "counts": self.counts,
+            "without_partner": self.num_alone
+            and dict(zip(("cells", "published_rates"), self.num_alone, strict=True)),
+            "compared": self.bases,
+            "controls": dict(self.controls),
             "notes": [{"source": source, "note": note} for source, note in self.notes],
-            "methods": [{"method": row.method, "mean_ratio": row.mean_ratio, "is_tie": row.mean.is_tie if row.mean else None,
-                         "counts": row.counts} for row in self.methods],
-            "pairs": [{"cell": change.pair.cell.model_dump(), "method": change.method, **change.verdict.as_dict(),
-                       "a": change.pair.a and change.pair.a.as_dict(), "b": change.pair.b and change.pair.b.as_dict()}
-                      for change in self.changes]}
+            "methods": [
+                {
+                    "method": row.method,
+                    "mean_ratio": row.mean_ratio,
+                    "is_tie": row.mean.is_tie if row.mean else None,
+                    "counts": row.counts,
+                }
+                for row in self.methods
+            ],
+            "pairs": [
+                {
+                    "cell": change.pair.cell.model_dump(),
+                    "method": change.method,
+                    **change.verdict.as_dict(),
+                    "a": change.pair.a and change.pair.a.as_dict(),
+                    "b": change.pair.b and change.pair.b.as_dict(),
+                }
+                for change in self.changes
+            ],
+        }
 
 
-def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[str, str] = ("A", "B"),
-                    rule: Rule | None = None,
-                    hardware: Hardware | None = None) -> Comparison:
+def compare_records(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    rule: Rule | None = None,
+    hardware: Hardware | None = None,
+) -> Comparison:
     """Compare two sets of records. Peaks are those of `config/hardware.yaml` if `hardware` is not given."""
     return _judged(names, pair_records(a, b, load_hardware() if hardware is None else hardware), rule)
 
 
-def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *,
-                      names: tuple[str, str] = ("A", "the published rate"),
-                      rule: Rule | None = None, hardware: Hardware | None = None) -> Comparison:
+def compare_published(
+    records: Sequence[Record],
+    rates: Sequence[PublishedRate],
+    *,
+    names: tuple[str, str] = ("A", "the published rate"),
+    rule: Rule | None = None,
+    hardware: Hardware | None = None,
+) -> Comparison:
     """Compare records, as A, with published rates, as B."""
     paired = pair_published(records, rates, load_hardware() if hardware is None else hardware)
     return _judged(names, paired.pairs, rule, (paired.num_cells_alone, paired.num_rates_alone))

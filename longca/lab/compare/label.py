@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
+from longca.core.units import format_length
 from longca.lab.compare.pairs import RecordPair
 from longca.lab.compare.side import Side
 from longca.lab.compare.verdict import Basis
-from longca.lab.studies.cell import Cell
-from longca.core.units import format_length
 from longca.lab.store.text import NONE, number, percent
+from longca.lab.studies.cell import Cell
 
 
 class Labels:
@@ -30,7 +30,7 @@ class Labels:
         self._has_variants = {mask for mask, different in variants.items() if len(different) > 1}
 
     def of(self, cell: Cell, method: str = "") -> str:
-        """"fa3 causal 32K fwd", plus fields in which other cells of the comparison differ.
+        """ "fa3 causal 32K fwd", plus fields in which other cells of the comparison differ.
 
         Args:
             method: the method's name, if it is not the cell's own.

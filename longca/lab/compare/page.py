@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from longca.core.version import VERSION
 from longca.lab.compare.comparison import WORDS, Comparison
 from longca.lab.compare.tables import Described, lines, tables
 from longca.lab.compare.verdict import OUTCOMES
-from longca.core.version import VERSION
 from longca.lab.report.look.colours import theme
 from longca.lab.report.look.template import page_templates, static_text
 
@@ -25,14 +25,24 @@ def page(comparison: Comparison, sides: Sequence[Described], count: int | None =
     """
     rows = comparison.methods
     outcomes = [outcome for outcome in OUTCOMES if outcome in comparison.counts]
-    return page_templates(TEMPLATES).get_template("compare.html.j2").render(
-        title=f"{sides[1].name} against {sides[0].name}", conclusion=comparison.conclusion,
-                                                                            lines=lines(comparison, sides),
-        counts=[(WORDS[outcome], comparison.counts[outcome]) for outcome in outcomes], words=WORDS,
-                                                                            outcomes=outcomes,
-        methods=[(row, _bar(row.mean_ratio)) for row in rows], tables=tables(comparison,
-                                                                             count)[1 if rows else 0:],
-        notes=comparison.notes, theme=theme(), css=static_text("report.css"), generator=VERSION)
+    return (
+        page_templates(TEMPLATES)
+        .get_template("compare.html.j2")
+        .render(
+            title=f"{sides[1].name} against {sides[0].name}",
+            conclusion=comparison.conclusion,
+            lines=lines(comparison, sides),
+            counts=[(WORDS[outcome], comparison.counts[outcome]) for outcome in outcomes],
+            words=WORDS,
+            outcomes=outcomes,
+            methods=[(row, _bar(row.mean_ratio)) for row in rows],
+            tables=tables(comparison, count)[1 if rows else 0 :],
+            notes=comparison.notes,
+            theme=theme(),
+            css=static_text("report.css"),
+            generator=VERSION,
+        )
+    )
 
 
 def _bar(ratio: float | None) -> tuple[float, float, str] | None:

@@ -10,11 +10,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from longca.lab.compare.side import Side, of_published, of_record
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Record
 from longca.lab.published.load import PublishedRate
 from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,17 @@ class RecordPair:
     def order(self) -> tuple[Any, ...]:
         """Sort key without values."""
         cell = self.cell
-        return (cell.kind == "cp", cell.method, cell.world, cell.mask, cell.direction == "bwd", cell.seqlen,
-                cell.cell_id,
-                self.a.device if self.a else "", self.b.source if self.b else "")
+        return (
+            cell.kind == "cp",
+            cell.method,
+            cell.world,
+            cell.mask,
+            cell.direction == "bwd",
+            cell.seqlen,
+            cell.cell_id,
+            self.a.device if self.a else "",
+            self.b.source if self.b else "",
+        )
 
 
 def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -> list[RecordPair]:
@@ -116,8 +124,15 @@ def _latest(records: Iterable[Record]) -> Record:
     content = list(records)
     if len(content) == 1:
         return content[0]
-    return max(content, key=lambda record: (record.started_at, record.run_id, record.method_version,
-                                            record.model_dump_json()))
+    return max(
+        content,
+        key=lambda record: (
+            record.started_at,
+            record.run_id,
+            record.method_version,
+            record.model_dump_json(),
+        ),
+    )
 
 
 def _by_request(left: dict[str, dict[str, Record]]) -> dict[Hashable, list[Record]]:
@@ -126,10 +141,24 @@ def _by_request(left: dict[str, dict[str, Record]]) -> dict[Hashable, list[Recor
     for by_device in left.values():
         record = _latest(by_device.values())
         cell = record.cell
-        by_request[cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.seqlen,
-              cell.num_q_heads,
-              cell.num_kv_heads, cell.direction, cell.seed].append(record)
+        by_request[
+            cell.method,
+            cell.world,
+            cell.mask,
+            json.dumps(cell.mask_params, sort_keys=True),
+            cell.seqlen,
+            cell.num_q_heads,
+            cell.num_kv_heads,
+            cell.direction,
+            cell.seed,
+        ].append(record)
     for records in by_request.values():
-        records.sort(key=lambda record: (record.cell.dtype, record.cell.head_dim, record.cell.corpus or "",
-                                         record.cell_id))
+        records.sort(
+            key=lambda record: (
+                record.cell.dtype,
+                record.cell.head_dim,
+                record.cell.corpus or "",
+                record.cell_id,
+            )
+        )
     return by_request

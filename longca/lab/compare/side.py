@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Record
 from longca.lab.published.load import PublishedRate
 from longca.lab.ranking import Measurement
 from longca.lab.ranking.record import measurement_of
 from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
 
 
 class Spread(NamedTuple):
@@ -59,11 +59,16 @@ class Side:
         return self.tflops.scaled(1 / self.peak_tflops) if self.tflops and self.peak_tflops else None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"status": self.status, "reason": self.reason, "device": self.device,
-                "cell_id": self.cell.cell_id if self.cell else None,
-                "source": self.source, "time_ms": self.time_ms and self.time_ms._asdict(),
-                "tflops_per_device": self.tflops and self.tflops._asdict(),
-                "share_of_peak": self.share and self.share._asdict()}
+        return {
+            "status": self.status,
+            "reason": self.reason,
+            "device": self.device,
+            "cell_id": self.cell.cell_id if self.cell else None,
+            "source": self.source,
+            "time_ms": self.time_ms and self.time_ms._asdict(),
+            "tflops_per_device": self.tflops and self.tflops._asdict(),
+            "share_of_peak": self.share and self.share._asdict(),
+        }
 
 
 def of_record(record: Record, hardware: Hardware) -> Side:
@@ -76,16 +81,32 @@ def of_record(record: Record, hardware: Hardware) -> Side:
         rates = [view.per_device(time) for time in (third, middle, first)]  # longer times are slower rates
         tflops = Spread(*(rate for rate in rates if rate is not None)) if None not in rates else None
     measurement = measurement_of(view, tflops.middle if tflops else 1e3 / middle) if middle else None
-    return Side(status=record.outcome.status, reason=view.reason, device=view.device, cell=record.cell,
-                digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops,
-                peak_tflops=view.peak_tflops,
-                is_control=view.is_control, rests=view.rests, measurement=measurement)
+    return Side(
+        status=record.outcome.status,
+        reason=view.reason,
+        device=view.device,
+        cell=record.cell,
+        digest=record.mask.digest if record.mask else "",
+        time_ms=time_ms,
+        tflops=tflops,
+        peak_tflops=view.peak_tflops,
+        is_control=view.is_control,
+        rests=view.rests,
+        measurement=measurement,
+    )
 
 
 def of_published(rate: PublishedRate, hardware: Hardware) -> Side:
     """The facts of a published rate."""
     value, off = rate.tflops_per_device, rate.plus_minus
     measurement = Measurement(value, value - off, value + off, rate.hardware)
-    return Side(status="ok", reason="", device=rate.hardware, tflops=Spread(value - off, value, value + off),
-                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title,
-                note=rate.note, measurement=measurement)
+    return Side(
+        status="ok",
+        reason="",
+        device=rate.hardware,
+        tflops=Spread(value - off, value, value + off),
+        peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype),
+        source=rate.title,
+        note=rate.note,
+        measurement=measurement,
+    )

@@ -72,9 +72,21 @@ def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
     made.append(
         TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count))
     )
-    made.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
-        (ratio_text(change.verdict.ratio), comparison.labels.of(change.pair.cell, change.method),
-         *speed_texts(change.pair, change.verdict.basis), change.verdict.outcome) for change in largest[:count]]))
+    made.append(
+        TableOfText(
+            f"{_title('Largest changes', largest, count)}, {unit}",
+            ("B/A", "cell", "A", "B", ""),
+            [
+                (
+                    ratio_text(change.verdict.ratio),
+                    comparison.labels.of(change.pair.cell, change.method),
+                    *speed_texts(change.pair, change.verdict.basis),
+                    change.verdict.outcome,
+                )
+                for change in largest[:count]
+            ],
+        )
+    )
     made.append(
         TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count))
     )

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
-from longca.lab.studies.facts.inventory import LoadedSoftware, LooseModule, SharedObject
 from longca.core.plugin import PACKAGE_ROOT, plugin_folders
 from longca.lab.environment.elf import WHOLE_BYTES, build_id, is_elf, sample_of, sha256_of
 from longca.lab.environment.packages import PackageFolder, Tree, module_name
+from longca.lab.studies.facts.inventory import LoadedSoftware, LooseModule, SharedObject
 
 MAPS = Path("/proc/self/maps")
 DELETED = " (deleted)"
@@ -218,7 +218,8 @@ def search_folders(entries: Iterable[str] | None = None) -> list[Path]:
 
 @functools.cache
 def python_folders() -> tuple[Path, ...]:
-    """Folders of Python's own modules. In a virtual environment they are those of the Python that it is of."""
+    """Folders of Python's own modules. In a virtual environment they are those of the Python that it is
+    of."""
     shared = sysconfig.get_config_var("DESTSHARED")
     folders = [Path(sysconfig.get_path("stdlib")), *([Path(shared).parent, Path(shared)] if shared else [])]
     return tuple(dict.fromkeys(folder.resolve() for folder in folders))

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from longca.lab.environment.loaded import LoadedFiles, search_folders
+from longca.lab.environment.packages import PackageFolder
 from longca.lab.studies.facts.inventory import (
     Distribution,
     Installation,
@@ -20,8 +22,6 @@ from longca.lab.studies.facts.inventory import (
     listing_digest,
     read_listing,
 )
-from longca.lab.environment.loaded import LoadedFiles, search_folders
-from longca.lab.environment.packages import PackageFolder
 
 
 class SystemFacts(NamedTuple):

@@ -72,24 +72,34 @@ def comparable(listed: Mapping[str, Any]) -> dict[str, Any]:
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ImageDifference]:
     """The differences of two lists; those that can affect a number come first."""
-    changes = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
-             for key in ("machine", "python") if before[key] != after[key]]
+    changes = [
+        ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
+        for key in ("machine", "python")
+        if before[key] != after[key]
+    ]
     changes += [
         ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
         for changed in _changed(before["system"], after["system"])
     ]
     # a package is compared by its files; a new version that changes only notes does not matter
-    changes += [ImageDifference("Python package", *changed, touches_numbers=False)
-              for changed in _changed(before["packages"], after["packages"])]
-    changes += [ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
-              for changed in _changed(before["files"], after["files"])]
+    changes += [
+        ImageDifference("Python package", *changed, touches_numbers=False)
+        for changed in _changed(before["packages"], after["packages"])
+    ]
+    changes += [
+        ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
+        for changed in _changed(before["files"], after["files"])
+    ]
     return sorted(changes, key=lambda difference: not difference.touches_numbers)
 
 
 def finding(first: str, second: str, changes: list[ImageDifference], num_files: int) -> str:
     """A sentence on whether two images are the same, and whether the differences can affect a number."""
     if not changes:
-        return f"{first} and {second} are the same: {num_files} files of Python packages by hash, and all system packages by version."
+        return (
+            f"{first} and {second} are the same: {num_files} files of Python packages by hash, and all "
+            f"system packages by version."
+        )
     touching = sum(difference.touches_numbers for difference in changes)
     judged = f"{touching} of them can affect a number" if touching else "none of them can affect a number"
     return f"{first} and {second} differ in {len(changes)} things; {judged}."
@@ -97,9 +107,15 @@ def finding(first: str, second: str, changes: list[ImageDifference], num_files: 
 
 def bill_of_materials(name: str, listed: Mapping[str, Any]) -> dict[str, Any]:
     """The packages as a CycloneDX 1.5 document."""
-    components = [_component("deb", package.partition(":")[0], version,
-                             f"pkg:deb/debian/{package.partition(':')[0]}@{_escaped(version)}")
-                  for package, version in sorted(listed["system"].items())]
+    components = [
+        _component(
+            "deb",
+            package.partition(":")[0],
+            version,
+            f"pkg:deb/debian/{package.partition(':')[0]}@{_escaped(version)}",
+        )
+        for package, version in sorted(listed["system"].items())
+    ]
     components += [
         _component(
             "python", package, version, f"pkg:pypi/{package.lower().replace('_', '-')}@{_escaped(version)}"
@@ -122,8 +138,13 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tu
 
 
 def _component(kind: str, name: str, version: str, purl: str) -> dict[str, str]:
-    return {"type": "library", "bom-ref": f"{kind}:{name}@{version}", "name": name, "version": version,
-            "purl": purl}
+    return {
+        "type": "library",
+        "bom-ref": f"{kind}:{name}@{version}",
+        "name": name,
+        "version": version,
+        "purl": purl,
+    }
 
 
 def _escaped(version: str) -> str:
@@ -157,6 +178,10 @@ def _checked(text: str, wanted: str) -> dict[str, Any]:
         content = json.loads(text)
     except ValueError as error:
         raise UserError(f"'{wanted}' is not a list of an image's contents", why=str(error)) from error
-    if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in KEYS.items()):
-        raise UserError(f"'{wanted}' is not a list of an image's contents", why=f"it has not {', '.join(KEYS)}")
+    if not isinstance(content, dict) or any(
+        not isinstance(content.get(key), kind) for key, kind in KEYS.items()
+    ):
+        raise UserError(
+            f"'{wanted}' is not a list of an image's contents", why=f"it has not {', '.join(KEYS)}"
+        )
     return content

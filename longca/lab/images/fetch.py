@@ -33,13 +33,31 @@ def fetch(recipe: Recipe) -> Path:
         f"--platform=manylinux_2_{glibc}_x86_64"
         for glibc in range(GLIBC[recipe.python], OLDEST_GLIBC - 1, -1)
     ]
-    command = [sys.executable, "-P", "-m", "pip", "download", "-q", "--disable-pip-version-check",
-               "--require-hashes", "--no-deps",
-               "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}",
-               f"--abi=cp{version}", "--abi=abi3",
-               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d",
-               str(folder), "-r", str(recipe.lock),
-               *(("-r", str(recipe.build_lock)) if recipe.kernels else ())]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--require-hashes",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--implementation=cp",
+        f"--python-version={recipe.python}",
+        f"--abi=cp{version}",
+        "--abi=abi3",
+        "--abi=none",
+        *platforms,
+        "--platform=manylinux2014_x86_64",
+        "--platform=any",
+        "-d",
+        str(folder),
+        "-r",
+        str(recipe.lock),
+        *(("-r", str(recipe.build_lock)) if recipe.kernels else ()),
+    ]
     if recipe.index and reachable(recipe.index):  # otherwise pip must find its packages by its own settings
         command.append(f"--extra-index-url={recipe.index}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -74,7 +74,9 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
             why = f"it is neither a file nor one of {', '.join(known)}"
             why = why if known else f"it is no file, and {ELSEWHERE}"
             raise UserError(f"There is no image '{image.wanted}'", why=why)
-        raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
+        raise UserError(
+            f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it"
+        )
     stamped = _read(image.stamp)
     if stamped is not None and not thorough and _untouched(image):
         actual = stamped
@@ -107,8 +109,11 @@ def check_architecture(image: Image) -> None:
         architecture = next(
             (name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another architecture"
         )
-        raise UserError(f"Image '{image.file}' is for {architecture}", why=f"this machine is {platform.machine()}",
-                        todo="Remove it, and get one for this machine")
+        raise UserError(
+            f"Image '{image.file}' is for {architecture}",
+            why=f"this machine is {platform.machine()}",
+            todo="Remove it, and get one for this machine",
+        )
 
 
 def stamped(image: Image) -> str:

@@ -22,8 +22,7 @@ MACHINE = "x86_64"  # of the wheels in the locks
 HUB = {"docker.io": "registry-1.docker.io"}  # registry names that are not hosts
 LAST_LINES = 15
 # the default takes minutes longer and saves a few percent
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",
-         "SOURCE_DATE_EPOCH": str(EPOCH)}
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3", "SOURCE_DATE_EPOCH": str(EPOCH)}
 
 
 def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[str], object] = print) -> str:
@@ -84,8 +83,10 @@ def definition(recipe: Recipe) -> Path:
 def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> None:
     apptainer, source = _apptainer(), definition(recipe)
     if platform.machine() != MACHINE:
-        raise UserError(f"Image '{recipe.name}' cannot be built here",
-                        why=f"its packages are for {MACHINE}, this machine is {platform.machine()}")
+        raise UserError(
+            f"Image '{recipe.name}' cannot be built here",
+            why=f"its packages are for {MACHINE}, this machine is {platform.machine()}",
+        )
     _check_space(recipe)
     announce(
         f"building {image.file.name} of {source.relative_to(IMAGES.parent)}; {image.log} tells how far it is"
@@ -102,9 +103,11 @@ def _check_space(recipe: Recipe) -> None:
     for folder in (Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir()), IMAGES.parent):
         free = shutil.disk_usage(folder).free / 1e9
         if free < recipe.disk_gb:
-            raise UserError(f"There is not enough space to build image '{recipe.name}'",
-                            why=f"{folder} has {free:.1f} GB, and it takes up to {recipe.disk_gb:g} GB",
-                            todo="Free some, or set APPTAINER_TMPDIR to a folder that has it")
+            raise UserError(
+                f"There is not enough space to build image '{recipe.name}'",
+                why=f"{folder} has {free:.1f} GB, and it takes up to {recipe.disk_gb:g} GB",
+                todo="Free some, or set APPTAINER_TMPDIR to a folder that has it",
+            )
 
 
 def _check_signature(name: str, file: Path, key: str) -> None:
@@ -132,7 +135,7 @@ def _check_signature(name: str, file: Path, key: str) -> None:
             f"Image '{name}' is not used",
             why=f"it is not signed with '{key}': {last}",
             todo="Get a signed one (oras:// and library:// keep signatures, docker:// has none), or correct "
-                 "image_key",
+            "image_key",
         )
 
 
@@ -142,9 +145,14 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:
         with image.log.open("wb") as log:
-            done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, stdout=log,
-                                  stderr=log, check=False,
-                                  env={**QUICK, **os.environ})
+            done = subprocess.run(
+                [*command, str(unfinished), source],
+                cwd=IMAGES.parent,
+                stdout=log,
+                stderr=log,
+                check=False,
+                env={**QUICK, **os.environ},
+            )
         if done.returncode:
             said = image.log.read_text(encoding="utf-8", errors="replace")
             print("\n".join(said.splitlines()[-LAST_LINES:]), file=sys.stderr)
@@ -153,10 +161,12 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
                     f"Image '{image.wanted}' could not be made",
                     why="this user may not build with --fakeroot, see above",
                     todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to "
-                         "images/",
+                    "images/",
                 )
-            raise UserError(f"Image '{image.wanted}' could not be made",
-                            why=f"`{' '.join(command[1:])} {source}` failed, see above and {image.log}")
+            raise UserError(
+                f"Image '{image.wanted}' could not be made",
+                why=f"`{' '.join(command[1:])} {source}` failed, see above and {image.log}",
+            )
         if key:
             _check_signature(image.wanted, unfinished, key)
         unfinished.replace(image.file)

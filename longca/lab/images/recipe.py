@@ -135,8 +135,10 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
         UserError: there is no image for that model.
     """
     if not names():
-        todo = ("Set `containers: off` in config/site.yaml, or image in config/config.yaml to a file or "
-                "docker://NAME@sha256:… that has longca in it")
+        todo = (
+            "Set `containers: off` in config/site.yaml, or image in config/config.yaml to a file or "
+            "docker://NAME@sha256:… that has longca in it"
+        )
         raise UserError("There is no image for the jobs", why=ELSEWHERE, todo=todo)
     if on_cpu:
         return "cpu"
@@ -148,6 +150,9 @@ def fitting(gpu_model: str, *, on_cpu: bool) -> str:
     )
     if image is None:
         known = ", ".join(model for recipe in recipes for model in recipe.gpus)
-        raise UserError(f"No image in containers/ is for the GPU '{gpu_model}'", why=f"they are for {known}",
-                        todo="Set image in config/config.yaml, or `containers: off` in config/site.yaml")
+        raise UserError(
+            f"No image in containers/ is for the GPU '{gpu_model}'",
+            why=f"they are for {known}",
+            todo="Set image in config/config.yaml, or `containers: off` in config/site.yaml",
+        )
     return image

@@ -20,11 +20,17 @@ PARTS = "/opt/longca"  # in the image: locks and scripts
 CONTENTS = f"{PARTS}/contents.json"
 VENV = "/opt/venv"
 EPOCH = 1767225600  # 2026-01-01: file times, the same in every build
-CLEARED = ("apt-get clean", "rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache",
-           "find /var/log -type f -delete")
+CLEARED = (
+    "apt-get clean",
+    "rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache",
+    "find /var/log -type f -delete",
+)
 """leftovers of installation: packages of the system, and logs with the times of this build"""
 QUIET_APT = "DEBIAN_FRONTEND=noninteractive apt-get"
-PIP = f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes -r {PARTS}"
+PIP = (
+    f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes "
+    f"-r {PARTS}"
+)
 
 
 def definitions(recipe: Recipe) -> dict[str, str]:
@@ -67,14 +73,19 @@ def _steps(recipe: Recipe) -> list[str]:
         f"{PIP}/{recipe.lock.name}",
     ]
     if recipe.kernels:
-        compiled = f"python -m kernel_build /wheels --only {','.join(recipe.kernels)} --archs {','.join(recipe.archs)}"
+        compiled = (
+            f"python -m kernel_build /wheels --only {','.join(recipe.kernels)} --archs "
+            f"{','.join(recipe.archs)}"
+        )
         taken_out = " ".join(
             re.findall(r"^([a-z0-9-]+)==", recipe.build_lock.read_text(encoding="utf-8"), re.MULTILINE)
         )
-        steps += [f"{PIP}/{recipe.build_lock.name}",
-                  "export CCACHE_DIR=/ccache CCACHE_COMPILERCHECK=content CCACHE_MAXSIZE=20G",
-                  f"cd {PARTS} && PATH={VENV}/bin:$PATH {compiled}",
-                  f"{VENV}/bin/pip uninstall -q -y {taken_out}"]
+        steps += [
+            f"{PIP}/{recipe.build_lock.name}",
+            "export CCACHE_DIR=/ccache CCACHE_COMPILERCHECK=content CCACHE_MAXSIZE=20G",
+            f"cd {PARTS} && PATH={VENV}/bin:$PATH {compiled}",
+            f"{VENV}/bin/pip uninstall -q -y {taken_out}",
+        ]
     if recipe.build_apt:
         steps.append(f"{QUIET_APT} purge -y -qq --autoremove {' '.join(recipe.build_apt)}")
     return [*steps, *CLEARED, f"{VENV}/bin/python {PARTS}/image_contents.py {CONTENTS}"]
@@ -88,8 +99,12 @@ def _files(recipe: Recipe) -> list[tuple[str, str]]:
         (f"longca/lab/environment/{name}.py", f"{PARTS}/longca/lab/environment/{name}.py")
         for name in ("elf", "packages")
     ]
-    return [*here, ("tools/image_contents.py", f"{PARTS}/image_contents.py"), *listing,
-            *([("tools/kernel_build", f"{PARTS}/kernel_build")] if recipe.kernels else [])]
+    return [
+        *here,
+        ("tools/image_contents.py", f"{PARTS}/image_contents.py"),
+        *listing,
+        *([("tools/kernel_build", f"{PARTS}/kernel_build")] if recipe.kernels else []),
+    ]
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
@@ -105,7 +120,8 @@ def _check(recipe: Recipe) -> str:
     """A command that locates the modules without importing them, since some imports need a GPU. Only torch is
     imported."""
     return (
-        f'{VENV}/bin/python -c "import importlib.util as u, torch; missing = [m for m in {list(recipe.modules)!r} '
+        f'{VENV}/bin/python -c "import importlib.util as u, torch; missing = [m for m in '
+        f"{list(recipe.modules)!r} "
         'if u.find_spec(m) is None]; assert not missing, missing"'
     )
 

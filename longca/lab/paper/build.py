@@ -9,19 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.core.version import VERSION
 from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
 from longca.lab.claims.by_gpu import judged as judged_by_gpu
 from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
-from longca.lab.studies.record import Record
-from longca.core.version import VERSION
 from longca.lab.paper.analysis.select import devices, earlier_strategies
 from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
 from longca.lab.paper.links import Link, RunPage, links, run_pages
 from longca.lab.paper.provenance import provenance
-from longca.lab.paper.published import published_findings, published_notes, published_pairs, published_rates, with_published
+from longca.lab.paper.published import (
+    published_findings,
+    published_notes,
+    published_pairs,
+    published_rates,
+    with_published,
+)
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
@@ -37,12 +42,20 @@ from longca.lab.store.files import replace_file
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import derived, is_own, of_grid, to_report
 from longca.lab.store.text import percent, plural
+from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLES: dict[Section, str] = {"data": "Document lengths", "dense": "Dense kernels", "sparse": "Block-sparse kernels", "memory": "Memory",
-                              "cp": "Context parallelism", "beyond": "Beyond the study", "released": "As released"}
+TITLES: dict[Section, str] = {
+    "data": "Document lengths",
+    "dense": "Dense kernels",
+    "sparse": "Block-sparse kernels",
+    "memory": "Memory",
+    "cp": "Context parallelism",
+    "beyond": "Beyond the study",
+    "released": "As released",
+}
 PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
@@ -115,8 +128,8 @@ class _Paper:
         return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
 
     def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
-        """The devices behind an exhibit: its own column tells them; else they are all that measured one of its cells, or any at
-        all where it names none."""
+        """The devices behind an exhibit: its own column tells them; else they are all that measured one of
+        its cells, or any at all where it names none."""
         if "device" in data:
             return devices(data)
         measured = self.table.loc[self.table.status == "ok"]
@@ -136,16 +149,26 @@ class _Paper:
         """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
-        told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
-                for note, share in zip(here, self.first.peak_percent, strict=True)]
+        told = [
+            f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
+            for note, share in zip(here, self.first.peak_percent, strict=True)
+        ]
         return points_json(labelled(self.first), {"published": told})
 
 
-def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
-                hardware: Hardware | None = None, environments: Environments | None = None) -> Path:
-    """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside it.
+def build_paper(
+    records: Iterable[Record],
+    problems: Sequence[UnusableFile],
+    folder: Path,
+    *,
+    hardware: Hardware | None = None,
+    environments: Environments | None = None,
+) -> Path:
+    """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside
+    it.
 
-    The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit links to its records there.
+    The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit
+    links to its records there.
 
     Args:
         records: of cells, and those of play-offs and repeats, which count for the claims alone.
@@ -164,39 +187,84 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     ordered, table = [record for record in whole if is_own(record)], of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
-    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
-                   run_pages(folder, table.study), folder / DATA)
+    paper = _Paper(
+        table,
+        published_rates(table, hardware),
+        tuple(sorted(methods)),
+        [one.drawing for one in shown_masks.masks],
+        run_pages(folder, table.study),
+        folder / DATA,
+    )
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [
-        Judged(claim, verdicts, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
-               forecasts.get(claim.number, ""))
+        Judged(
+            claim,
+            verdicts,
+            tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
+            forecasts.get(claim.number, ""),
+        )
         for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
-        "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.verdicts for entry in judged), "repairs": REPAIRS,
-        "meanings": MEANINGS, "readings": READINGS, "study": STUDY,
+        "generator": VERSION,
+        "titles": TITLES,
+        "shown": shown,
+        "judged": judged,
+        "conclusion": summary(entry.verdicts for entry in judged),
+        "repairs": REPAIRS,
+        "meanings": MEANINGS,
+        "readings": READINGS,
+        "study": STUDY,
         "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
-        "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
-        "provenance": provenance(ordered, table, hardware, paper.pages, environments), "num_records": len(ordered), "problems": problems,
+        "num_measured": len({number for one in shown for number in one.effects}),
+        "gallery": shown_masks,
+        "coverage": coverage(table),
+        "provenance": provenance(ordered, table, hardware, paper.pages, environments),
+        "num_records": len(ordered),
+        "problems": problems,
         "devices": devices(table.loc[table.status == "ok"]),
         "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
         "notes": {"cp": earlier_strategies(table)},
-        "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
-        "facts": {"rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())), "count": len(paper.first),
-                  "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
+        "points": paper.points(),
+        "looks": variables,
+        "markers": MARKERS,
+        "masks": paper.masks,
+        "theme": theme(),
+        "facts": {
+            "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())),
+            "count": len(paper.first),
+            "looks": variables,
+            "pictures": [],
+            "homes": {page.study: page.address for page in paper.pages},
+        },
         "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
         "js": static_text("base.js", "figures.js", "page.js"),
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
-    replace_file(folder / DATA / "claims.csv", csv_bytes(
-        ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
-        [[entry.claim.number, entry.claim.label, reading, verdict.gpu, verdict.status, verdict.finding,
-          "; ".join(verdict.missing), " ".join(verdict.cell_ids)]
-         for entry in judged for reading, first in entry.verdicts.named for verdict in (first, *first.elsewhere)]))
+    replace_file(
+        folder / DATA / "claims.csv",
+        csv_bytes(
+            ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
+            [
+                [
+                    entry.claim.number,
+                    entry.claim.label,
+                    reading,
+                    verdict.gpu,
+                    verdict.status,
+                    verdict.finding,
+                    "; ".join(verdict.missing),
+                    " ".join(verdict.cell_ids),
+                ]
+                for entry in judged
+                for reading, first in entry.verdicts.named
+                for verdict in (first, *first.elsewhere)
+            ],
+        ),
+    )
     export(whole, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
 
@@ -209,7 +277,8 @@ def exhibits() -> list[Exhibit]:
 
 
 def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
-    """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the page."""
+    """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the
+    page."""
     try:
         return _made(exhibit, paper)
     except UserError:
@@ -228,9 +297,16 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)
     measured_on = paper.devices(data, cell_ids)
-    shown = ShownExhibit(exhibit, title, amount, effects=exhibit.effects(data),
-                         published=published_findings(pairs), num_cells=len(cell_ids),
-                         links=links(paper.pages_of(measured_on), cell_ids), devices=measured_on)
+    shown = ShownExhibit(
+        exhibit,
+        title,
+        amount,
+        effects=exhibit.effects(data),
+        published=published_findings(pairs),
+        num_cells=len(cell_ids),
+        links=links(paper.pages_of(measured_on), cell_ids),
+        devices=measured_on,
+    )
     if isinstance(exhibit, PaperFigure):
         return replace(shown, drawing=paper.draw(exhibit, data, title))
     if isinstance(exhibit, PaperTable):

@@ -36,8 +36,8 @@ class Exhibit(Plugin):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         """The rows that it shows, which are also its CSV; empty if there is nothing to show.
 
-        A column `cell_ids`, or several that begin so, name the cells behind each row, divided by blanks. Where `unit` is TFLOP/s, the
-        column `value` is compared with published rates.
+        A column `cell_ids`, or several that begin so, name the cells behind each row, divided by blanks.
+        Where `unit` is TFLOP/s, the column `value` is compared with published rates.
         """
         raise NotImplementedError
 
@@ -48,10 +48,15 @@ class Exhibit(Plugin):
     def cell_ids(self, data: pd.DataFrame) -> list[str]:
         """The cells behind the data: those that its columns `cell_ids…` name, each once."""
         columns = [name for name in data if str(name).startswith("cell_ids")]
-        return list(dict.fromkeys(cell_id for name in columns for ids in data[name].dropna() for cell_id in ids.split()))
+        return list(
+            dict.fromkeys(
+                cell_id for name in columns for ids in data[name].dropna() for cell_id in ids.split()
+            )
+        )
 
     def effects(self, data: pd.DataFrame) -> dict[int, str]:
-        """Findings of the data on defects of the released code: number of a `Repair` → a sentence without its end."""
+        """Findings of the data on defects of the released code: number of a `Repair` → a sentence without its
+        end."""
         return {}
 
 

@@ -16,9 +16,19 @@ from longca.core.units import format_length
 from longca.lab.store.text import plural
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
-FILTERS: dict[str, tuple[str, Callable[[Any], str]]] = {  # of the address of a page's records: name → column, value of it as text
-    "kind": ("kind", str), "method": ("method", str), "mask": ("mask_label", str), "seqlen": ("seqlen", format_length),
-    "heads": ("heads", str), "world": ("world", str), "direction": ("direction", str), "seed": ("seed", str), "status": ("status", str)}
+FILTERS: dict[
+    str, tuple[str, Callable[[Any], str]]
+] = {  # of the address of a page's records: name → column, value of it as text
+    "kind": ("kind", str),
+    "method": ("method", str),
+    "mask": ("mask_label", str),
+    "seqlen": ("seqlen", format_length),
+    "heads": ("heads", str),
+    "world": ("world", str),
+    "direction": ("direction", str),
+    "seed": ("seed", str),
+    "status": ("status", str),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,8 @@ class RunPage:
     """the GPU models of its records, as "H100, H200"; "" for CPUs"""
 
     def link(self, wanted: Collection[str]) -> Link | None:
-        """The link to its records of these cells, through the narrowest filters that let all of them pass; None if it has none."""
+        """The link to its records of these cells, through the narrowest filters that let all of them pass;
+        None if it has none."""
         mine = [cell_id in wanted for cell_id in self.cell_ids]
         if not any(mine):
             return None
@@ -64,10 +75,15 @@ class RunPage:
 
 
 def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
-    """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or STUDY.html in one of its folders."""
+    """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or
+    STUDY.html in one of its folders."""
     above, found = folder.resolve().parent, []
     for study in sorted({study for study in studies if study}):
-        places = [above / f"{study}.html", *sorted(above.glob(f"*/{escape(study)}.html")), above / study / "report.html"]
+        places = [
+            above / f"{study}.html",
+            *sorted(above.glob(f"*/{escape(study)}.html")),
+            above / study / "report.html",
+        ]
         pages = (_page(study, path, folder) for path in places if path.is_file())
         found += [page for page in pages if page][:1]
     return found
@@ -86,12 +102,22 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
         return None
     packed = json.loads(data[1])
     anchors = _unpacked(packed["anchor"], 1)
-    values = {name: tuple(map(text, _unpacked(packed[column], len(anchors)))) for name, (column, text) in FILTERS.items()}
+    values = {
+        name: tuple(map(text, _unpacked(packed[column], len(anchors))))
+        for name, (column, text) in FILTERS.items()
+    }
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
     address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
     devices = set(map(str, _unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
     gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
-    return RunPage(study, address, tuple(anchor[:16] for anchor in anchors), values, records if file.is_file() else "", gpus)
+    return RunPage(
+        study,
+        address,
+        tuple(anchor[:16] for anchor in anchors),
+        values,
+        records if file.is_file() else "",
+        gpus,
+    )
 
 
 def _unpacked(pack: dict[str, Any], count: int) -> list[Any]:

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
     from longca.lab.studies.record import Record
 
-GPU = {"GPU name": "GPU", "GPU memory": "memory", "GPU driver": "driver", "GPU power limit w": "power limit",
-       "GPU max sm clock mhz": "SM clock"}
+GPU = {
+    "GPU name": "GPU",
+    "GPU memory": "memory",
+    "GPU driver": "driver",
+    "GPU power limit w": "power limit",
+    "GPU max sm clock mhz": "SM clock",
+}
 UNITS = {"power limit": "{:g} W", "SM clock": "{:g} MHz"}
 
 
@@ -76,8 +81,13 @@ class StudyProvenance:
     environments: EnvironmentSummary
 
 
-def provenance(records: Sequence[Record], table: pd.DataFrame, hardware: Hardware, pages: Iterable[RunPage],
-               environments: Environments | None = None) -> StudyProvenance:
+def provenance(
+    records: Sequence[Record],
+    table: pd.DataFrame,
+    hardware: Hardware,
+    pages: Iterable[RunPage],
+    environments: Environments | None = None,
+) -> StudyProvenance:
     """Where records are from; the same records say the same.
 
     Args:
@@ -86,9 +96,17 @@ def provenance(records: Sequence[Record], table: pd.DataFrame, hardware: Hardwar
         environments: listings of the software that measured.
     """
     known = {page.study: page for page in pages}
-    studies = [_study(str(study), of_study, known.get(str(study))) for study, of_study in table.groupby("study", sort=True)]
-    return StudyProvenance(_machines(records, hardware), _software(records), studies, runs(table),
-                           summary_of(records, environments or Environments(), image_lists(own_lists())))
+    studies = [
+        _study(str(study), of_study, known.get(str(study)))
+        for study, of_study in table.groupby("study", sort=True)
+    ]
+    return StudyProvenance(
+        _machines(records, hardware),
+        _software(records),
+        studies,
+        runs(table),
+        summary_of(records, environments or Environments(), image_lists(own_lists())),
+    )
 
 
 def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
@@ -96,16 +114,28 @@ def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
     for number, record in enumerate(records):
         for node in record.environment.nodes if record.environment else ():
             facts = machine_facts(node)
-            key = tuple((short, _with_unit(short, facts[name])) for name, short in GPU.items() if name in facts)
+            key = tuple(
+                (short, _with_unit(short, facts[name])) for name, short in GPU.items() if name in facts
+            )
             gpus[key].add(facts.get("GPU uuid", facts["host"]))
             hosts[key].add((node.cpu, node.num_cores))
             cells[key].add(number)
     found = []
     for key in sorted(cells, key=lambda key: (-len(cells[key]), key)):
         facts = dict(key)
-        cores = {cpu: sorted(cores for one, cores in hosts[key] if one == cpu) for cpu, _ in sorted(hosts[key])}
+        cores = {
+            cpu: sorted(cores for one, cores in hosts[key] if one == cpu) for cpu, _ in sorted(hosts[key])
+        }
         cpus = tuple(f"{cpu} ({', '.join(map(str, counts))} cores)" for cpu, counts in cores.items())
-        found.append(Machines(facts, cpus, len(gpus[key]) if key else 0, len(cells[key]), hardware.find(facts.get("GPU", ""))))
+        found.append(
+            Machines(
+                facts,
+                cpus,
+                len(gpus[key]) if key else 0,
+                len(cells[key]),
+                hardware.find(facts.get("GPU", "")),
+            )
+        )
     return found
 
 
@@ -117,11 +147,17 @@ def _software(records: Iterable[Record]) -> list[Package]:
     counts: dict[str, dict[str, int]] = {}
     for record in records:
         if record.environment:
-            facts = {"longca": record.environment.source.version, **software_facts(record.environment.software)}
+            facts = {
+                "longca": record.environment.source.version,
+                **software_facts(record.environment.software),
+            }
             for name, version in facts.items():
                 of_name = counts.setdefault(name, {})
                 of_name[version] = of_name.get(version, 0) + 1
-    return [Package(name, tuple(sorted(versions.items(), key=lambda item: (-item[1], item[0])))) for name, versions in counts.items()]
+    return [
+        Package(name, tuple(sorted(versions.items(), key=lambda item: (-item[1], item[0]))))
+        for name, versions in counts.items()
+    ]
 
 
 def _study(study: str, cells: pd.DataFrame, page: RunPage | None) -> StudyRecords:
@@ -130,5 +166,14 @@ def _study(study: str, cells: pd.DataFrame, page: RunPage | None) -> StudyRecord
     commits = (code.git_sha.str[:10] + dirty).value_counts()
     order = sorted(commits.index, key=lambda commit: (-commits[commit], commit))
     days = cells.started_at.str[:10]
-    return StudyRecords(study, page, len(cells), int((cells.status == "ok").sum()), cells.run_id.nunique(), days.min(), days.max(),
-               cells.seconds.sum() / 60, tuple(order))
+    return StudyRecords(
+        study,
+        page,
+        len(cells),
+        int((cells.status == "ok").sum()),
+        cells.run_id.nunique(),
+        days.min(),
+        days.max(),
+        cells.seconds.sum() / 60,
+        tuple(order),
+    )

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from longca.lab.studies.cell import Cell, Direction, Scalar
 from longca.core.schema import Frozen, parse, read_yaml
-from longca.lab.studies.study import Length
 from longca.core.units import parse_heads
+from longca.lab.studies.cell import Cell, Direction, Scalar
+from longca.lab.studies.study import Length
 
 DATA = Path(__file__).parent / "data"
 Heads = Annotated[tuple[int, int], BeforeValidator(parse_heads)]
@@ -57,11 +57,34 @@ class PublishedRate:
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
 
     def asks(self, cell: Cell) -> bool:
-        """True if the cell asks for what was published: all that the source tells agrees. Sources tell no parameters of strategies."""
-        told = (self.kind, self.kernel, self.strategy, self.world, self.mask, self.seqlen, self.num_q_heads, self.num_kv_heads,
-                self.head_dim, self.dtype, self.direction)
-        asked = (cell.kind, cell.kernel, cell.strategy, cell.world, cell.mask, cell.seqlen, cell.num_q_heads, cell.num_kv_heads,
-                 cell.head_dim, cell.dtype, cell.direction)
+        """True if the cell asks for what was published: all that the source tells agrees. Sources tell no
+        parameters of strategies."""
+        told = (
+            self.kind,
+            self.kernel,
+            self.strategy,
+            self.world,
+            self.mask,
+            self.seqlen,
+            self.num_q_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.dtype,
+            self.direction,
+        )
+        asked = (
+            cell.kind,
+            cell.kernel,
+            cell.strategy,
+            cell.world,
+            cell.mask,
+            cell.seqlen,
+            cell.num_q_heads,
+            cell.num_kv_heads,
+            cell.head_dim,
+            cell.dtype,
+            cell.direction,
+        )
         return told == asked and self.mask_params.items() <= cell.mask_params.items()
 
 
@@ -91,7 +114,8 @@ class RateTable(Frozen):
     """instead of the source's"""
     notes: tuple[str, ...] = ()
     rates: dict[str, tuple[float, ...]]
-    """the source's name of a method → TFLOP/s per device; a list of another length than the axis is an incomplete reading"""
+    """the source's name of a method → TFLOP/s per device; a list of another length than the axis is an
+    incomplete reading"""
 
     @model_validator(mode="after")
     def _one_axis(self) -> Self:
@@ -108,7 +132,8 @@ class RateTable(Frozen):
 
 
 class PublishedSource(Frozen):
-    """The content of one file: tables of one source, all on one GPU model, in bf16 and with head dim 128 unless told."""
+    """The content of one file: tables of one source, all on one GPU model, in bf16 and with head dim 128
+    unless told."""
 
     title: str = Field(max_length=20)
     url: str = Field(pattern=r"^https://")
@@ -133,7 +158,10 @@ class PublishedSource(Frozen):
 
 def load_sources(folder: Path = DATA) -> Mapping[str, PublishedSource]:
     """Name of the file → what it holds, sorted by name. Raises UserError for a file that is not valid."""
-    return {path.stem: parse(PublishedSource, read_yaml(path), str(path)) for path in sorted(folder.glob("*.yaml"))}
+    return {
+        path.stem: parse(PublishedSource, read_yaml(path), str(path))
+        for path in sorted(folder.glob("*.yaml"))
+    }
 
 
 def load_published(folder: Path = DATA) -> list[PublishedRate]:
@@ -142,7 +170,12 @@ def load_published(folder: Path = DATA) -> list[PublishedRate]:
     Raises:
         UserError: a file is not valid.
     """
-    return [rate for name, source in load_sources(folder).items() for table in source.tables for rate in _rates(name, source, table)]
+    return [
+        rate
+        for name, source in load_sources(folder).items()
+        for table in source.tables
+        for rate in _rates(name, source, table)
+    ]
 
 
 def _rates(name: str, source: PublishedSource, table: RateTable) -> Iterator[PublishedRate]:
@@ -154,8 +187,24 @@ def _rates(name: str, source: PublishedSource, table: RateTable) -> Iterator[Pub
         note = "; ".join(text for text in (*source.notes, *table.notes, counterpart.note) if text)
         for (seqlen, world), value in zip(points, values, strict=True):
             yield PublishedRate(
-                source=name, title=source.title, url=source.url, hardware=source.hardware, kind="cp" if counterpart.strategy else "kernel",
-                kernel=counterpart.kernel, strategy=counterpart.strategy, mask=table.mask, mask_params=table.mask_params, seqlen=seqlen,
-                world=world, num_q_heads=table.heads[0], num_kv_heads=table.heads[1], head_dim=source.head_dim, dtype=source.dtype,
-                direction=table.direction, tflops_per_device=value, how=source.how, note=note,
-                plus_minus=source.plus_minus if table.plus_minus is None else table.plus_minus)
+                source=name,
+                title=source.title,
+                url=source.url,
+                hardware=source.hardware,
+                kind="cp" if counterpart.strategy else "kernel",
+                kernel=counterpart.kernel,
+                strategy=counterpart.strategy,
+                mask=table.mask,
+                mask_params=table.mask_params,
+                seqlen=seqlen,
+                world=world,
+                num_q_heads=table.heads[0],
+                num_kv_heads=table.heads[1],
+                head_dim=source.head_dim,
+                dtype=source.dtype,
+                direction=table.direction,
+                tflops_per_device=value,
+                how=source.how,
+                note=note,
+                plus_minus=source.plus_minus if table.plus_minus is None else table.plus_minus,
+            )

@@ -16,7 +16,8 @@ UNIT = ("gpus", "hostname", "device_type")
 
 
 class Fact(NamedTuple):
-    """One fact: where it is found. Not by `longca.lab.store.columns`, whose edits must not measure anything again."""
+    """One fact: where it is found. Not by `longca.lab.store.columns`, whose edits must not measure anything
+    again."""
 
     column: str
     of_view: Callable[[View], Any]

@@ -8,12 +8,12 @@ from math import exp, log
 from statistics import median
 from typing import Literal
 
-from longca.lab.studies.samples import median_bounds
 from longca.lab.ranking.measurement import Measurement
 from longca.lab.ranking.point import MeasuredPoint
 from longca.lab.ranking.protocol import common_protocol
 from longca.lab.ranking.relation import Relation, relation_of, widest
 from longca.lab.ranking.resolution import Resolution, Resolutions
+from longca.lab.studies.samples import median_bounds
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def compare(
 
     If both were in the same play-offs, these alone count. Else measurements with rests count if both have
     such, or those without. Of several seeds, those count that both have, if they share any. Nobody ranks
-    points of two protocols (`longca.lab.ranking.protocol`); if they are compared all the same, as a record with
-    a published rate is, the resolution is the wider one, of calls without rests.
+    points of two protocols (`longca.lab.ranking.protocol`); if they are compared all the same, as a record
+    with a published rate is, the resolution is the wider one, of calls without rests.
 
     Args:
         resolutions: those of the points if not given, and without them those of the package.

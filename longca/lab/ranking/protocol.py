@@ -37,7 +37,8 @@ def is_by_rests(rested: AbstractSet[str], unrested: AbstractSet[str]) -> bool:
 
 
 def competing(points: Sequence[MeasuredPoint]) -> Competition:
-    """The points of one case as they compete. Play-offs have a protocol of their own: all players share it."""
+    """The points of one case as they compete. Play-offs have a protocol of their own: all players share
+    it."""
     own = _protocol({point.method: point.measurements for point in points})
     played = _protocol({point.method: point.playoffs for point in points})
     chosen = {point.method: _of_protocol(point, own, played) for point in points}

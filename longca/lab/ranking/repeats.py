@@ -31,8 +31,8 @@ def repeat_pairs(measurements: Iterable[Measurement], *, any_version: bool = Fal
     after their calls or both without: rests alone change the rate.
 
     Calls of a play-off alternate. A player and its twin, the same kernel under a second name, are such a pair
-    for the relation "play-off". Where there are too few of them for a resolution, so are the two halves of each
-    player's samples, every other one: half the samples differ by more than all.
+    for the relation "play-off". Where there are too few of them for a resolution, so are the two halves of
+    each player's samples, every other one: half the samples differ by more than all.
 
     Args:
         any_version: also of several method versions: the caller knows that the timed code is the same.

@@ -41,8 +41,8 @@ CASE = (
 """what cells have in common that are ranked together; seeds of a mask are one case"""
 _READ = {*CASE, *OF_FACTS, "study", "method", "status", "repeat", "started_at", "samples_ms", RATE}
 COLUMNS = tuple(column.name for column in TABLE if column.name in _READ)
-"""the columns of the derived table that ranking reads, beside those of `longca.lab.store.table.is_ranked`; what a
-table lacks is not known"""
+"""the columns of the derived table that ranking reads, beside those of `longca.lab.store.table.is_ranked`;
+what a table lacks is not known"""
 
 
 def counted(table: pd.DataFrame) -> pd.Series:
@@ -87,7 +87,8 @@ def has_rests(table: pd.DataFrame) -> pd.Series:
 
 
 def by_rests(table: pd.DataFrame) -> pd.Series:
-    """True for the rows of cases that are ranked by measurements with rests: see `longca.lab.ranking.protocol`.
+    """True for the rows of cases that are ranked by measurements with rests: see
+    `longca.lab.ranking.protocol`.
     Rows of play-offs and repeats do not decide that."""
     import pandas as pd
 
@@ -111,8 +112,8 @@ def competes(table: pd.DataFrame) -> pd.Series:
 
 
 def is_played(table: pd.DataFrame) -> pd.Series:
-    """True for the rows of play-offs, which rank, and stand for no cell. A twin, the second name of one kernel
-    in a play-off, is a repeat."""
+    """True for the rows of play-offs, which rank, and stand for no cell. A twin, the second name of one
+    kernel in a play-off, is a repeat."""
     return _has(table, "playoff") & ~_has(table, "repeat")
 
 

@@ -57,9 +57,7 @@ class Tally:
 
 
 def tallies(
-    standings: Mapping[Any, Standing],
-    also: Mapping[Any, Standing] | None = None,
-    reason: str = "not counted",
+    standings: Mapping[Any, Standing], also: Mapping[Any, Standing] | None = None, reason: str = "not counted"
 ) -> list[Tally]:
     """Those with the most cases first, then by the mean of their shares, then by name.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.lab.studies.record import STATUSES
 from longca.lab.ranking import Standing, tallies
 from longca.lab.ranking.sentences import protocols_of, rivals_text
 from longca.lab.ranking.tally import num_open, num_played_off
@@ -13,6 +12,7 @@ from longca.lab.report.decide.cases import CaseKey, Cases, cases
 from longca.lab.report.findings import at_largest
 from longca.lab.report.series import DIRECTIONS, labelled
 from longca.lab.store.text import percent, plural
+from longca.lab.studies.record import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,8 +46,14 @@ def tiles(table: pd.DataFrame, ranked: Collection[str] = ("cp", "kernel")) -> li
     """
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
-    headline = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table),
-                  "#support")]
+    headline = [
+        Tile(
+            "Cells measured",
+            f"{(table.status == 'ok').sum():,} of {len(table):,}",
+            _not_ok(table),
+            "#support",
+        )
+    ]
     parallel = (attention.kind == "cp").any()
     for kind in ("cp", "kernel") if parallel else ("kernel",):
         of_kind = cases(labelled(table), kind)
@@ -58,7 +64,11 @@ def tiles(table: pd.DataFrame, ranked: Collection[str] = ("cp", "kernel")) -> li
                 else f"Leading kernel{' alone' if parallel else ''}, {word}"
             )
             headline += _fastest(
-                of_kind, kind, direction, label, "#fastest-cp" if kind == "cp" and len(ranked) > 1 else "#fastest"
+                of_kind,
+                kind,
+                direction,
+                label,
+                "#fastest-cp" if kind == "cp" and len(ranked) > 1 else "#fastest",
             )
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
@@ -129,8 +139,15 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     doubt = f"; {played or 'none'} played off" if played < len(compared) else ""
     protocols = protocols_of(compared)
     doubt += f"; {protocols}" if protocols else ""
-    return [Tile(label, first.method, f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
-                 f"{rivals_text(compared)}{doubt}", link)]
+    return [
+        Tile(
+            label,
+            first.method,
+            f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
+            f"{rivals_text(compared)}{doubt}",
+            link,
+        )
+    ]
 
 
 def _not_ok(table: pd.DataFrame) -> str:

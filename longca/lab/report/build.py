@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.lab.studies.record import STATUSES, Record
 from longca.core.version import VERSION
 from longca.lab.ranking.table import is_beside
 from longca.lab.report import answers, matrix, tables, winners
@@ -37,6 +36,7 @@ from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import columns, frame, to_report
 from longca.lab.store.text import plural
 from longca.lab.store.view import NOISY
+from longca.lab.studies.record import STATUSES, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,13 +51,21 @@ REPEATS = (
     "so that counts, worst shares and families exclude them. "
 )
 MOST_LINKS = 3  # named cells for each reason
-SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
-            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy",
-            "noise": "Noise and ceilings"}
+SECTIONS = {
+    "dense": "Dense kernels",
+    "sparse": "Block-sparse kernels",
+    "cp": "Context parallelism",
+    "predicted": "Predicted beside measured",
+    "memory": "Memory and energy",
+    "accuracy": "Accuracy",
+    "noise": "Noise and ceilings",
+}
 # levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
 LEVELS = (
-    ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
-    ({"samples": False, "details": False}, "The records' details"))
+    ({"samples": True, "details": True}, ""),
+    ({"samples": False, "details": True}, "The records' samples"),
+    ({"samples": False, "details": False}, "The records' details"),
+)
 
 
 @dataclass(frozen=True)
@@ -120,10 +128,17 @@ class _Paper:
         return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
-def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
-          hardware: Hardware | None = None, sources: Sequence[Path] = (),
-          environments: Environments | None = None,
-          lists: Sequence[Path] | None = None) -> Path:
+def build(
+    records: Iterable[Record],
+    problems: Sequence[UnusableFile],
+    out: Path,
+    *,
+    study_title: str,
+    hardware: Hardware | None = None,
+    sources: Sequence[Path] = (),
+    environments: Environments | None = None,
+    lists: Sequence[Path] | None = None,
+) -> Path:
     """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
     records.
 
@@ -190,34 +205,68 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
     variables = {method: look.variable for method, look in looks(methods).items()}
     context = {
-        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown),
-               "problems": problems, "sections": sections,
-        "figures": figures, "alone": beside is None, "columns": COLUMNS,
-        "statuses": answers.statuses(table), "tiles": answers.tiles(table, [kind for kind, _ in fastest]),
-        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons,
-               "worst_errors": worst_errors,
-        "waits": tables.waits(table), "ceilings": tables.ceilings(table),
-               "machines": tables.machines(ordered, hardware),
-        "software": tables.software(ordered), "images": images,
-               "finding_of_images": tables.finding_of_images(images),
-        "environments": summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
-        "steadiness": steady, "has_product": bool(table.ceiling_tflops.notna().any()),
-        "runs": tables.runs(table), "methods": tables.methods(table),
-        "looks": variables, "repeat_rows": repeat_rows(table, standings),
-        "files": _files(out, sources, _downloads(export_files(everything, values, environments), beside) if beside else []),
+        "study_title": study_title,
+        "num_records": len(ordered),
+        "num_shown": len(shown),
+        "problems": problems,
+        "sections": sections,
+        "figures": figures,
+        "alone": beside is None,
+        "columns": COLUMNS,
+        "statuses": answers.statuses(table),
+        "tiles": answers.tiles(table, [kind for kind, _ in fastest]),
+        "fastest": fastest,
+        "matrices": matrix.matrices(table),
+        "reasons": reasons,
+        "worst_errors": worst_errors,
+        "waits": tables.waits(table),
+        "ceilings": tables.ceilings(table),
+        "machines": tables.machines(ordered, hardware),
+        "software": tables.software(ordered),
+        "images": images,
+        "finding_of_images": tables.finding_of_images(images),
+        "environments": summary_of(
+            ordered, environments, image_lists(own_lists() if lists is None else lists)
+        ),
+        "steadiness": steady,
+        "has_product": bool(table.ceiling_tflops.notna().any()),
+        "runs": tables.runs(table),
+        "methods": tables.methods(table),
+        "looks": variables,
+        "repeat_rows": repeat_rows(table, standings),
+        "files": _files(
+            out, sources, _downloads(export_files(everything, values, environments), beside) if beside else []
+        ),
         "overviews": overviews(out),
-        "all_statuses": STATUSES, "theme": theme(),
-        "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
-        "short_status": matrix.SHORT | views.SHORT, "decision": decided,
+        "all_statuses": STATUSES,
+        "theme": theme(),
+        "rate": rate,
+        "names": names,
+        "masks": shown_masks,
+        "pictures": pictures,
+        "markers": MARKERS,
+        "short_status": matrix.SHORT | views.SHORT,
+        "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
         "noisy": NOISY,
-               "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
-        "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
+        "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
+        "has_lone": bool(
+            decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())
+        ),
         "views": views.views_json(decided, rows) if decided else "",
-        "facts": {"rate": rate, "count": len(shown), "all": len(ordered), "looks": variables,
-                  "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT | views.SHORT},
-        "most_links": MOST_LINKS, "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
+        "facts": {
+            "rate": rate,
+            "count": len(shown),
+            "all": len(ordered),
+            "looks": variables,
+            "pictures": [mask.name for mask in shown_masks],
+            "short": matrix.SHORT | views.SHORT,
+        },
+        "most_links": MOST_LINKS,
+        "devices": _counted(table.device),
+        "dates": sorted({str(start)[:10] for start in table.started_at}),
+        "commits": _counted(table.git_sha),
+        "css": static_text("report.css", "decide.css", "figures.css"),
         "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
         "generator": VERSION,
     }
@@ -234,8 +283,11 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     """Kernels, then strategies, then controls, each sorted by name: the order of legends."""
-    groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"],
-              table[table.is_control.astype(bool)])
+    groups = (
+        table[(table.kind == "kernel") & ~table.is_control.astype(bool)],
+        table[table.kind == "cp"],
+        table[table.is_control.astype(bool)],
+    )
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
@@ -247,8 +299,14 @@ def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dr
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
-        return Drawn(figure.name, figure.label, figure.label, "", figure.caption,
-                     failure=f"{type(error).__name__}: {error}")
+        return Drawn(
+            figure.name,
+            figure.label,
+            figure.label,
+            "",
+            figure.caption,
+            failure=f"{type(error).__name__}: {error}",
+        )
 
 
 def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
@@ -299,6 +357,7 @@ def _holds(path: Path, chunks: Iterable[bytes]) -> bool:
 
 
 def _counted(column: pd.Series) -> list[tuple[str, int]]:
-    return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(),
-                                                                key=lambda item: -item[1])]
-
+    return [
+        (str(value), int(count))
+        for value, count in sorted(column[column != ""].value_counts().items(), key=lambda item: -item[1])
+    ]

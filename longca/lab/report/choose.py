@@ -17,18 +17,51 @@ from longca.lab.store.table import is_ranked
 if TYPE_CHECKING:
     import pandas as pd
 
-_OWN = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family",
-        "mask_params",
-        "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype",
-        "direction", "seed",
-        "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density",
-        "tflops_per_device",
-        "tflops_per_device_low", "tflops_per_device_high", "device", "git_sha")
+_OWN = (
+    "cell_id",
+    "study",
+    "kind",
+    "method",
+    "kernel",
+    "is_control",
+    "world",
+    "mask",
+    "mask_family",
+    "mask_params",
+    "mask_density_asked",
+    "corpus",
+    "seqlen",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "dtype",
+    "direction",
+    "seed",
+    "input_values",
+    "sustained",
+    "status",
+    "reason",
+    "num_samples",
+    "time_ms_median",
+    "density",
+    "tflops_per_device",
+    "tflops_per_device_low",
+    "tflops_per_device_high",
+    "device",
+    "git_sha",
+)
 COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
 """required columns of the derived table"""
 AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
-WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0,
-           "num_kv_heads": 1.0, "seqlen": 1.0}
+WEIGHTS = {
+    "direction": 16.0,
+    "dtype": 8.0,
+    "world": 4.0,
+    "head_dim": 4.0,
+    "num_q_heads": 2.0,
+    "num_kv_heads": 1.0,
+    "seqlen": 1.0,
+}
 """weights of the axes for nearest settings, if a question has no answer; numbers differ by their logarithm"""
 
 
@@ -145,9 +178,21 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     )
     earlier = set(ran.method[is_earlier(ran)])
     case = view.cases[mask]
-    others = f" {field_text(case).partition('; ')[2]}." if case.could_not or case.not_asked or case.other_protocol else ""
-    return CallRanking(f"{view.verdicts[mask]}{others}", setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
-                       tuple(sorted(set(ran.study))), case.rests)
+    others = (
+        f" {field_text(case).partition('; ')[2]}."
+        if case.could_not or case.not_asked or case.other_protocol
+        else ""
+    )
+    return CallRanking(
+        f"{view.verdicts[mask]}{others}",
+        setting,
+        methods,
+        missing,
+        sorted(earlier),
+        tuple(sorted(set(ran.device))),
+        tuple(sorted(set(ran.study))),
+        case.rests,
+    )
 
 
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:

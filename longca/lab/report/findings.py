@@ -34,9 +34,18 @@ def standings_of(data: pd.DataFrame, by: Sequence[str]) -> dict[tuple[Any, ...],
         elif row.get("status", "ok") not in ("ok", ABSENT):
             could_not[key].setdefault(str(row["method"]), str(row["status"]))
     methods = sorted({str(row["method"]) for row in rows})
-    return {key: standing(of_case, could_not[key], [name for name in methods if name not in could_not[key]
-                                                  and all(point.method != name for point in of_case)])
-            for key, of_case in points.items()}
+    return {
+        key: standing(
+            of_case,
+            could_not[key],
+            [
+                name
+                for name in methods
+                if name not in could_not[key] and all(point.method != name for point in of_case)
+            ],
+        )
+        for key, of_case in points.items()
+    }
 
 
 def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any, ...], tuple[Any, Standing]]:
@@ -53,8 +62,8 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
 
 
 def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
-    """The numbers of leads, formatted by `longca.lab.ranking.sentences.counts_text`; separately for each device
-    model."""
+    """The numbers of leads, formatted by `longca.lab.ranking.sentences.counts_text`; separately for each
+    device model."""
     of_devices: dict[str, dict[Any, Standing]] = defaultdict(dict)
     for key, case in standings.items():
         of_devices[case.device][key] = case
@@ -82,5 +91,11 @@ def _point(row: Mapping[Any, Any]) -> MeasuredPoint | None:
     if not value > 0:
         return None
     low, high = (float(row.get(name, value)) for name in ("low", "high"))
-    return MeasuredPoint(str(row["method"]), (Measurement(value, low, high, device=str(row.get("device", "")),
-                                                          noise=float(row.get("noise", 0.0))),))
+    return MeasuredPoint(
+        str(row["method"]),
+        (
+            Measurement(
+                value, low, high, device=str(row.get("device", "")), noise=float(row.get("noise", 0.0))
+            ),
+        ),
+    )

@@ -29,7 +29,8 @@ class Page:
 
 
 def write_index(folder: Path) -> Path | None:
-    """Write `index.html` for the pages of a folder and of its direct sub-folders, that of the whole study first.
+    """Write `index.html` for the pages of a folder and of its direct sub-folders, that of the whole study
+    first.
     Returns None without pages.
 
     An existing file that this project did not make is kept.
@@ -56,8 +57,11 @@ def overviews(page: Path) -> list[Page]:
     study."""
     folder = page.resolve().parent.parent
     places = (("index.html", "All reports"), (STUDY, "The whole study"))
-    return [Page(f"../{place}", title, "") for place, title in places
-            if (path := folder / place).is_file() and path != page.resolve() and _MADE.search(_head(path))]
+    return [
+        Page(f"../{place}", title, "")
+        for place, title in places
+        if (path := folder / place).is_file() and path != page.resolve() and _MADE.search(_head(path))
+    ]
 
 
 def _page(path: Path, folder: Path) -> Page | None:

@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WORST_FIRST = ("incorrect", "implausible", "error", "timeout", "oom", "unavailable", "unsupported", "ok")
-SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memory", "incorrect": "wrong",
-         "implausible": "too fast", "error": "error", "timeout": "time"}
+SHORT = {
+    "ok": "ok",
+    "unsupported": "no",
+    "unavailable": "absent",
+    "oom": "memory",
+    "incorrect": "wrong",
+    "implausible": "too fast",
+    "error": "error",
+    "timeout": "time",
+}
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,18 @@ def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str,
-                x_log: bool = True,
-                y_log: bool = False, per_row: int = 5, lowest_is_best: bool = False) -> Canvas:
+def draw_panels(
+    data: pd.DataFrame,
+    style: Style,
+    *,
+    x: str,
+    x_text: Callable[[Any], str],
+    unit: str,
+    x_log: bool = True,
+    y_log: bool = False,
+    per_row: int = 5,
+    lowest_is_best: bool = False,
+) -> Canvas:
     """Panels of points from `longca.lab.report.series.points`, with columns `method`, `x` and optionally
     `direction` (bwd is dashed).
 
@@ -86,9 +95,16 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
             _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], offset=offset)
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
-        note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction",
-                                textcoords="offset points",
-                                color=MUTED[0], fontsize=8, va="bottom")
+        note = axes[0].annotate(
+            unit,
+            (0, 1),
+            (-32, 27 if lines == 2 else 17),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=MUTED[0],
+            fontsize=8,
+            va="bottom",
+        )
         note.set_gid("title:")
     return canvas
 
@@ -150,10 +166,17 @@ def _draw_line(
 
         # so that two failures do not overlap
         aside = ScaledTranslation(6 * offset / POINTS, 0, ax.figure.dpi_scale_trans)
-        marks, = ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method),
-                         markersize=5,
-                         markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False,
-                         zorder=5)
+        (marks,) = ax.plot(
+            failed[x].to_numpy(float),
+            np.zeros(len(failed)),
+            "x",
+            color=style.colour(method),
+            markersize=5,
+            markeredgewidth=1.5,
+            transform=ax.get_xaxis_transform() + aside,
+            clip_on=False,
+            zorder=5,
+        )
         style.mark(marks, method, failed.cell_ids)
 
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")
 
 
-def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str | None = None,
-                sparse: bool | None = None) -> pd.DataFrame:
+def rate_points(
+    table: pd.DataFrame, kind: str, by: list[str], *, direction: str | None = None, sparse: bool | None = None
+) -> pd.DataFrame:
     """Throughput per device of attempted cells, in the order of panels.
 
     Args:
@@ -46,8 +47,8 @@ def draw_rates(data: pd.DataFrame, style: Style, x: str = "seqlen", **options: A
 def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     """A dot plot with one row for each mask, used if the horizontal axis would have a single value.
 
-    Points come from `longca.lab.report.series.points`, with columns `method` and optionally `direction` (backward
-    is hollow).
+    Points come from `longca.lab.report.series.points`, with columns `method` and optionally `direction`
+    (backward is hollow).
     """
     rows = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
@@ -66,7 +67,14 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
             style.mark(
                 ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method
             )
-            mark(ax, style, position, cell.value, cell.method, cell.cell_ids,
-                 hollow=both and cell.direction == "bwd")
+            mark(
+                ax,
+                style,
+                position,
+                cell.value,
+                cell.method,
+                cell.cell_ids,
+                hollow=both and cell.direction == "bwd",
+            )
     ax.set_xlim(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1)
     return canvas

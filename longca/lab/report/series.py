@@ -28,8 +28,13 @@ BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same 
 RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
-SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}",
-           "corpus_choice": "{}"}
+SETTING = {
+    "device_choice": "{}",
+    "heads": "{} heads",
+    "head_dim": "D {}",
+    "dtype": "{}",
+    "corpus_choice": "{}",
+}
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         else table[beside]
     )
     every = _with_labels(pd.concat([own, more], ignore_index=True) if len(more) else own)
-    named = every.iloc[:len(own)].set_axis(own.index, axis=0)
+    named = every.iloc[: len(own)].set_axis(own.index, axis=0)
     named.attrs = {
         **attrs,
         LABELLED: len(own),
@@ -184,8 +189,10 @@ def mask_order(table: pd.DataFrame) -> list[str]:
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
     # so that 64 precedes 128
     masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]
-    return masks.sort_values(["family", "of_name", "mask", "share", "numbers", "mask_label"],
-                             ascending=[True, False, True, False, True, True]).mask_label.tolist()
+    return masks.sort_values(
+        ["family", "of_name", "mask", "share", "numbers", "mask_label"],
+        ascending=[True, False, True, False, True, True],
+    ).mask_label.tolist()
 
 
 def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
@@ -208,8 +215,15 @@ def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     return others & data["mask"].isin(set(data["mask"][~others]))
 
 
-def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,
-           unit: str) -> pd.DataFrame:
+def points(
+    table: pd.DataFrame,
+    by: list[str],
+    value: str,
+    low: str | None = None,
+    high: str | None = None,
+    *,
+    unit: str,
+) -> pd.DataFrame:
     """One row for each combination of `by`, which merges the seeds of a cell.
 
     Args:
@@ -227,8 +241,19 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     import pandas as pd
 
     is_rate = value == RATE and "method" in by
-    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids",
-               *([POINT] if is_rate else [])]
+    columns = [
+        *by,
+        "unit",
+        "value",
+        "low",
+        "high",
+        "noise",
+        "num_cells",
+        "num_samples",
+        "status",
+        "cell_ids",
+        *([POINT] if is_rate else []),
+    ]
     every, table = table, table[~is_beside(table)]
     if not len(table):
         return pd.DataFrame(columns=columns)
@@ -236,16 +261,29 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     group = table.groupby(by, sort=False, dropna=False).ngroup().to_numpy()  # numbered in order of appearance
     first = pd.Series(group).drop_duplicates().index
     frame = pd.DataFrame({name: table[name].iloc[first].tolist() for name in by}).assign(unit=unit)
-    cells = pd.DataFrame({"group": group, "status": table.status.to_numpy(),
-                          "num_samples": table.num_samples.fillna(0).to_numpy(int)})
+    cells = pd.DataFrame(
+        {
+            "group": group,
+            "status": table.status.to_numpy(),
+            "num_samples": table.num_samples.fillna(0).to_numpy(int),
+        }
+    )
     for name, column in (("value", value), ("low", low), ("high", high)):
         cells[name] = table[column or value].to_numpy(float, na_value=float("nan"))
     cells["noise"] = (cells.high - cells.low) / cells.value
     is_ok = cells.status == "ok"
-    numbers = cells[is_ok].groupby("group").agg(
-        value=("value", "median"), low=("low", "min"), high=("high", "max"), noise=("noise", "max"),
-                                                num_cells=("status", "size"),
-        num_samples=("num_samples", "sum"))
+    numbers = (
+        cells[is_ok]
+        .groupby("group")
+        .agg(
+            value=("value", "median"),
+            low=("low", "min"),
+            high=("high", "max"),
+            noise=("noise", "max"),
+            num_cells=("status", "size"),
+            num_samples=("num_samples", "sum"),
+        )
+    )
     frame = (
         frame.join(numbers)
         .fillna({"num_cells": 0, "num_samples": 0})

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.studies.record import Environment, Node, Record, Software
-from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.store.hardware import GpuModel, Hardware
 from longca.lab.store.text import format_bytes, plural
+from longca.lab.studies.record import Environment, Node, Record, Software
+from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,16 +61,28 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
         if record.accuracy is None or view.is_control:
             continue
         for tensor, budget in record.accuracy.budget.items():
-            key = (record.cell.method, record.cell.direction == "bwd",
-                   TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS))
+            key = (
+                record.cell.method,
+                record.cell.direction == "bwd",
+                TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS),
+            )
             counts[key] += 1
             ratio, error = view.budget_ratio(tensor), view.error(tensor)
             assert ratio is not None and error is not None
             if key not in worst or ratio > worst[key].ratio:
                 where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
-                worst[key] = WorstError(record.cell.method, record.cell.direction, tensor, error, budget,
-                                        ratio, where,
-                                        record.cell_id, 0, ratio <= 1)
+                worst[key] = WorstError(
+                    record.cell.method,
+                    record.cell.direction,
+                    tensor,
+                    error,
+                    budget,
+                    ratio,
+                    where,
+                    record.cell_id,
+                    0,
+                    ratio <= 1,
+                )
     return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
 
 
@@ -93,8 +105,12 @@ def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def machine_facts(node: Node) -> dict[str, str]:
     """The known facts about a machine and its GPU, by name."""
-    facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores",
-             "memory": format_bytes(node.memory_bytes)}
+    facts = {
+        "host": node.hostname,
+        "system": node.os,
+        "CPU": f"{node.cpu}, {node.num_cores} cores",
+        "memory": format_bytes(node.memory_bytes),
+    }
     for key, value in node.gpu.items():
         name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
         facts[name] = format_bytes(value) if key.endswith("_bytes") else str(value)
@@ -103,8 +119,13 @@ def machine_facts(node: Node) -> dict[str, str]:
 
 def software_facts(used: Software) -> dict[str, str]:
     """Software versions and environment variables of a cell, by name."""
-    known = (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl), ("container", used.container),
-             ("lock", used.lock))
+    known = (
+        ("CUDA", used.cuda),
+        ("cuDNN", used.cudnn),
+        ("NCCL", used.nccl),
+        ("container", used.container),
+        ("lock", used.lock),
+    )
     return {
         "python": used.python,
         **used.packages,
@@ -165,7 +186,10 @@ def finding_of_images(used: Sequence[ImageUse]) -> str:
     if not inside:
         return ""
     num_images, num_inside = len({use.container for use in inside}), sum(use.num_cells for use in inside)
-    sentence = f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in {plural(num_images, 'image')}"
+    sentence = (
+        f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in "
+        f"{plural(num_images, 'image')}"
+    )
     if outside:
         sentence += f", {outside:,} outside of any"
     return f"{sentence}: their software differs, and so can their numbers" if len(used) > 1 else sentence
@@ -255,9 +279,7 @@ def _of_drift(timed: pd.DataFrame, drifting: pd.DataFrame) -> str:
     )
     if not known:
         return (
-            f"The drift of all results is unknown: each has fewer than {FEWEST_FOR_DRIFT}."
-            if unknown
-            else ""
+            f"The drift of all results is unknown: each has fewer than {FEWEST_FOR_DRIFT}." if unknown else ""
         )
     verb, stand = (
         "drifts" if len(drifting) == 1 else "drift",
@@ -295,7 +317,11 @@ def _of_rests(timed: pd.DataFrame) -> str:
     shares = "/".join(f"{100 * share:g}" for share in sorted(set(rested.duty.astype(float))))
     mixed = len(on_gpu) - len(rested)
     protocols = protocols_text(len(rested), len(on_gpu), "cell")
-    rest = f" {protocols}: {'the other one is' if mixed == 1 else 'the others are'} never ranked against them." if mixed else ""
+    rest = (
+        f" {protocols}: {'the other one is' if mixed == 1 else 'the others are'} never ranked against them."
+        if mixed
+        else ""
+    )
     return f"GPUs rested after each call, busy for at most {shares} % of the time.{rest}"
 
 

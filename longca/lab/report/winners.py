@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks over documents",
-                 "block-sparse": "Block-sparse masks"}
+FAMILY_TITLES = {
+    "no documents": "Masks without documents",
+    "documents": "Masks over documents",
+    "block-sparse": "Block-sparse masks",
+}
 NOT_TIMED = "not timed"
 Chosen = tuple[int, Standing]
 """(tokens, standing) of the judgement of a mask"""
@@ -67,7 +70,9 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
     """
     named = labelled(table)
     decided = cases(named, kind)
-    of_kind = named[(named.kind == kind) & named.mask_label.isin({key.mask_label for key in decided.standings})]
+    of_kind = named[
+        (named.kind == kind) & named.mask_label.isin({key.mask_label for key in decided.standings})
+    ]
     families = dict(zip(of_kind.mask_label, of_kind.mask_family, strict=True))
     order = mask_order(of_kind) if len(of_kind) else []
     sizes: dict[tuple[Any, ...], dict[tuple[str, str, int], Standing]] = {}
@@ -90,8 +95,13 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
         ]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
         if any(isinstance(winner, Winner) for row in rows for winner in row.winners.values()):
-            result.append(Ranking(join(ranks, str(setting)),
-                                  format_length(int(min(lengths))) if len(lengths) == 1 else "", rows))
+            result.append(
+                Ranking(
+                    join(ranks, str(setting)),
+                    format_length(int(min(lengths))) if len(lengths) == 1 else "",
+                    rows,
+                )
+            )
     return result
 
 
@@ -101,9 +111,14 @@ def cells(ranked: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
     Args:
         found: (kind, rankings of that kind).
     """
-    named = {winner.cell_id for _,
-             kinds in ranked for ranking in kinds for row in ranking.rows for winner in row.winners.values()
-             if isinstance(winner, Winner)}
+    named = {
+        winner.cell_id
+        for _, kinds in ranked
+        for ranking in kinds
+        for row in ranking.rows
+        for winner in row.winners.values()
+        if isinstance(winner, Winner)
+    }
     return named - {""}
 
 
@@ -146,15 +161,29 @@ def _family(
         )
     ]
     for mask in masks:
-        rows.append(Row(mask, False, {direction: _of_mask(*chosen[mask, direction], tells) if (mask, direction) in chosen else NOT_TIMED
-                                      for direction in DIRECTIONS}))
+        rows.append(
+            Row(
+                mask,
+                False,
+                {
+                    direction: _of_mask(*chosen[mask, direction], tells)
+                    if (mask, direction) in chosen
+                    else NOT_TIMED
+                    for direction in DIRECTIONS
+                },
+            )
+        )
     return rows
 
 
 def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
     first = case.first
     if not case.is_compared:
-        rest = f"; {plural(len(case.not_asked), 'other')} not asked" if case.not_asked and not case.could_not else ""
+        rest = (
+            f"; {plural(len(case.not_asked), 'other')} not asked"
+            if case.not_asked and not case.could_not
+            else ""
+        )
         rest += f"; {other_protocol_text(case)}" if case.other_protocol else ""
         return f"only {first.method} ran: {tells.unit.text(first.rate)} at {format_length(seqlen)}{rest}"
     cell_id, length = first.point.best_known[0].cell_id, f", {format_length(seqlen)}" if tells.length else ""
@@ -175,13 +204,19 @@ def _of_family(members: Sequence[Standing], tells: _Tells) -> Winner | str:
         return NOT_TIMED
     asked = [case for case in members if case.is_compared or case.could_not]
     if not asked:
-        return f"no two methods were asked for {'any of ' if len(members) > 1 else ''}{plural(len(members), 'mask')}"
+        return (
+            f"no two methods were asked for "
+            f"{'any of ' if len(members) > 1 else ''}{plural(len(members), 'mask')}"
+        )
     family = mean_standing(asked)
     if family is None:
         return f"none ran all {len(asked)} masks"
     first = family.first
     if not family.is_compared:
-        return f"only {first.method} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {tells.unit.text(first.rate)}"
+        return (
+            f"only {first.method} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: "
+            f"{tells.unit.text(first.rate)}"
+        )
     num_samples = sum(len(cell.times_ms) for case in asked for cell in _point(case, first.method).best_known)
     return Winner(
         first.method,
@@ -199,8 +234,11 @@ def _point(case: Standing, method: str) -> Any:
 
 
 def _lead(case: Standing) -> str:
-    """"8.0 % faster than fa4 (4.1 to 12 %); two devices of one model; first of 9; 3 could not"."""
+    """ "8.0 % faster than fa4 (4.1 to 12 %); two devices of one model; first of 9; 3 could not"."""
     assert case.lead and case.second
     tied = case.leaders[1:]
     lead = next(entry.behind for entry in case.entries if entry.method in tied) if tied else case.lead
-    return f"{lead_text(lead, names(tied) if tied else case.second.method)}; {relation_text(case)}; {field_text(case)}"
+    return (
+        f"{lead_text(lead, names(tied) if tied else case.second.method)}; {relation_text(case)}; "
+        f"{field_text(case)}"
+    )

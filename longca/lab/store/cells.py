@@ -9,11 +9,11 @@ from typing import Any
 
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, read_file
-from longca.lab.studies.record import Record
 from longca.lab.store.decode import Decoder, Unusable, encode
 from longca.lab.store.environments.listings import write_listings
 from longca.lab.store.files import TEMPORARY, keep, remove_leftovers
 from longca.lab.store.lock import lock_folder
+from longca.lab.studies.record import Record
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,14 @@ class CellStore:
         return records, [entry for entry in (*loaded, *controls) if isinstance(entry, UnusableFile)]
 
     @contextmanager
-    def lock(self, part: str | None = None, *, wait: bool = False,
-             announce: Callable[[str], object] = print,
-             given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    def lock(
+        self,
+        part: str | None = None,
+        *,
+        wait: bool = False,
+        announce: Callable[[str], object] = print,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> Iterator[None]:
         """Lock the folder, or one part of it, against other runs (`longca.lab.store.lock.lock_folder`)."""
         with lock_folder(self.folder, part, wait=wait, announce=announce, given_up=given_up):
             for folder in (self.cells, self.controls):

@@ -6,8 +6,8 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal
 
-from longca.lab.studies.record import COSTS
 from longca.lab.store.view import View
+from longca.lab.studies.record import COSTS
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.cell.method),
     Column("strategy", "str", "", "Context-parallel strategy; empty on one device", "cell.strategy",
            lambda v: v.cell.strategy or ""),
-    Column("strategy_params", "str", "", "Parameters of the strategy; empty for the defaults", "cell.strategy_params",
+    Column("strategy_params", "str", "", "Parameters of the strategy; "
+                                         "empty for the defaults", "cell.strategy_params",
            lambda v: _texts(v.cell.strategy_params)),
     Column("kernel", "str", "", "Attention operator; under cp the operator of each rank", "cell.kernel",
            lambda v: v.cell.kernel),
@@ -83,7 +84,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: _texts(v.cell.mask_params)),
     Column("mask_density_asked", "float", "share", "Requested density of a block-sparse mask", "cell.mask_params.density",
            lambda v: v.cell.mask_params.get("density")),
-    Column("corpus", "str", "", "Source of document lengths; empty for masks without documents", "cell.corpus",
+    Column("corpus", "str", "", "Source of document lengths; empty for masks "
+                                "without documents", "cell.corpus",
            lambda v: v.cell.corpus or ""),
     Column("seqlen", "int", "tokens", "Tokens over all ranks, queries and keys alike", "cell.seqlen",
            lambda v: v.cell.seqlen),
@@ -102,7 +104,8 @@ COLUMNS: tuple[Column, ...] = (
                                     "timed separately, with a cold L2", "cell.sustained",
            lambda v: v.cell.sustained),
     # what happened
-    Column("status", "str", "", "ok, unsupported, unavailable, oom, incorrect, implausible, error or timeout", "outcome.status",
+    Column("status", "str", "", "ok, unsupported, unavailable, oom, incorrect, "
+                                "implausible, error or timeout", "outcome.status",
            lambda v: v.record.outcome.status),
     Column("reason", "str", "", "Reason for a missing number; empty for ok", "outcome", lambda v: v.reason),
     Column("notes", "str", "", "Important notes on this number", "notes",
@@ -141,9 +144,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("straggler_percent", "float", "%", "Delay of the slowest rank's median time relative to that of "
                                               "the median rank; empty on one",
            "samples.time_ms", lambda v: v.straggler_percent),
-    Column("slowest_rank", "int", "", "The rank with the longest median time; empty on one device", "samples.time_ms",
+    Column("slowest_rank", "int", "", "The rank with the longest median time; "
+                                      "empty on one device", "samples.time_ms",
            lambda v: v.slowest_rank),
-    Column("samples_ms", "floats", "ms", "All times in the order of measurement, slowest rank", "samples.time_ms",
+    Column("samples_ms", "floats", "ms", "All times in the order of "
+                                         "measurement, slowest rank", "samples.time_ms",
            lambda v: v.times_ms),
     Column("enqueue_ms", "float", "ms", "Host time to enqueue one call, excluded from time_ms for calls up "
                                         "to some 10 ms; if it exceeds the time of the call, a stream of such "
@@ -165,11 +170,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("stopped", "str", "", "Stopping criterion of the samples: precision of their median, their number "
                                  "(repeats) or time",
            "samples.stopped", lambda v: v.samples.stopped if v.samples else ""),
-    Column("playoff", "str", "", "The play-off: kernels of one case, timed in turn in one process. All its rows have this id; empty in "
+    Column("playoff", "str", "", "The play-off: kernels of one case, timed in turn in one process. All its "
+                                 "rows have this id; empty in "
            "the row of the cell itself", "playoff", lambda v: v.record.playoff or ""),
-    Column("repeat", "bool", "", "The cell was measured a second time, to learn how much such numbers differ: it has a row of its own "
-           "as well. In a play-off: the player's twin, the same kernel under a second name", "repeat", lambda v: v.record.repeat),
-    Column("playoff_rounds", "floats", "", "Of a play-off: the round of each sample; samples of one round are a pair", "turns",
+    Column("repeat", "bool", "", "The cell was measured a second time, to learn how much such numbers "
+                                 "differ: it has a row of its own "
+           "as well. In a play-off: the player's twin, the "
+           "same kernel under a second name", "repeat", lambda v: v.record.repeat),
+    Column("playoff_rounds", "floats", "", "Of a play-off: the round of each sample; samples of one round "
+                                           "are a pair", "turns",
            lambda v: tuple(map(float, v.record.turns.rounds)) if v.record.turns else None),
     Column("playoff_end", "str", "", "In a play-off, why its rounds ended: decided, rounds or time", "turns",
            lambda v: v.record.turns.ending if v.record.turns else ""),
@@ -234,7 +243,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.accuracy.scope if v.accuracy else ""),
     Column("error_tensor", "str", "", "The tensor with the largest ratio of error to budget", "accuracy",
            lambda v: v.worst_tensor or ""),
-    Column("error", "float", "relative", "That tensor's error: ‖x − reference‖ / ‖reference‖", "accuracy.relative",
+    Column("error", "float", "relative", "That tensor's error: ‖x − "
+                                         "reference‖ / ‖reference‖", "accuracy.relative",
            lambda v: v.error(v.worst_tensor)),
     Column("error_budget", "float", "relative", "Error budget of its inputs and dtype", "accuracy.budget",
            lambda v: v.accuracy.budget[v.worst_tensor] if v.accuracy and v.worst_tensor else None),
@@ -253,7 +263,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.error("dv")),
     Column("max_abs_error", "float", "", "Largest absolute error of any tensor", "accuracy.max_abs",
            lambda v: _largest(tuple(v.accuracy.max_abs.values())) if v.accuracy else None),
-    Column("empty_rows_ok", "bool", "", "True if rows without keys gave 0; empty if the mask has none", "accuracy.empty_rows_ok",
+    Column("empty_rows_ok", "bool", "", "True if rows without keys "
+                                        "gave 0; empty if the mask has none", "accuracy.empty_rows_ok",
            lambda v: v.accuracy.empty_rows_ok if v.accuracy else None),
     # memory and costs outside the timed call
     Column("peak_bytes", "int", "bytes", "Peak memory of one call above the memory resident before it, "
@@ -273,13 +284,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("costs", "str", "", "All costs outside of the timed call", "costs",
            lambda v: _texts({name: f"{value:g}" for name, value in v.record.costs.items()})),
     # the mask that was used
-    Column("mask_digest", "str", "", "Digest of the visible pairs: equal masks have equal digests", "mask.digest",
+    Column("mask_digest", "str", "", "Digest of the visible pairs: equal masks "
+                                     "have equal digests", "mask.digest",
            lambda v: v.record.mask.digest if v.record.mask else ""),
     Column("num_bands", "int", "bands", "Number of bands of the mask", "mask.num_bands",
            lambda v: v.record.mask and v.record.mask.num_bands),
     Column("document_lengths", "str", "tokens", "Sampled lengths of documents, in order; for more than 512, "
                                                 "their number and five quantiles. Empty without documents, "
-                                                "and in records of schema 2 and older", "mask.lengths", _documents),
+                                                "and in records of "
+                                                "schema 2 and older", "mask.lengths", _documents),
     Column("drawn", "str", "", "Random values: documents, prefix …", "mask.drawn",
            lambda v: _texts(dict(v.record.mask.drawn)) if v.record.mask else ""),
     # the state of the GPU
@@ -292,7 +305,8 @@ COLUMNS: tuple[Column, ...] = (
                                                         "1 and 2 the clock was read after the call, where it "
                                                         "is up to a quarter higher than during a long one",
            "samples.time_ms, samples.sm_clock_mhz", lambda v: v.mega_cycles),
-    Column("clock_event_reasons", "str", "", "Clock throttle reasons of the GPU", "samples.clock_event_reasons",
+    Column("clock_event_reasons", "str", "", "Clock throttle "
+                                             "reasons of the GPU", "samples.clock_event_reasons",
            lambda v: "; ".join(v.samples.clock_event_reasons) if v.samples else ""),
     Column("power_w_median", "float", "W", "Median power, rank 0", "samples.power_w",
            lambda v: float(median(v.samples.power_w)) if v.samples and v.samples.power_w else None),
@@ -318,11 +332,15 @@ COLUMNS: tuple[Column, ...] = (
                                                  "busiest machine",
            "others.cpu_cores", lambda v: v.record.others and v.record.others.cpu_cores),
     # where and with what
-    Column("device", "str", "", "Model of the GPU, or of the CPU that did the work", "environment.nodes", lambda v: v.device),
-    Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),
-    Column("device_uuid", "str", "", "Tells the device from others of its model: the UUID of rank 0's GPU, the machine of a CPU",
+    Column("device", "str", "", "Model of the GPU, or "
+                                "of the CPU that did the work", "environment.nodes", lambda v: v.device),
+    Column("device_type", "str", "", "cuda or cpu", "samples.timer, "
+                                                    "environment.nodes", lambda v: v.device_type),
+    Column("device_uuid", "str", "", "Tells the device from others of its model: the UUID of rank 0's GPU, "
+                                     "the machine of a CPU",
            "environment.nodes", lambda v: next(iter(v.units), "")),
-    Column("gpus", "str", "", "UUIDs of the GPUs that took part, in the order of ranks; empty on a CPU", "environment.nodes.gpu",
+    Column("gpus", "str", "", "UUIDs of the GPUs that took part, in the "
+                              "order of ranks; empty on a CPU", "environment.nodes.gpu",
            lambda v: v.unit if v.device_type == "cuda" else ""),
     Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
     Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
@@ -341,10 +359,12 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: (v.software and v.software.nccl) or ""),
     Column("container", "str", "", "Digest of the image", "environment.software",
            lambda v: (v.software and v.software.container) or ""),
-    Column("lock", "str", "", "Digest of the lock of the installed packages; empty without one", "environment.software",
+    Column("lock", "str", "", "Digest of the lock of the installed "
+                              "packages; empty without one", "environment.software",
            lambda v: (v.software and v.software.lock) or ""),
     Column("environment", "str", "", "Digest of the installed software of rank 0; its listing comes with the "
-                                     "records. Empty if unknown, as in records of schema 2 and older", "environment.ranks",
+                                     "records. Empty if unknown, as in "
+                                     "records of schema 2 and older", "environment.ranks",
            lambda v: v.ran_in.installed if v.ran_in else ""),
     Column("loaded_software", "str", "", "Digest of the software that rank 0 had loaded after the cell: "
                                          "shared objects by build id, and modules without a distribution",

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ValidationError
 
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
-from longca.lab.studies.record import Environment, Record
 from longca.core.schema import Model, problems_of
 from longca.lab.store.checks.record import (
     CHECKSUM_KEY,
@@ -17,6 +16,7 @@ from longca.lab.store.checks.record import (
     checksum_of_content,
     contradiction,
 )
+from longca.lab.studies.record import Environment, Record
 
 MOST_OF_REASON = 500  # characters
 READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)
@@ -86,7 +86,7 @@ class Decoder:
         end = text.find(_AFTER_ENVIRONMENT, start) + 1
         if start < 0 or not 0 < end - start < MOST_OF_SHARED or text.find(_ENVIRONMENT, start + 1) >= 0:
             return _parsed(Record, text)
-        environment = self._environment(text[start + len(_ENVIRONMENT) - 1:end])
+        environment = self._environment(text[start + len(_ENVIRONMENT) - 1 : end])
         record = environment and _parsed(Record, text[:start] + _NO_ENVIRONMENT + text[end:])
         # both texts are JSON, so the whole text is. Mappings of a record never contain null, so a null
         # belongs to a field of the record

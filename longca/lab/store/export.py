@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.studies.record import SCHEMA_VERSION, Record
 from longca.core.version import VERSION
 from longca.lab.store.checks.record import CHECKSUM_SINCE
 from longca.lab.store.columns import COLUMNS
@@ -20,6 +19,7 @@ from longca.lab.store.environments.listings import KEY, Environments, packed
 from longca.lab.store.files import replace_file
 from longca.lab.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN
 from longca.lab.store.table import columns, in_order
+from longca.lab.studies.record import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,9 @@ def export(records: Iterable[Record], folder: Path, environments: Environments |
     ]
 
 
-def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]],
-                 environments: Environments | None = None) -> dict[str, Iterator[bytes]]:
+def export_files(
+    ordered: Sequence[Record], values: Mapping[str, list[Any]], environments: Environments | None = None
+) -> dict[str, Iterator[bytes]]:
     """Name → content of each file, in chunks, since the files of many records are large.
 
     Args:
@@ -139,8 +140,13 @@ def _parquet(
 
 
 def _json(ordered: Sequence[Record], listings: Mapping[str, Any]) -> Iterator[bytes]:
-    head = json.dumps({"schema_version": _schema_version(ordered), "longca": VERSION,
-                       **({KEY: dict(listings)} if listings else {})})
+    head = json.dumps(
+        {
+            "schema_version": _schema_version(ordered),
+            "longca": VERSION,
+            **({KEY: dict(listings)} if listings else {}),
+        }
+    )
     yield f'{head[:-1]}, "records": [\n'.encode()
     for start in range(0, len(ordered), LINES_AT_A_TIME):
         yield (",\n" if start else "").encode() + ",\n".join(

@@ -56,8 +56,11 @@ def keep(path: Path, content: bytes, *, safe: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except OSError as error:
-        raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
-                        todo=f"{safe} safe: make room or give another folder, and run again") from error
+        raise UserError(
+            f"Cannot write '{path}'",
+            why=error.strerror or str(error),
+            todo=f"{safe} safe: make room or give another folder, and run again",
+        ) from error
     return path
 
 
@@ -95,6 +98,9 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content, unless_equal=not isinstance(content, bytes))
     except OSError as error:
-        raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
-                        todo="Make room, or give another folder") from error
+        raise UserError(
+            f"Cannot write '{path}'",
+            why=error.strerror or str(error),
+            todo="Make room, or give another folder",
+        ) from error
     return path

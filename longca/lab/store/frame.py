@@ -1,9 +1,9 @@
 """`longca.load`: records as a DataFrame for notebooks and scripts.
 
-    frame = longca.load("quick")                      # a study, by its name or its YAML file
-    frame = longca.load("results/quick", "a.parquet") # folders of results and exported files
-    frame = longca.load()                             # this project's own records of H200s
-    frame.attrs["units"]["time_ms_median"]            # "ms"
+frame = longca.load("quick")                      # a study, by its name or its YAML file
+frame = longca.load("results/quick", "a.parquet") # folders of results and exported files
+frame = longca.load()                             # this project's own records of H200s
+frame.attrs["units"]["time_ms_median"]            # "ms"
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.lab.studies.config import load_config
 from longca.core.errors import UserError, check_installed
-from longca.lab.studies.study import load_study
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.load import FILES, committed, holds_records
 from longca.lab.store.load import load as load_records
 from longca.lab.store.table import derived, in_order
 from longca.lab.store.text import plural
+from longca.lab.studies.config import load_config
+from longca.lab.studies.study import load_study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +66,10 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
             [*loaded.records, *(loaded.playoffs if playoffs else []), *(loaded.repeats if repeats else [])]
         )
     )
-    frame.attrs = {"units": {column.name: column.unit for column in COLUMNS},
-                   "meanings": {column.name: column.meaning for column in COLUMNS}}
+    frame.attrs = {
+        "units": {column.name: column.unit for column in COLUMNS},
+        "meanings": {column.name: column.meaning for column in COLUMNS},
+    }
     return frame
 
 
@@ -75,9 +77,12 @@ def _place(source: str | Path) -> Path:
     """The file or folder of a source: an existing path, else the results of a study."""
     if not isinstance(source, (str, os.PathLike)):
         several = isinstance(source, (list, tuple, set))
-        raise UserError(f"A source of records cannot be {source!r}",
-                        todo="Give each as an argument of its own: longca.load(*sources)" if several else
-                        "Give the name of a study, a folder of results or a file, as text or a path")
+        raise UserError(
+            f"A source of records cannot be {source!r}",
+            todo="Give each as an argument of its own: longca.load(*sources)"
+            if several
+            else "Give the name of a study, a folder of results or a file, as text or a path",
+        )
     path = Path(source)
     if path.suffix in FILES or holds_records(path):
         return path

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from longca.lab.studies.cell import Cell
 from longca.lab.code.source import files_digest, reached
-from longca.lab.studies.record import WAS_AT, Failed, Record
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.checks.record import digest_of
 from longca.lab.store.files import write_atomically
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import WAS_AT, Failed, Record
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file
@@ -76,8 +76,14 @@ class CellFacts(NamedTuple):
     """most of the time that calls kept the GPU busy; None where it did not rest after each"""
 
     def columns(self, cell: Cell) -> dict[str, Any]:
-        """What is remembered under the names of the derived table's columns; `unit` stands for those of the device itself."""
-        return {**self._asdict(), "cell_id": cell.cell_id, "seed": cell.seed, "disturbed": self.num_disturbed > 0}
+        """What is remembered under the names of the derived table's columns; `unit` stands for those of the
+        device itself."""
+        return {
+            **self._asdict(),
+            "cell_id": cell.cell_id,
+            "seed": cell.seed,
+            "disturbed": self.num_disturbed > 0,
+        }
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -88,18 +94,57 @@ class CellFacts(NamedTuple):
         log = record.outcome.log.splitlines()[:LOG_LINES] if isinstance(record.outcome, Failed) else []
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         shortest, longest = view.bounds_of_median_ms or (None, None)
-        return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms),
-                   view.gb_per_s,
-                   view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
-                   view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
-                   digest_of(record), view.device, view.software and view.software.container,
-                   shortest, longest, view.unit, record.run_id, view.noise, record.samples and record.samples.duty)
+        return cls(
+            record.outcome.status,
+            record.method_version,
+            view.median_ms,
+            view.tflops(view.median_ms),
+            view.gb_per_s,
+            view.budget_ratio(view.worst_tensor),
+            view.reason,
+            "\n".join(log),
+            view.is_control,
+            view.num_disturbed,
+            view.is_noisy,
+            view.is_drifting,
+            view.num_unsettled,
+            digest_of(record),
+            view.device,
+            view.software and view.software.container,
+            shortest,
+            longest,
+            view.unit,
+            record.run_id,
+            view.noise,
+            record.samples and record.samples.duty,
+        )
 
 
 Floats = list[float | None]
-Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
-                list[bool], list[int], list[str], list[str], list[str | None], Floats, Floats, list[str], list[str], Floats,
-                Floats]
+Columns = tuple[
+    list[str],
+    list[str],
+    Floats,
+    Floats,
+    Floats,
+    Floats,
+    list[str],
+    list[str],
+    list[bool],
+    list[int],
+    list[bool],
+    list[bool],
+    list[int],
+    list[str],
+    list[str],
+    list[str | None],
+    Floats,
+    Floats,
+    list[str],
+    list[str],
+    Floats,
+    Floats,
+]
 
 
 class _Index(NamedTuple):

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.lab.studies.cell import LATER_FIELDS
 from longca.core.checkout import ROOT, origin
 from longca.core.errors import UserError
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
-from longca.lab.studies.record import Record
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore, UnusableFile
@@ -32,14 +30,22 @@ from longca.lab.store.parquet import (
     read_texts,
 )
 from longca.lab.store.table import derived, is_own, of_grid
+from longca.lab.studies.cell import LATER_FIELDS
+from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # identity of records in older tables: records that agree in all of these are the same
 IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")
-LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False,
-                 "duty": float("nan")}
+LATER_COLUMNS = {
+    **LATER_FIELDS,
+    "playoff": "",
+    "playoff_rounds": None,
+    "playoff_end": "",
+    "repeat": False,
+    "duty": float("nan"),
+}
 
 COMMITTED = (origin() or ROOT) / "reports"  # this project's own records, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
@@ -60,7 +66,8 @@ class Loaded:
     playoffs: list[Record] = field(default_factory=list)
     """play-offs of the same cells: see `longca.lab.studies.playoff`"""
     repeats: list[Record] = field(default_factory=list)
-    """of the same cells, measured a second time, twins of play-offs among them: see `longca.lab.studies.playoff.repeats`"""
+    """of the same cells, measured a second time, twins of play-offs among them: see
+    `longca.lab.studies.playoff.repeats`"""
     environments: Environments = field(default_factory=Environments)
     """software listings, as far as the sources contain them"""
 
@@ -120,10 +127,13 @@ def load(*sources: Path | str) -> Loaded:
 
 def _divided(records: Iterable[Record], problems: list[UnusableFile], environments: Environments) -> Loaded:
     content = list(records)
-    return Loaded([record for record in content if is_own(record)], problems,
-                  [record for record in content if record.playoff is not None and not record.repeat],
-                  [record for record in content if record.repeat],
-                  environments)
+    return Loaded(
+        [record for record in content if is_own(record)],
+        problems,
+        [record for record in content if record.playoff is not None and not record.repeat],
+        [record for record in content if record.repeat],
+        environments,
+    )
 
 
 @contextmanager
@@ -212,8 +222,11 @@ def _load(path: Path) -> _Content:
         return _from_parquet(path / "records.parquet")
     stores = CellStore(path), PlayoffStore(path), RepeatStore(path)
     parts = [store.read_all() for store in stores]
-    return _Content([record for records, _ in parts for record in records],
-                    [problem for _, problems in parts for problem in problems], read_listings(path))
+    return _Content(
+        [record for records, _ in parts for record in records],
+        [problem for _, problems in parts for problem in problems],
+        read_listings(path),
+    )
 
 
 def compared(path: Path) -> Loaded:

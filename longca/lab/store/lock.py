@@ -26,9 +26,14 @@ SHOWN_CHARS = 120  # of each displayed fact
 
 
 @contextmanager
-def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False,
-                announce: Callable[[str], object] = print,
-                given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def lock_folder(
+    folder: Path,
+    part: str | None = None,
+    *,
+    wait: bool = False,
+    announce: Callable[[str], object] = print,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
     """Lock `folder` during the block.
 
     Args:
@@ -119,23 +124,35 @@ def describe(signature: dict[str, Any]) -> str:
 
 def _plain(value: object) -> str:
     text = "".join(char if char.isprintable() else "?" for char in str("" if value is None else value))
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS - 1]}…"
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
 
 
-def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[str], object],
-          given_up: Callable[[], bool]) -> int:
+def _take(
+    folder: Path,
+    path: Path,
+    mode: int,
+    wait: bool,
+    announce: Callable[[str], object],
+    given_up: Callable[[], bool],
+) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise UserError(f"Cannot write '{folder}'", why=error.strerror or str(error),
-                        todo="Give another folder with `--results`") from error
+        raise UserError(
+            f"Cannot write '{folder}'",
+            why=error.strerror or str(error),
+            todo="Give another folder with `--results`",
+        ) from error
     try:
         if not try_lock(file, mode):
             holder = "; ".join(holders(folder)) or "another process"
             if not wait:
-                raise UserError(f"Another run is writing '{folder}'", why=holder,
-                                todo="Wait for it, stop it, or give another folder with `--results`")
+                raise UserError(
+                    f"Another run is writing '{folder}'",
+                    why=holder,
+                    todo="Wait for it, stop it, or give another folder with `--results`",
+                )
             announce(f"Waiting for another run that is writing '{folder}': {holder}")
             _wait(file, mode, given_up)
     except OSError as error:

@@ -53,8 +53,13 @@ def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection
     """
     import pyarrow as pa
 
-    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(),
-             "floats": pa.list_(pa.float64())}
+    types = {
+        "str": pa.string(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "bool": pa.bool_(),
+        "floats": pa.list_(pa.float64()),
+    }
     wanted = {name: types[kind] for name, kind in columns.items()}
     with _told():
         file = _opened(path, columns)

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.studies.cell import AS_RELEASED
 from longca.core.errors import UserError
-from longca.lab.studies.record import Record
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.text import plural
 from longca.lab.store.view import Ceilings, Singles, View
+from longca.lab.studies.cell import AS_RELEASED
+from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,9 +121,23 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
 
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
-    return (cell.kind == "cp", cell.method, cell.world, cell.mask,
-            json.dumps(cell.mask_params, sort_keys=True),
-            cell.direction == "bwd",
-            cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "",
-            cell.seed,
-            record.cell_id, record.playoff or "", record.repeat, record.started_at, record.run_id)
+    return (
+        cell.kind == "cp",
+        cell.method,
+        cell.world,
+        cell.mask,
+        json.dumps(cell.mask_params, sort_keys=True),
+        cell.direction == "bwd",
+        cell.seqlen,
+        cell.num_q_heads,
+        cell.num_kv_heads,
+        cell.head_dim,
+        cell.dtype,
+        cell.corpus or "",
+        cell.seed,
+        record.cell_id,
+        record.playoff or "",
+        record.repeat,
+        record.started_at,
+        record.run_id,
+    )

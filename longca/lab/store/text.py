@@ -33,7 +33,7 @@ def format_bytes(num_bytes: float | None) -> str:
         return NONE
     power = min(int(math.log2(abs(num_bytes)) // 10) if abs(num_bytes) >= 1 else 0, 5)
     unit = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
-    return f"{number(num_bytes / 1024 ** power)} {unit}"
+    return f"{number(num_bytes / 1024**power)} {unit}"
 
 
 def rate_scale(largest_tflops: float) -> tuple[float, str]:
@@ -48,5 +48,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def short_device(device: str) -> str:
-    """"H100" for "NVIDIA H100 80GB HBM3"; other names keep the memory size, which may distinguish models."""
+    """ "H100" for "NVIDIA H100 80GB HBM3"; other names keep the memory size, which may distinguish models."""
     return re.sub(r" \d+GB HBM\d\w*$", "", device.removeprefix("NVIDIA "))

@@ -8,10 +8,17 @@ from functools import cached_property
 from statistics import median
 
 from longca.core.errors import shown
-from longca.lab.studies.record import Failed, Node, OutOfMemory, Record, TimedOut
-from longca.lab.studies.samples import MedianInterval, drift, median_bounds, median_interval, median_precision, shift
 from longca.lab.store.hardware import Hardware
 from longca.lab.store.text import format_bytes
+from longca.lab.studies.record import Failed, Node, OutOfMemory, Record, TimedOut
+from longca.lab.studies.samples import (
+    MedianInterval,
+    drift,
+    median_bounds,
+    median_interval,
+    median_precision,
+    shift,
+)
 
 MOST_OF_REASON = 10_000  # characters
 NOISY = 0.1  # IQR/median above which a cell counts as noisy (undisturbed cells stay below)
@@ -28,8 +35,20 @@ class View:
         singles: rates of kernels on one device; empty by default.
     """
 
-    def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None, singles: Singles | None = None) -> None:
-        self.record, self.cell, self.hardware, self.ceilings, self.singles = record, record.cell, hardware, ceilings, singles
+    def __init__(
+        self,
+        record: Record,
+        hardware: Hardware,
+        ceilings: Ceilings | None = None,
+        singles: Singles | None = None,
+    ) -> None:
+        self.record, self.cell, self.hardware, self.ceilings, self.singles = (
+            record,
+            record.cell,
+            hardware,
+            ceilings,
+            singles,
+        )
         self.samples, self.accuracy, self.memory = record.samples, record.accuracy, record.memory
         self.software = record.environment.software if record.environment else None
         self.ran_in = record.environment.ranks[0] if record.environment and record.environment.ranks else None
@@ -44,7 +63,11 @@ class View:
         """The one-line reason for a missing number; empty for ok."""
         outcome = self.record.outcome
         if isinstance(outcome, OutOfMemory):
-            size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
+            size = (
+                f", asking for {format_bytes(outcome.requested_bytes)}"
+                if outcome.requested_bytes is not None
+                else ""
+            )
             return shown(f"out of memory in {outcome.where}{size}")
         if isinstance(outcome, Failed):
             return shown(" ".join(f"{outcome.type}: {outcome.message}".split()), MOST_OF_REASON)
@@ -121,7 +144,8 @@ class View:
 
     @cached_property
     def drift(self) -> str:
-        """The drift of the samples in the order of measurement: see `longca.lab.studies.samples.drift`; "" without samples."""
+        """The drift of the samples in the order of measurement: see `longca.lab.studies.samples.drift`; ""
+        without samples."""
         return "" if self.times_ms is None else drift(self.times_ms)
 
     @property
@@ -136,13 +160,15 @@ class View:
 
     @property
     def num_unsettled(self) -> int:
-        """The number of consecutive drifting or disturbed records of the cell up to this one; 0 if this one was neither."""
+        """The number of consecutive drifting or disturbed records of the cell up to this one; 0 if this one
+        was neither."""
         drifted = self.samples.again + 1 if self.is_drifting and self.samples is not None else 0
         return max(drifted, self.num_disturbed)
 
     @property
     def rests(self) -> bool | None:
-        """True if the GPU rested after each call; None on a CPU, for calls without pauses, and without samples."""
+        """True if the GPU rested after each call; None on a CPU, for calls without pauses, and without
+        samples."""
         if self.samples is None or self.samples.timer != "cuda_event" or self.cell.sustained:
             return None
         return self.samples.duty is not None
@@ -157,7 +183,8 @@ class View:
 
     @cached_property
     def flops(self) -> int | None:
-        """Floating-point operations: for attention from the exact area of the sampled mask, for a control by construction."""
+        """Floating-point operations: for attention from the exact area of the sampled mask, for a control by
+        construction."""
         if self.record.work is not None:
             return self.record.work.flops
         mask = self.record.mask
@@ -178,12 +205,16 @@ class View:
     def gb_per_s(self) -> float | None:
         """Rate of a copy's reads and writes, in 10⁹ bytes per second."""
         work = self.record.work
-        return work.traffic_bytes / self.median_ms / 1e6 if work and work.traffic_bytes is not None and self.median_ms else None
+        return (
+            work.traffic_bytes / self.median_ms / 1e6
+            if work and work.traffic_bytes is not None and self.median_ms
+            else None
+        )
 
     @cached_property
     def density(self) -> float | None:
         mask = self.record.mask
-        return mask.area / (mask.num_groups * self.cell.seqlen ** 2) if mask else None
+        return mask.area / (mask.num_groups * self.cell.seqlen**2) if mask else None
 
     def tflops(self, time_ms: float | None) -> float | None:
         """Total rate of all ranks, for a call of that duration."""
@@ -206,8 +237,15 @@ class View:
 
     @cached_property
     def joules_per_token(self) -> float | None:
-        """Energy for each token in a call of all ranks, with the power of rank 0; None if the power reading includes pauses."""
-        if self.is_control or self.samples is None or not self.samples.power_w or not self.median_ms or self.rests:
+        """Energy for each token in a call of all ranks, with the power of rank 0; None if the power reading
+        includes pauses."""
+        if (
+            self.is_control
+            or self.samples is None
+            or not self.samples.power_w
+            or not self.median_ms
+            or self.rests
+        ):
             return None
         if not self.cell.sustained and self.median_ms < SETTLED_MS:
             return None
@@ -236,7 +274,8 @@ class View:
 
     @cached_property
     def worst_tensor(self) -> str | None:
-        """The tensor with the largest ratio of error to budget; a tensor without an error contains NaN or infinity."""
+        """The tensor with the largest ratio of error to budget; a tensor without an error contains NaN or
+        infinity."""
         if self.accuracy is None or not self.accuracy.budget:
             return None
         return max(self.accuracy.budget, key=lambda tensor: self.budget_ratio(tensor) or 0.0)
@@ -291,8 +330,8 @@ class View:
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """The devices that took part, in the order of ranks, each once: UUIDs of GPUs, or the host of a CPU; "" for one that is not
-        known."""
+        """The devices that took part, in the order of ranks, each once: UUIDs of GPUs, or the host of a CPU;
+        "" for one that is not known."""
         if self.node is None or self.record.environment is None:
             return ()
         if self.device_type != "cuda":
@@ -315,13 +354,17 @@ class View:
             return None
         if len(self.samples.time_ms) == 1:
             return self.samples.time_ms[0] or None
-        return tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None  # the shortest list counts
+        return (
+            tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None
+        )  # the shortest list counts
 
 
 class Ceilings:
-    """The highest rates of the controls of each study, device and dtype, by median times; None without a correct control.
+    """The highest rates of the controls of each study, device and dtype, by median times; None without a
+    correct control.
 
-    A device is compared with its own controls, or with those of its model if it has none. Copies apply to all dtypes.
+    A device is compared with its own controls, or with those of its model if it has none. Copies apply to all
+    dtypes.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -360,14 +403,20 @@ class Singles:
         wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
         self._tflops: dict[tuple[str, str, str], float] = {}
         for record in sorted(content, key=lambda record: record.started_at):
-            if record.cell_id in wanted and record.samples is not None and record.playoff is None and not record.repeat:
+            if (
+                record.cell_id in wanted
+                and record.samples is not None
+                and record.playoff is None
+                and not record.repeat
+            ):
                 view = View(record, Hardware())
                 rate = view.tflops(view.median_ms)
                 if rate is not None:
                     self._tflops[record.study, view.device, record.cell_id] = rate
 
     def tflops(self, view: View) -> float | None:
-        """The kernel's rate on one device. None without context parallelism, or without a single-GPU record of the kernel."""
+        """The kernel's rate on one device. None without context parallelism, or without a single-GPU record
+        of the kernel."""
         if view.cell.kind != "cp":
             return None
         return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))

@@ -94,8 +94,8 @@ class Cell(Frozen):
     seed: int = Field(0, ge=0, le=LARGEST_INT)
     """seed of random values in the mask; 0 if there are none"""
     input_values: InputValues = "normal"
-    """values of q, k, v and the gradient of the output: see `longca.lab.bench.check.inputs`. They affect a GPU's
-    power and therefore its clock; the default, standard normal values, is omitted from ids and JSON"""
+    """values of q, k, v and the gradient of the output: see `longca.lab.bench.check.inputs`. They affect a
+    GPU's power and therefore its clock; the default, standard normal values, is omitted from ids and JSON"""
     sustained: bool = False
     """calls follow each other without a pause, after two seconds of such calls, so that power and clock are
     stable. False, omitted from ids and JSON: each call is timed separately, with a cold L2"""
@@ -146,8 +146,10 @@ class Cell(Frozen):
         """Parts of the canonical JSON with sorted keys: those between `corpus` and `seed`, and those after
         `seqlen`."""
         fields = self.model_dump()
-        parts = ({key: value for key, value in fields.items() if "corpus" < key < "seed"},
-                 {key: value for key, value in fields.items() if key > "seqlen"})
+        parts = (
+            {key: value for key, value in fields.items() if "corpus" < key < "seed"},
+            {key: value for key, value in fields.items() if key > "seqlen"},
+        )
         head, tail = (json.dumps(part, sort_keys=True, separators=(",", ":"))[1:-1] for part in parts)
         return head, tail
 
@@ -201,8 +203,10 @@ class Cell(Frozen):
         load = (f" {self.input_values} inputs" if self.input_values != "normal" else "") + (
             " sustained" if self.sustained else ""
         )
-        return (f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
-                f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}")
+        return (
+            f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
+            f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}"
+        )
 
     def flops(self, area: int, num_groups: int) -> int:
         """Floating-point operations of this cell in its direction; see `CallSpec.flops`."""

@@ -19,9 +19,16 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
 VARIABLES = f"{PREFIX}* variables"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS",
-                "LONGCA_WORKFLOW",
-                "LONGCA_TRIALS", "LONGCA_STARTED_AS"}  # read elsewhere
+NOT_SETTINGS = {
+    "LONGCA_PLUGINS",
+    "LONGCA_CONTAINER",
+    "LONGCA_LOCK",
+    "LONGCA_COMMIT",
+    "LONGCA_LOCKS",
+    "LONGCA_WORKFLOW",
+    "LONGCA_TRIALS",
+    "LONGCA_STARTED_AS",
+}  # read elsewhere
 
 
 class Config(Frozen):
@@ -70,8 +77,11 @@ class Setting(NamedTuple):
     """its source: default, a file, a variable, an option"""
 
 
-def load_config(overrides: Mapping[str, Any] | None = None, path: Path | None = None,
-                environ: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    overrides: Mapping[str, Any] | None = None,
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
     """The settings in force; a missing file is an empty layer, an override of None is ignored."""
     layers = _layers(overrides, path, environ)
     for where, layer in layers.items():
@@ -83,8 +93,11 @@ def load_config(overrides: Mapping[str, Any] | None = None, path: Path | None = 
     return config.model_copy(update={"results": home_of_results() / config.results})
 
 
-def settings(overrides: Mapping[str, Any] | None = None, path: Path | None = None,
-             environ: Mapping[str, str] | None = None) -> list[Setting]:
+def settings(
+    overrides: Mapping[str, Any] | None = None,
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[Setting]:
     """The settings in force, each with its source."""
     config, layers = load_config(overrides, path, environ), _layers(overrides, path, environ)
     found = []

@@ -10,17 +10,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 from longca.lab.studies.cell import MOST_RANKS, Cell, Named, Scalar
 from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.lab.studies.facts.inventory import RankEnvironment
 from longca.lab.studies.playoff.turns import Turns
-from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
-# 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats, the environment, what was asked
+# 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats, the environment,
+# what was asked
 SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
-GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others below which a measurement counts as undisturbed
+GPU_PERCENT, CPU_CORES, CPU_SHARE = (
+    5.0,
+    0.5,
+    0.1,
+)  # use by others below which a measurement counts as undisturbed
 MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
 UNITS = ("_bytes", "_w", "_mhz")  # suffixes of numeric GPU facts
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -68,13 +73,27 @@ class Cost:
 COSTS = (
     Cost("mask_ms", "ms", "Building the mask"),
     Cost("plan_ms", "ms", "Preparing the call: layout, indices, plan"),
-    Cost("schedule_ms", "ms", "Under cp, part of plan_ms: who computes what and what moves, before a kernel is prepared for any of it"),
+    Cost(
+        "schedule_ms",
+        "ms",
+        "Under cp, part of plan_ms: who computes what and what moves, before a kernel is prepared for any of "
+        "it",
+    ),
     Cost("compile_ms", "ms", "Compiling"),
-    Cost("permute_ms", "ms", "Bringing q, k and v from contiguous shards to the tokens that ranks hold; 0 where these are the same"),
+    Cost(
+        "permute_ms",
+        "ms",
+        "Bringing q, k and v from contiguous shards to the tokens that ranks hold; 0 where these "
+        "are the same",
+    ),
     Cost("oracle_ms", "ms", "Checking the result"),
     Cost("metadata_bytes", "bytes", "The kernel's own form of the mask"),
     Cost("workspace_bytes", "bytes", "Memory that the kernel's library asks for beside its tensors"),
-    Cost("moved_bytes", "bytes", "Moved between ranks, for each rank and call; empty where a library sends by itself"),
+    Cost(
+        "moved_bytes",
+        "bytes",
+        "Moved between ranks, for each rank and call; empty where a library sends by itself",
+    ),
     Cost("formula_bytes", "bytes", "What the strategy's formula says is moved"),
     Cost("formula_replicated_bytes", "bytes", "The same where more ranks than KV heads need copies of these"),
 )
@@ -142,23 +161,29 @@ class TimedOut(Frozen):
     seconds: Seconds
 
 
-Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut,
-                    Field(discriminator="status")]
+Outcome = Annotated[
+    Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut,
+    Field(discriminator="status"),
+]
 WAS_AT = " was at "
-"""of the note with the code position of a rank when it died or was stopped: "rank 0 was at file.py:7 in forward" """
+"""of the note with the code position of a rank when it died or was stopped: "rank 0 was at file.py:7 in
+forward" """
 STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "implausible", "error", "timeout")
 
 
 class Samples(Frozen):
     """Measured times, in order."""
 
-    time_ms: Annotated[tuple[Annotated[tuple[SampleMs, ...], Field(min_length=1, max_length=MOST_SAMPLES)], ...],
-                       Field(min_length=1, max_length=MOST_RANKS)]
+    time_ms: Annotated[
+        tuple[Annotated[tuple[SampleMs, ...], Field(min_length=1, max_length=MOST_SAMPLES)], ...],
+        Field(min_length=1, max_length=MOST_RANKS),
+    ]
     """[rank][iteration]"""
     warmup: Count
     timer: Literal["cuda_event", "monotonic"]
     sm_clock_mhz: Readings = ()
-    """rank 0's SM clock during each sample, the mean of its readings; until schema 2, right after the sample. Empty if unknown"""
+    """rank 0's SM clock during each sample, the mean of its readings; until schema 2, right after the sample.
+    Empty if unknown"""
     clock_event_reasons: tuple[Line, ...] = Field((), max_length=MOST_NAMES)
     """NVML's clock throttle reasons during the samples"""
     power_w: Readings = ()
@@ -166,11 +191,13 @@ class Samples(Frozen):
     stopped: Literal["repeats", "precision", "time"] = "repeats"
     """the stopping criterion: number of samples, precision of the median, or time"""
     steady: bool | None = None
-    """True if clock and times were steady before the samples; False if the time for this ran out; None if not tested"""
+    """True if clock and times were steady before the samples; False if the time for this ran out; None if not
+    tested"""
     warm_seconds: Seconds | None = None
     """time of all untimed calls, including pauses"""
     duty: float | None = Field(None, gt=0, le=1)
-    """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls, and older records"""
+    """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls,
+    and older records"""
     again: int = Field(0, ge=0, le=1_000_000)
     """number of consecutive drifting or disturbed records that this one replaces"""
     enqueue_ms: Milliseconds | None = None
@@ -178,7 +205,8 @@ class Samples(Frozen):
 
 
 class Work(Frozen):
-    """The work of one call of a control, by construction; each field if it applies. The work of attention follows from its mask."""
+    """The work of one call of a control, by construction; each field if it applies. The work of attention
+    follows from its mask."""
 
     duration_ms: Milliseconds | None = None
     """duration"""
@@ -189,7 +217,8 @@ class Work(Frozen):
 
 
 class Accuracy(Frozen):
-    """Distance from the reference, for each tensor: ‖x − ref‖ / ‖ref‖ (Frobenius) and the largest absolute error."""
+    """Distance from the reference, for each tensor: ‖x − ref‖ / ‖ref‖ (Frobenius) and the largest absolute
+    error."""
 
     reference: Line
     """the reference: "float64"; for a control also "nominal duration" or "the source" """
@@ -216,8 +245,9 @@ class Memory(Frozen):
     """largest during one call, above the memory resident before it"""
     absolute_peak_bytes: PerRank
     above_shards_bytes: PerRank = ()
-    """for context parallelism: the absolute peak, minus the memory before the strategy was prepared, minus the rank's shards of q, k, v,
-    dout, out and, backward, of the gradients: the strategy's own memory; empty on one device"""
+    """for context parallelism: the absolute peak, minus the memory before the strategy was prepared, minus
+    the rank's shards of q, k, v, dout, out and, backward, of the gradients: the strategy's own memory; empty
+    on one device"""
     source: Literal["cuda_allocator", "resident_set"]
 
 
@@ -236,8 +266,8 @@ class MaskFacts(Frozen):
 
 
 class Others(Frozen):
-    """The use of the device and its machine by other processes (not of this run) during the measurement; the largest over ranks and
-    machines.
+    """The use of the device and its machine by other processes (not of this run) during the measurement; the
+    largest over ranks and machines.
 
     Unknown if the time was too short, or the system does not report it.
     """
@@ -249,20 +279,26 @@ class Others(Frozen):
     cpu_cores: float | None = Field(None, ge=0, le=1_000_000)
     """CPU cores that others kept busy, on average"""
     duty: float | None = Field(None, gt=0, le=1)
-    """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls, and older records"""
+    """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls,
+    and older records"""
     again: int = Field(0, ge=0, le=1_000_000)
     """number of consecutive disturbed records that this one replaces"""
 
     def disturbance(self, on_gpu: bool, num_cores: int) -> str:
         """A description of the use that disturbed the measurement; empty if there was none.
 
-        An idle process with the GPU open, such as a notebook, does not count if the driver reports activity. On
+        An idle process with the GPU open, such as a notebook, does not count if the driver reports activity.
+        On
         CPUs, half a core (typical of a desktop) or, with many cores, a tenth of them is allowed.
         """
         if on_gpu and self.gpu_processes and (self.gpu_percent is None or self.gpu_percent >= GPU_PERCENT):
             busy = "" if self.gpu_percent is None else f", one of them {self.gpu_percent:.0f} % of the time"
             return f"others used the GPU meanwhile ({self.gpu_processes}{busy})"
-        if not on_gpu and self.cpu_cores is not None and self.cpu_cores > max(CPU_CORES, CPU_SHARE * num_cores):
+        if (
+            not on_gpu
+            and self.cpu_cores is not None
+            and self.cpu_cores > max(CPU_CORES, CPU_SHARE * num_cores)
+        ):
             return f"others kept {self.cpu_cores:.1f} of {num_cores} cores busy meanwhile"
         return ""
 
@@ -281,8 +317,12 @@ class Node(Frozen):
     @model_validator(mode="after")
     def _numbers_are_numbers(self) -> "Node":
         for name, value in self.gpu.items():
-            if name.endswith(UNITS) and (isinstance(value, bool | str) or value is None or value < 0
-                                         or (name.endswith("_bytes") and not isinstance(value, int))):
+            if name.endswith(UNITS) and (
+                isinstance(value, bool | str)
+                or value is None
+                or value < 0
+                or (name.endswith("_bytes") and not isinstance(value, int))
+            ):
                 raise ValueError(f"the GPU's {name} is no such number")
         return self
 
@@ -340,10 +380,11 @@ class Record(Frozen):
     turns: Turns | None = Field(None, exclude_if=_is_empty)
     """in a play-off: the order of the samples among those of the other players"""
     repeat: bool = Field(False, exclude_if=_is_empty)
-    """the cell was measured a second time, beside its own record, to learn how much such numbers differ; in a play-off, a twin: the same
-    player under a second name. Left out of texts where false"""
+    """the cell was measured a second time, beside its own record, to learn how much such numbers differ; in a
+    play-off, a twin: the same player under a second name. Left out of texts where false"""
     measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
-    """the requested measurement (`longca.lab.studies.study.Measure`), by name; empty in records of schema 2 and older"""
+    """the requested measurement (`longca.lab.studies.study.Measure`), by name; empty in records of schema 2
+    and older"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None
@@ -385,15 +426,24 @@ class Record(Frozen):
         in_turn = self.playoff is not None and self.samples is not None
         if (self.turns is not None) != in_turn:
             raise ValueError("the samples of a play-off, and no others, have turns")
-        if self.turns is not None and self.samples is not None and len(self.turns.numbers) != len(self.samples.time_ms[0]):
-            raise ValueError(f"it has {len(self.samples.time_ms[0])} samples and {len(self.turns.numbers)} turns")
+        if (
+            self.turns is not None
+            and self.samples is not None
+            and len(self.turns.numbers) != len(self.samples.time_ms[0])
+        ):
+            raise ValueError(
+                f"it has {len(self.samples.time_ms[0])} samples and {len(self.turns.numbers)} turns"
+            )
 
 
 def _check_start(text: str) -> None:
-    """Raises ValueError for an invalid UTC time, or one before 1970 or close to the latest representable year."""
+    """Raises ValueError for an invalid UTC time, or one before 1970 or close to the latest representable
+    year."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.utcoffset() != timedelta() or not EARLIEST <= moment <= LATEST:
-        raise ValueError(f"started_at is '{text}': it must be a time of UTC, such as 2026-01-31T12:00:00+00:00")
+        raise ValueError(
+            f"started_at is '{text}': it must be a time of UTC, such as 2026-01-31T12:00:00+00:00"
+        )

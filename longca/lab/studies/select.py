@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
-from longca.lab.studies.cell import Cell
 from longca.core.errors import UserError, unknown
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.schema import Frozen
 from longca.core.units import parse_heads, parse_length
+from longca.lab.studies.cell import Cell
 
 LOADED = ("kernel", "strategy", "corpus")  # masks are loaded when a study is expanded
 
@@ -80,8 +80,10 @@ def _range(axis: str, text: str) -> tuple[int, int]:
     try:
         return _number(axis, low), _number(axis, high if dots else low)
     except ValueError:
-        raise UserError(f"'{text}' is not a range of {axis}",
-                        todo="Write 8K or 1K..8K" if axis == "seqlen" else "Write 2 or 0..2") from None
+        raise UserError(
+            f"'{text}' is not a range of {axis}",
+            todo="Write 8K or 1K..8K" if axis == "seqlen" else "Write 2 or 0..2",
+        ) from None
 
 
 def _heads(text: str) -> tuple[int, int]:

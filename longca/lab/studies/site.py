@@ -20,10 +20,21 @@ SBATCH = {
     "qos": "SBATCH_QOS",
 }
 
-MEASURING_RESOURCES = ("slurm_account", "slurm_partition", "qos", "constraint", "nodes", "mem_mb",
-                       "cpus_per_task", "mpi",
-                       # all that `Site.measuring_job` may name
-                       "tasks_per_node", "gres", "tasks", "slurm_extra")
+MEASURING_RESOURCES = (
+    "slurm_account",
+    "slurm_partition",
+    "qos",
+    "constraint",
+    "nodes",
+    "mem_mb",
+    "cpus_per_task",
+    "mpi",
+    # all that `Site.measuring_job` may name
+    "tasks_per_node",
+    "gres",
+    "tasks",
+    "slurm_extra",
+)
 MOST_RANKS = 8  # of a node without GPUs
 
 Resources = dict[str, Any]
@@ -72,12 +83,17 @@ class Site(Frozen):
         nodes, ranks = layout(world, self.gpus_per_node or MOST_RANKS)
         gpus = f"gpu:{self.gpu_model}:{ranks}" if self.gpu_model else f"gpu:{ranks}"
         resources = _given(
-            slurm_account=self.account, slurm_partition=self.partition, qos=self.qos,
-                           constraint=self.constraint, nodes=nodes,
+            slurm_account=self.account,
+            slurm_partition=self.partition,
+            qos=self.qos,
+            constraint=self.constraint,
+            nodes=nodes,
             mem_mb=round(self.memory_per_gpu_gb * 1000 * ranks * attempt),
-                           cpus_per_task=self.cores_per_gpu * (ranks if nodes == 1 else 1),
-            mpi="srun" if nodes > 1 else "", tasks_per_node=ranks if nodes > 1 else 0,
-                           gres=gpus if self.gpus_per_node else "")
+            cpus_per_task=self.cores_per_gpu * (ranks if nodes == 1 else 1),
+            mpi="srun" if nodes > 1 else "",
+            tasks_per_node=ranks if nodes > 1 else 0,
+            gres=gpus if self.gpus_per_node else "",
+        )
         # Snakemake's plugin refuses a tasks_per_node of 1, and treats tasks together with gres as tasks per
         # GPU
         if nodes > 1 and ranks == 1:
@@ -129,8 +145,11 @@ def load_site(path: Path | None = None, environ: Mapping[str, str] | None = None
                     "environment variable", key, [PREFIX + field.upper() for field in Site.model_fields]
                 )
             own[name] = value
-    layers = {"sbatch's variables": {name: environ[key] for name, key in SBATCH.items() if key in environ},
-              str(path): read_yaml(path) if path.exists() else {}, f"{PREFIX}* variables": own}
+    layers = {
+        "sbatch's variables": {name: environ[key] for name, key in SBATCH.items() if key in environ},
+        str(path): read_yaml(path) if path.exists() else {},
+        f"{PREFIX}* variables": own,
+    }
     for where, layer in layers.items():
         parse(Site, layer, where)  # separately, so that an error names its layer
     return parse(Site, merge(*layers.values()), "Site")

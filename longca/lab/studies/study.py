@@ -9,20 +9,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.lab.studies.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import studies_folder
 from longca.core.errors import UserError, raise_all, unknown
-from longca.lab.studies.playoff.repeats import RepeatRules
-from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
+from longca.lab.studies.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
+from longca.lab.studies.playoff.repeats import RepeatRules
+from longca.lab.studies.playoff.rules import PlayoffRules
 
 STUDIES = Path("config/studies")
 MOST_GRIDS = 1_000
 MOST_NAMED = 10  # unknown names of a grid in a message
-MOST_VALUES, LONGEST_NAME = 10_000, 200  # of a list of a grid; bytes, since file systems allow 255 including a suffix
+MOST_VALUES, LONGEST_NAME = (
+    10_000,
+    200,
+)  # of a list of a grid; bytes, since file systems allow 255 including a suffix
 
 Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
@@ -41,13 +44,15 @@ class Measure(Frozen):
     repeats: int = Field(default=10, ge=1, le=1_000_000)
     """minimum number of timed calls"""
     precision: float = Field(default=0.005, ge=0, le=1)
-    """timed calls until the 95 % interval of their median is this narrow; 0: `repeats`, or three in `max_seconds`"""
+    """timed calls until the 95 % interval of their median is this narrow; 0: `repeats`, or three in
+    `max_seconds`"""
     max_repeats: int = Field(default=100, ge=1, le=1_000_000)
     """maximum number of timed calls, unless `repeats` is larger"""
     max_seconds: float = Field(default=4.0, gt=0, le=1e6)
     """time limit of timed calls beyond `repeats`"""
     duty: float = Field(default=0.5, gt=0, le=1)
-    """busy share of a GPU, which rests after each call to keep its clock; 1, sustained calls, CPUs: no rests"""
+    """busy share of a GPU, which rests after each call to keep its clock; 1, sustained calls, CPUs: no
+    rests"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """time limit of a cell, which then ends as `timeout`"""
     check: Check = "sample"
@@ -104,8 +109,23 @@ class Grid(Frozen):
     measure: Measure | None = None
     """measurement settings of this grid; missing keys are taken from the study"""
 
-    @field_validator("kernel", "strategy", "world", "mask", "corpus", "seqlen", "seqlen_per_rank", "heads", "head_dim",
-                     "dtype", "direction", "seed", "input_values", "sustained", mode="before")
+    @field_validator(
+        "kernel",
+        "strategy",
+        "world",
+        "mask",
+        "corpus",
+        "seqlen",
+        "seqlen_per_rank",
+        "heads",
+        "head_dim",
+        "dtype",
+        "direction",
+        "seed",
+        "input_values",
+        "sustained",
+        mode="before",
+    )
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         values = list(value) if isinstance(value, (list, tuple)) else [value]
@@ -148,8 +168,12 @@ class Study(Frozen):
         common = data.get("measure")
         if not isinstance(common, dict):
             return data
-        grids = [grid | {"measure": common | grid["measure"]}
-                 if isinstance(grid, dict) and isinstance(grid.get("measure"), dict) else grid for grid in data["grids"]]
+        grids = [
+            grid | {"measure": common | grid["measure"]}
+            if isinstance(grid, dict) and isinstance(grid.get("measure"), dict)
+            else grid
+            for grid in data["grids"]
+        ]
         return data | {"grids": grids}
 
     @field_validator("playoff")
@@ -176,7 +200,8 @@ class Study(Frozen):
         return value
 
     def cells(self) -> list[Cell]:
-        """All distinct cells, in the order of the file, without those of `left_out`, which are reported on stderr.
+        """All distinct cells, in the order of the file, without those of `left_out`, which are reported on
+        stderr.
 
         Raises:
             UserError: an invalid name or value, or no cell is left.
@@ -196,7 +221,8 @@ class Study(Frozen):
         return tuple(cell for cell, _ in self._by_id.values())
 
     def measure_of(self, cell: Cell) -> Measure:
-        """The settings of this cell: of the first grid that contains it and has settings, or else of the study."""
+        """The settings of this cell: of the first grid that contains it and has settings, or else of the
+        study."""
         if all(grid.measure is None for grid in self.grids):
             return self.measure
         found = self._by_id.get(cell.cell_id)
@@ -216,7 +242,11 @@ class Study(Frozen):
         num_cells = sum(_num_cells(grid) for grid in self.grids)
         if num_cells > CELLS.value():
             count = f"{num_cells:,}" if num_cells < 10**18 else f"more than {10**18:,}"
-            raise UserError(f"Study '{self.name}' would have {count} cells", why=f"at most {CELLS.value():,} are allowed", todo=CELLS.todo)
+            raise UserError(
+                f"Study '{self.name}' would have {count} cells",
+                why=f"at most {CELLS.value():,} are allowed",
+                todo=CELLS.todo,
+            )
         found: dict[str, tuple[Cell, Measure]] = {}
         problems: list[UserError] = []
         left_out: list[BrokenPlugin] = []
@@ -224,7 +254,12 @@ class Study(Frozen):
             where = f"study '{self.name}', grid {number + 1}"
             wrong = _wrong_names(_names_in(grid.__dict__), where)
             if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
-                wrong.append(UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`"))
+                wrong.append(
+                    UserError(
+                        f"{where}: the lengths are not clear",
+                        todo="Give either `seqlen` or `seqlen_per_rank`",
+                    )
+                )
             if wrong:
                 problems += [*wrong, *_wrong_params(_names_in(grid.__dict__))]
                 continue
@@ -243,8 +278,11 @@ class Study(Frozen):
         if not found and left_out:
             raise left_out[0]
         if not found:
-            raise UserError(f"Study '{self.name}' has no cells", why="its grids are empty",
-                            todo="Give each grid at least one kernel, mask, length and head count")
+            raise UserError(
+                f"Study '{self.name}' has no cells",
+                why="its grids are empty",
+                todo="Give each grid at least one kernel, mask, length and head count",
+            )
         return found, tuple(dict.fromkeys(map(str, left_out)))
 
 
@@ -256,8 +294,12 @@ def study_path(name_or_path: str, folder: Path | None = None) -> Path:
     folder = studies_folder() if folder is None else folder
     path = folder / f"{name_or_path}.yaml"
     if not path.exists():
-        raise unknown("study", name_or_path, [file.stem for file in folder.glob("*.yaml")],
-                      todo=f"Studies are the files in {folder}/")
+        raise unknown(
+            "study",
+            name_or_path,
+            [file.stem for file in folder.glob("*.yaml")],
+            todo=f"Studies are the files in {folder}/",
+        )
     return path
 
 
@@ -272,15 +314,30 @@ def load_study(name_or_path: str, folder: Path | None = None) -> Study:
 
 def _num_cells(grid: Grid) -> int:
     """The number of cells of a grid, with duplicates, computed without creating them."""
-    others = (grid.kernel, grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
-              grid.direction, grid.seed, grid.input_values, grid.sustained)
+    others = (
+        grid.kernel,
+        grid.world,
+        grid.corpus,
+        grid.seqlen or grid.seqlen_per_rank,
+        grid.heads,
+        grid.head_dim,
+        grid.dtype,
+        grid.direction,
+        grid.seed,
+        grid.input_values,
+        grid.sustained,
+    )
     masks, strategies = (sum(map(_num_variants, entries)) for entries in (grid.mask, grid.strategy))
     return masks * (strategies if grid.strategy else 1) * math.prod(map(len, others))
 
 
 def _num_variants(entry: Choice) -> int:
     given = [] if isinstance(entry, str) else entry.values()
-    return sum(math.prod(len(value) for value in params.values() if isinstance(value, list)) for params in given) if given else 1
+    return (
+        sum(math.prod(len(value) for value in params.values() if isinstance(value, list)) for params in given)
+        if given
+        else 1
+    )
 
 
 def _wrong_in_grids(data: Any) -> list[str]:
@@ -295,20 +352,27 @@ def _wrong_in_grids(data: Any) -> list[str]:
 
 
 def _names_in(grid: Mapping[str, Any]) -> dict[str, list[Choice]]:
-    """The plug-ins that a grid names, by kind, without invalid names and choices, which the schema reports."""
+    """The plug-ins that a grid names, by kind, without invalid names and choices, which the schema
+    reports."""
     found: dict[str, list[Choice]] = {}
     later = grid.get("corpus_from")
     for kind in ("kernel", "strategy", "corpus", "mask"):
         value = grid.get(kind, ())
         entries = [*value] if isinstance(value, (list, tuple)) else [value]
         entries += later.values() if kind == "corpus" and isinstance(later, dict) else ()
-        found[kind] = [entry for entry in entries if isinstance(entry, str) or (kind in ("strategy", "mask") and _is_choice(entry))]
+        found[kind] = [
+            entry
+            for entry in entries
+            if isinstance(entry, str) or (kind in ("strategy", "mask") and _is_choice(entry))
+        ]
     return found
 
 
 def _is_choice(entry: Any) -> bool:
-    return isinstance(entry, dict) and all(isinstance(name, str) and isinstance(given, dict) and all(isinstance(key, str) for key in given)
-                                           for name, given in entry.items())
+    return isinstance(entry, dict) and all(
+        isinstance(name, str) and isinstance(given, dict) and all(isinstance(key, str) for key in given)
+        for name, given in entry.items()
+    )
 
 
 def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
@@ -332,10 +396,16 @@ def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
     """Names for which no plug-in exists."""
     # no literal kind name here: `longca.lab.code.source` would make each job depend on all strategies
     known = {kind: Registry(kind).names() for kind in given}
-    names = {kind: dict.fromkeys(name for entry in entries for name in ([entry] if isinstance(entry, str) else entry))
-             for kind, entries in given.items()}
+    names = {
+        kind: dict.fromkeys(
+            name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)
+        )
+        for kind, entries in given.items()
+    }
     wrong = [(kind, name) for kind in given for name in names[kind] if name not in known[kind]]
-    problems = [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]]
+    problems = [
+        unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]
+    ]
     if len(wrong) > MOST_NAMED:
         problems.append(UserError(f"{where}: {len(wrong) - MOST_NAMED:,} more names that nothing bears"))
     return problems
@@ -343,8 +413,13 @@ def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
 
 def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
     """The same choices, with mappings of several names split."""
-    return [choice for entry in entries
-            for choice in ([entry] if isinstance(entry, str) else [{name: given} for name, given in entry.items()])]
+    return [
+        choice
+        for entry in entries
+        for choice in (
+            [entry] if isinstance(entry, str) else [{name: given} for name, given in entry.items()]
+        )
+    ]
 
 
 def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
@@ -353,33 +428,64 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
     plans: list[tuple[str | None, dict[str, Scalar]]] = []
     kind = "strategy"  # as above, no registry of strategies by that name
     for entry in grid.strategy:  # a plain name does not require loading the strategy
-        plans += [(entry, {})] if isinstance(entry, str) else [
-            (plugin.name, params) for plugin, params in _variants(entry, Registry(kind))]
+        plans += (
+            [(entry, {})]
+            if isinstance(entry, str)
+            else [(plugin.name, params) for plugin, params in _variants(entry, Registry(kind))]
+        )
     heads = [parse_heads(text) for text in grid.heads]
     cells = []
     for pattern, params in masks:
         resolved = pattern.Params(**params)
         seeds = grid.seed if pattern.draws(resolved) else grid.seed[:1]
         axes: list[Sequence[Any]] = [
-            grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, heads, grid.head_dim,
-            grid.dtype, grid.direction, grid.input_values, grid.sustained]
-        for (kernel, (strategy, strategy_params), world, corpus, length, (num_q_heads, num_kv_heads), head_dim, dtype, direction, values,
-             sustained) in itertools.product(*axes):
+            grid.kernel,
+            plans or [(None, {})],
+            grid.world,
+            grid.corpus,
+            grid.seqlen or grid.seqlen_per_rank,
+            heads,
+            grid.head_dim,
+            grid.dtype,
+            grid.direction,
+            grid.input_values,
+            grid.sustained,
+        ]
+        for kernel, (strategy, strategy_params), world, corpus, length, (
+            num_q_heads,
+            num_kv_heads,
+        ), head_dim, dtype, direction, values, sustained in itertools.product(*axes):
             seqlen = length * world if grid.seqlen_per_rank else length
             fields: dict[str, Any] = {
-                "kind": grid.kind, "kernel": kernel, "strategy": strategy, "strategy_params": strategy_params,
-                "world": world, "mask": pattern.name, "mask_params": params,
+                "kind": grid.kind,
+                "kernel": kernel,
+                "strategy": strategy,
+                "strategy_params": strategy_params,
+                "world": world,
+                "mask": pattern.name,
+                "mask_params": params,
                 "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
-                "seqlen": seqlen, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
-                "dtype": dtype, "direction": direction, "seed": seeds[0] if pattern.draws(resolved) else 0,
-                "input_values": values, "sustained": sustained}
+                "seqlen": seqlen,
+                "num_q_heads": num_q_heads,
+                "num_kv_heads": num_kv_heads,
+                "head_dim": head_dim,
+                "dtype": dtype,
+                "direction": direction,
+                "seed": seeds[0] if pattern.draws(resolved) else 0,
+                "input_values": values,
+                "sustained": sustained,
+            }
             cell = parse(Cell, fields, where)
             try:
                 pattern.check(seqlen, resolved)
             except ValueError as error:
-                raise UserError(f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)) from None
+                raise UserError(
+                    f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)
+                ) from None
             cells.append(cell)
-            cells += [cell.with_seed(seed) for seed in seeds[1:]]  # valid, since the first one is and the seeds of a grid are in bounds
+            cells += [
+                cell.with_seed(seed) for seed in seeds[1:]
+            ]  # valid, since the first one is and the seeds of a grid are in bounds
     return cells
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from longca.lab.advice.beside import predictions
 from longca.lab.advice.recorded import OWN
-from longca.masks import build_mask
-from longca.predict.fitted import load_fitted
 from longca.lab.report.decide.predicted import TOGETHER, first_rows, with_predictions
 from longca.lab.report.figures.predicted_choices import PredictedChoices
 from longca.lab.report.figures.predicted_errors import PredictedErrors
 from longca.lab.store.load import load
 from longca.lab.store.table import derived
+from longca.masks import build_mask
+from longca.predict.fitted import load_fitted
 from tests.committed import committed
 from tests.records import quick_study
 from tests.support import ROOT
@@ -19,9 +19,17 @@ from tests.support import ROOT
 @pytest.fixture(scope="module")
 def records():
     """A few settings in which all own strategies ran, on two GPUs."""
-    found = [record for record in load(ROOT / "reports/h100/h100-cp.parquet").records
-             if record.cell.kind == "cp" and record.cell.world == 2 and record.cell.seqlen == 16384 and record.cell.seed == 0
-             and record.cell.mask in ("causal", "causal_document") and record.cell.strategy in OWN and not record.cell.strategy_params]
+    found = [
+        record
+        for record in load(ROOT / "reports/h100/h100-cp.parquet").records
+        if record.cell.kind == "cp"
+        and record.cell.world == 2
+        and record.cell.seqlen == 16384
+        and record.cell.seed == 0
+        and record.cell.mask in ("causal", "causal_document")
+        and record.cell.strategy in OWN
+        and not record.cell.strategy_params
+    ]
     assert len(found) == 20
     return found
 
@@ -56,7 +64,11 @@ def test_no_prediction_where_nothing_is_known(records):
     failed = records[1].model_copy(update={"outcome": oom, "samples": None})
     assert predictions([broken, failed]) == {}
     table = with_predictions(derived(quick_study()), quick_study())
-    assert table.predicted_ms.isna().all() and not len(PredictedErrors().data(table)) and not len(PredictedChoices().data(table))
+    assert (
+        table.predicted_ms.isna().all()
+        and not len(PredictedErrors().data(table))
+        and not len(PredictedChoices().data(table))
+    )
 
 
 def test_of_many_cells_whole_settings_are_predicted(records):
@@ -67,10 +79,18 @@ def test_of_many_cells_whole_settings_are_predicted(records):
 
 
 def test_without_records_of_a_kernel_with_a_strategy_an_interval_is_also_that_of_the_kernel():
-    """Context parallelism on H200s ran an earlier `band`: nothing is known there of the present one with a strategy."""
+    """Context parallelism on H200s ran an earlier `band`: nothing is known there of the present one with a
+    strategy."""
     fitted = load_fitted()
-    [older] = committed("h200-cp", kernel=["band"], strategy=["ulysses"], direction=["bwd"], mask=["causal_sliding_window"], seqlen=[16384],
-                        world=[2])
+    [older] = committed(
+        "h200-cp",
+        kernel=["band"],
+        strategy=["ulysses"],
+        direction=["bwd"],
+        mask=["causal_sliding_window"],
+        seqlen=[16384],
+        world=[2],
+    )
     assert older.environment is not None and predictions([older]) == {}
     source = older.environment.source.model_copy(update={"git_sha": "f" * 40})
     record = older.model_copy(update={"environment": older.environment.model_copy(update={"source": source})})
@@ -78,4 +98,7 @@ def test_without_records_of_a_kernel_with_a_strategy_an_interval_is_also_that_of
     model = fitted.find("band", "bwd", build_mask("causal_sliding_window", seqlen=16384).traits, 8)
     assert model is not None and "ulysses+band" not in fitted.strategies
     for interval in (model.residuals, fitted.strategies["ulysses"]):
-        assert made.low_ms <= made.ms * (1 + interval.low) + 1e-9 and made.high_ms >= made.ms * (1 + interval.high) - 1e-9
+        assert (
+            made.low_ms <= made.ms * (1 + interval.low) + 1e-9
+            and made.high_ms >= made.ms * (1 + interval.high) - 1e-9
+        )

@@ -1,4 +1,5 @@
-"""Bundles that were damaged at random: what is wrong with them is said, and nothing that was changed passes."""
+"""Bundles that were damaged at random: what is wrong with them is said, and nothing that was changed
+passes."""
 
 import gzip
 import shutil
@@ -13,9 +14,9 @@ from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import differences, manifest, read_manifest
 from longca.lab.archive.packing import BundleFile, opened, pack
 from longca.lab.archive.provenance import NAME as PROVENANCE
+from tests.hostile.fuzzing import damaged, told, usable
 from tests.lab.archive.conftest import rehash
 from tests.lab.archive.test_hostile import zipped
-from tests.hostile.fuzzing import damaged, told, usable
 from tests.support import examples
 
 READ = [MANIFEST, PROVENANCE, "config/studies/three.yaml", "config/hardware.yaml", "measured/records.parquet"]
@@ -45,7 +46,13 @@ def test_a_damaged_file_is_refused_or_named(folder: Path, data: st.DataObject, n
 
 
 FILES = {"a.txt": b"one", "folder/" + "long" * 40: b"two" * 300, "é.txt": b""}
-TAR = gzip.decompress(pack({path: BundleFile(content) for path, content in {**FILES, MANIFEST: manifest(FILES)}.items()}, "top", 10**9))
+TAR = gzip.decompress(
+    pack(
+        {path: BundleFile(content) for path, content in {**FILES, MANIFEST: manifest(FILES)}.items()},
+        "top",
+        10**9,
+    )
+)
 
 
 @settings(examples(400), suppress_health_check=list(HealthCheck))
@@ -57,5 +64,8 @@ def test_a_damaged_archive_is_refused(tmp_path_factory, tar: bytes):
     def check() -> None:
         with opened(zipped(tar, path)) as (folder, _):
             content = (folder / MANIFEST).read_bytes()
-            assert tar == TAR or content != manifest(FILES) or list(differences(folder, read_manifest(content)))
+            assert (
+                tar == TAR or content != manifest(FILES) or list(differences(folder, read_manifest(content)))
+            )
+
     usable(check)

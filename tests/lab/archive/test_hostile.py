@@ -1,4 +1,5 @@
-"""Bundles made to mislead or to exhaust: nothing outside of them is read, and what would take too much is refused early."""
+"""Bundles made to mislead or to exhaust: nothing outside of them is read, and what would take too much is
+refused early."""
 
 import gzip
 import io
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from longca.core.errors import UserError
 from longca.lab.archive import verify as checking
 from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import unreadable
 from longca.lab.archive.packing import BundleFile, Limits, opened, pack
 from longca.lab.archive.verify import verify
-from longca.core.errors import UserError
 from tests.lab.archive.conftest import rehash
 
 MIB = 1 << 20
@@ -46,11 +47,15 @@ def test_without_its_study_a_bundle_is_not_ok(folder):
     assert "config/studies/three.yaml is missing" in found["study"].detail
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("grids: [", "cannot be read"),
-    ("grids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "their titles differ"),
-    ("title: Three cells\ngrids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "unknown here"),
-    ("title: Three cells\ngrids: [{kernel: naive, mask: full, seqlen: 64, heads: 1}]", "1 difference")])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("grids: [", "cannot be read"),
+        ("grids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "their titles differ"),
+        ("title: Three cells\ngrids: [{kernel: nowhere, mask: full, seqlen: 64, heads: 1}]", "unknown here"),
+        ("title: Three cells\ngrids: [{kernel: naive, mask: full, seqlen: 64, heads: 1}]", "1 difference"),
+    ],
+)
 def test_another_study_in_its_place_is_not_ok(folder, text, expected):
     (folder / "config/studies/three.yaml").write_text(text)
     rehash(folder)
@@ -63,12 +68,18 @@ def test_provenance_cannot_name_a_study_outside(folder, tmp_path, name):
     (tmp_path / "outside").mkdir()
     shutil.move(folder / "config/studies/three.yaml", tmp_path / "outside/three.yaml")
     facts = folder / "provenance.json"
-    facts.write_text(facts.read_text().replace('"study": "three"', f'"study": "{name.format(outside=tmp_path / "outside")}"', 1))
+    facts.write_text(
+        facts.read_text().replace(
+            '"study": "three"', f'"study": "{name.format(outside=tmp_path / "outside")}"', 1
+        )
+    )
     rehash(folder)
     assert not checks(folder)["study"].passed
 
 
-@pytest.mark.parametrize("path", ["measured/records.parquet", "config/hardware.yaml", "config/studies/three.yaml"])
+@pytest.mark.parametrize(
+    "path", ["measured/records.parquet", "config/hardware.yaml", "config/studies/three.yaml"]
+)
 @pytest.mark.parametrize("kind", ["link", "linked folder", "hard link", "FIFO", "folder"])
 def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monkeypatch, path, kind):
     """Its bytes are those that the manifest lists, so that only the way to them tells."""
@@ -78,14 +89,24 @@ def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monk
         place.parent.symlink_to(outside)
     else:
         shutil.move(place, outside)
-        {"link": lambda: place.symlink_to(outside), "hard link": lambda: os.link(outside, place),
-         "FIFO": lambda: os.mkfifo(place), "folder": place.mkdir}[kind]()
+        {
+            "link": lambda: place.symlink_to(outside),
+            "hard link": lambda: os.link(outside, place),
+            "FIFO": lambda: os.mkfifo(place),
+            "folder": place.mkdir,
+        }[kind]()
     for reader in ("load", "load_study"):
         real = getattr(checking, reader)
-        monkeypatch.setattr(checking, reader, lambda source, real=real: real(source) if str(source) != str(place) else pytest.fail("read"))
+        monkeypatch.setattr(
+            checking,
+            reader,
+            lambda source, real=real: real(source) if str(source) != str(place) else pytest.fail("read"),
+        )
     found = checks(folder)
     assert unreadable(folder, path) and not found["files"].passed
-    assert not found[{"measured": "records", "config/studies": "study", "config": "page"}[os.path.dirname(path)]].passed  # noqa: PTH120
+    assert not found[
+        {"measured": "records", "config/studies": "study", "config": "page"}[os.path.dirname(path)]
+    ].passed  # noqa: PTH120
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "provenance.json"])
@@ -101,42 +122,66 @@ def test_a_folder_that_is_a_link_is_not_in_the_manifest(folder):
     assert checks(folder)["files"].differences == ("more is not in the manifest",)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"study": ' + "9" * 5000 + "}", "\ud800".encode("utf-8", "surrogatepass")])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"study": ' + "9" * 5000 + "}", "\ud800".encode("utf-8", "surrogatepass")]
+)
 def test_odd_provenance_is_one_line(folder, text):
     (folder / "provenance.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=r"provenance\.json' is damaged: it is not JSON"):
         verify(folder)
 
 
-@pytest.mark.parametrize(("kind", "target"), [
-    (tarfile.SYMTYPE, "/etc/passwd"), (tarfile.LNKTYPE, "/etc/passwd"), (tarfile.CHRTYPE, ""), (tarfile.BLKTYPE, ""),
-    (tarfile.FIFOTYPE, ""), (tarfile.DIRTYPE, ""), (tarfile.GNUTYPE_SPARSE, ""), (tarfile.CONTTYPE, "")])
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        (tarfile.SYMTYPE, "/etc/passwd"),
+        (tarfile.LNKTYPE, "/etc/passwd"),
+        (tarfile.CHRTYPE, ""),
+        (tarfile.BLKTYPE, ""),
+        (tarfile.FIFOTYPE, ""),
+        (tarfile.DIRTYPE, ""),
+        (tarfile.GNUTYPE_SPARSE, ""),
+        (tarfile.CONTTYPE, ""),
+    ],
+)
 def test_a_member_that_is_no_plain_file_is_refused(tmp_path, kind, target):
     member = tarfile.TarInfo("top/file")
     member.type, member.linkname = kind, target
-    with pytest.raises(UserError, match="'top/file' in it is not a file"), opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")):
+    with (
+        pytest.raises(UserError, match="'top/file' in it is not a file"),
+        opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")),
+    ):
         pass
 
 
-@pytest.mark.parametrize("name", ["../file", "top/../../file", "/tmp/file", "top/\nfile", "top//file", "top/./file"])
+@pytest.mark.parametrize(
+    "name", ["../file", "top/../../file", "/tmp/file", "top/\nfile", "top//file", "top/./file"]
+)
 def test_a_member_with_an_odd_name_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match=r"lies outside of it|of the name"), opened(
-            zipped(tarfile.TarInfo(name).tobuf(), tmp_path / "b.tar.gz")):
+    with (
+        pytest.raises(UserError, match=r"lies outside of it|of the name"),
+        opened(zipped(tarfile.TarInfo(name).tobuf(), tmp_path / "b.tar.gz")),
+    ):
         pass
 
 
 @pytest.mark.parametrize("again", ["top/a", "top/b"])
 def test_a_member_that_stands_twice_or_out_of_order_is_refused(tmp_path, again):
     tar = b"".join(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT) for name in ("top/b", again))
-    with pytest.raises(UserError, match="cannot be unpacked"), opened(zipped(tar + bytes(10240), tmp_path / "b.tar.gz")):
+    with (
+        pytest.raises(UserError, match="cannot be unpacked"),
+        opened(zipped(tar + bytes(10240), tmp_path / "b.tar.gz")),
+    ):
         pass
 
 
 def test_a_file_of_many_gigabytes_is_refused_before_it_is_read(tmp_path):
     member = tarfile.TarInfo("top/zeros")
     member.size = 5 << 30
-    with pytest.raises(UserError, match=r"too large: it holds more than 2\.00 GiB.*--max-gib"), opened(
-            zipped(member.tobuf(), tmp_path / "b.tar.gz")):
+    with (
+        pytest.raises(UserError, match=r"too large: it holds more than 2\.00 GiB.*--max-gib"),
+        opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")),
+    ):
         pass
 
 
@@ -183,17 +228,29 @@ def test_headers_cannot_take_memory_or_stack(tmp_path, kind):
 
 def test_zeros_after_the_end_are_not_read_on_and_on(tmp_path):
     whole = gzip.decompress(pack({MANIFEST: BundleFile(b"")}, "top", 0))
-    with pytest.raises(UserError, match="it is not as `longca archive` packs it"), opened(
-            zipped(whole + bytes(10240), tmp_path / "b.tar.gz")):
+    with (
+        pytest.raises(UserError, match="it is not as `longca archive` packs it"),
+        opened(zipped(whole + bytes(10240), tmp_path / "b.tar.gz")),
+    ):
         pass
 
 
 def test_what_was_packed_before_is_unpacked(tmp_path):
-    """Names that need an extended header, empty files, and files that end with a block or a byte before or after."""
-    files = {"é.txt": b"1", f"{'long/' * 40}name": b"2", "empty": b"", "block": bytes(512), "less": bytes(511), "more": bytes(513),
-             "large": os.urandom(MIB)}
+    """Names that need an extended header, empty files, and files that end with a block or a byte before or
+    after."""
+    files = {
+        "é.txt": b"1",
+        f"{'long/' * 40}name": b"2",
+        "empty": b"",
+        "block": bytes(512),
+        "less": bytes(511),
+        "more": bytes(513),
+        "large": os.urandom(MIB),
+    }
     for count in range(18, 24):  # archives of one and of two records of tar
-        entries = {name: BundleFile(content) for name, content in files.items()} | {MANIFEST: BundleFile(bytes(512 * count))}
+        entries = {name: BundleFile(content) for name, content in files.items()} | {
+            MANIFEST: BundleFile(bytes(512 * count))
+        }
         path = tmp_path / f"{count}.tar.gz"
         path.write_bytes(pack(entries, "top", 1_700_000_000))
         with opened(path) as (folder, _), tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as tar:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from longca.core.errors import UserError
 from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.signature import refusal, sign
-from longca.core.errors import UserError
 
-needs_minisign = pytest.mark.skipif(shutil.which("minisign") is None,
-                                    reason="there is no minisign: tools/install_minisign.sh gets it, as root, on Debian or Ubuntu")
+needs_minisign = pytest.mark.skipif(
+    shutil.which("minisign") is None,
+    reason="there is no minisign: tools/install_minisign.sh gets it, as root, on Debian or Ubuntu",
+)
 
 
 @pytest.fixture
@@ -42,7 +44,9 @@ def test_a_signature_holds_for_this_file_and_key_alone(packed, tmp_path):
     sign(packed, secret)
     assert refusal(packed, public) == ""
     signature = tmp_path / "small.tar.gz.minisig"
-    signature.write_text(signature.read_text().replace("small.tar.gz sha256", "other.tar.gz sha256"))  # the signed comment
+    signature.write_text(
+        signature.read_text().replace("small.tar.gz sha256", "other.tar.gz sha256")
+    )  # the signed comment
     assert "another file" in refusal(packed, public)
 
 
@@ -80,7 +84,9 @@ def test_nothing_is_unpacked_that_is_not_signed(longca, packed, tmp_path):
     public = pair(tmp_path, "mine")[1]
     packed.write_bytes(b"no bundle at all")
     done = longca("verify", packed, "--key", public)
-    assert done.returncode == 1 and "there is no signature" in " ".join(done.stdout.split()) and not done.stderr, done.stdout + done.stderr
+    assert (
+        done.returncode == 1 and "there is no signature" in " ".join(done.stdout.split()) and not done.stderr
+    ), done.stdout + done.stderr
 
 
 @pytest.mark.slow  # the page is made twice
@@ -93,15 +99,25 @@ def test_the_commands_sign_and_print_the_same_sums(longca, bundle, study_file, r
     sums = [line for line in done.stdout.splitlines() if "sha256:" in line]
     assert len(sums) == 2 and Path(f"{target}.minisig").is_file() and "password" not in done.stdout.lower()
     done = longca("verify", target, "--key", public)
-    assert done.returncode == 0 and sums == [line for line in done.stdout.splitlines() if " sha256:" in line], done.stdout + done.stderr
+    assert done.returncode == 0 and sums == [
+        line for line in done.stdout.splitlines() if " sha256:" in line
+    ], done.stdout + done.stderr
     target.write_bytes(b"no bundle at all")
     done = longca("verify", target, "--key", public)
-    assert done.returncode == 1 and "signature" in done.stdout and "sha256:" not in done.stdout and not done.stderr
+    assert (
+        done.returncode == 1
+        and "signature" in done.stdout
+        and "sha256:" not in done.stdout
+        and not done.stderr
+    )
 
 
 def test_where_minisign_is_missing_one_line_says_what_to_install(longca, packed, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     for act in (sign, refusal):
-        missing = "minisign, the program that signs and checks signatures, is missing.*Install it: `apt-get install minisign`"
+        missing = (
+            "minisign, the program that signs and checks signatures, is missing.*Install it: `apt-get "
+            "install minisign`"
+        )
         with pytest.raises(UserError, match=missing):
             act(packed, tmp_path / "any.key")

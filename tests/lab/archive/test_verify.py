@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from longca.core.errors import UserError
 from longca.lab.archive import verify as checking
 from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import read_manifest
 from longca.lab.archive.packing import opened
 from longca.lab.archive.page import page_files
 from longca.lab.archive.verify import verify
-from longca.core.errors import UserError
 from longca.lab.store.load import load
 from tests.lab.archive.conftest import rehash
 
@@ -22,7 +22,9 @@ def made_again(bundle) -> dict[str, bytes]:
     """The page and its files, made from the bundle's records."""
     with opened(bundle.path) as (place, _):
         facts = json.loads((place / "provenance.json").read_text())
-        return page_files(load(place / "measured/records.parquet"), facts["title"], place / "config/hardware.yaml", ())
+        return page_files(
+            load(place / "measured/records.parquet"), facts["title"], place / "config/hardware.yaml", ()
+        )
 
 
 @pytest.fixture
@@ -56,10 +58,14 @@ def test_use_leaves_nothing_to_complain_of(folder):
     assert not changed(folder)
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    (lambda folder: (folder / "Snakefile").write_text("rule all: input: 'x'"), "Snakefile was changed"),
-    (lambda folder: (folder / "measured/records.csv").unlink(), "measured/records.csv is missing"),
-    (lambda folder: (folder / "longca/more.py").write_text(""), "longca/more.py is not in the manifest")])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda folder: (folder / "Snakefile").write_text("rule all: input: 'x'"), "Snakefile was changed"),
+        (lambda folder: (folder / "measured/records.csv").unlink(), "measured/records.csv is missing"),
+        (lambda folder: (folder / "longca/more.py").write_text(""), "longca/more.py is not in the manifest"),
+    ],
+)
 def test_changed_files_are_named(folder, change, expected):
     change(folder)
     assert changed(folder) == (expected,)
@@ -83,7 +89,10 @@ def test_provenance_that_says_other_things_than_the_records_is_found_behind_good
     place.write_text(json.dumps(facts))
     rehash(folder)
     found = checks(folder)
-    assert found["files"].passed and [line.rpartition(" ")[2] for line in found["records"].differences] == ["statuses", "nodes"]
+    assert found["files"].passed and [line.rpartition(" ")[2] for line in found["records"].differences] == [
+        "statuses",
+        "nodes",
+    ]
 
 
 @pytest.mark.usefixtures("page_is_made")
@@ -103,7 +112,9 @@ def test_a_damaged_table_of_records_is_no_crash(folder):
     assert [name for name, check in found.items() if check.passed] == ["study"]
 
 
-@pytest.mark.parametrize(("name", "content"), [(MANIFEST, "no digest"), ("provenance.json", '{"bundle_version": 2}')])
+@pytest.mark.parametrize(
+    ("name", "content"), [(MANIFEST, "no digest"), ("provenance.json", '{"bundle_version": 2}')]
+)
 def test_what_describes_the_bundle_must_be_readable(folder, name, content):
     (folder / name).write_text(content)
     with pytest.raises(UserError, match=name):

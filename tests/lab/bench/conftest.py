@@ -35,7 +35,9 @@ def plugins(misbehaving: Path) -> Iterator[None]:
 def kept_pool(misbehaving: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """Its processes go from module to module, as each one's start takes a second."""
     with seen(misbehaving), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LONGCA_LOCKS", str(tmp_path_factory.mktemp("locks")))  # it has its lock as long as it lives
+        patch.setenv(
+            "LONGCA_LOCKS", str(tmp_path_factory.mktemp("locks"))
+        )  # it has its lock as long as it lives
         pool = Pool("cpu", tmp_path_factory.mktemp("logs"))
     with pool:
         yield pool

@@ -1,4 +1,5 @@
-"""The lock of a device: one run at a time measures on it, whoever has started it, and nothing in the folder of locks is trusted."""
+"""The lock of a device: one run at a time measures on it, whoever has started it, and nothing in the folder
+of locks is trusted."""
 
 import json
 import os
@@ -13,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from longca.core.errors import UserError
 from longca.lab.bench.run import ending
 from longca.lab.bench.workers import group as group_module
 from longca.lab.bench.workers.channel import Channel
 from longca.lab.bench.workers.device_lock import Claimant, DeviceLock, lock_folder_of_machine
 from longca.lab.bench.workers.group import Group
 from longca.lab.bench.workers.launch import RankPlacement
-from longca.core.errors import UserError
 from longca.lab.store.cells import CellStore
 from tests.lab.bench.test_runner import STUDY, workers_of
 from tests.lab.bench.test_worker import is_running, wait_until_gone
@@ -54,8 +55,15 @@ def started() -> Iterator[Callable[..., subprocess.Popen]]:
     processes: list[subprocess.Popen] = []
 
     def start(program: str, *arguments: object) -> subprocess.Popen:
-        processes.append(subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True))
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", program, *map(str, arguments)],
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
         return processes[-1]
 
     yield start
@@ -81,14 +89,19 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def test_after_a_kill_of_snakemake_only_one_run_measures(plugins, tmp_path, started):
-    """The run that is left ends itself at its next cell; the next one waits for it, says so, and measures nothing meanwhile."""
+    """The run that is left ends itself at its next cell; the next one waits for it, says so, and measures
+    nothing meanwhile."""
     store = CellStore(tmp_path / STUDY.name)
     workflow = started(WORKFLOW, sys.executable, "-c", RUN, *part(store, "a", list(range(8, 90))))
     wait_for(lambda: len(measured(store)) >= 2)
-    left, = workers_of(workers_of(workflow.pid)[0])
+    (left,) = workers_of(workers_of(workflow.pid)[0])
     second = started(RUN, *part(store, "b", [91]))
     line = second.stderr.readline()
-    assert line.startswith(f"Waiting for the CPUs of this machine: pid {left} on ") and " since " in line and is_running(left)
+    assert (
+        line.startswith(f"Waiting for the CPUs of this machine: pid {left} on ")
+        and " since " in line
+        and is_running(left)
+    )
     before = len(measured(store))
     os.kill(workflow.pid, signal.SIGKILL)
     wait_until_gone(left, 15.0)
@@ -96,13 +109,24 @@ def test_after_a_kill_of_snakemake_only_one_run_measures(plugins, tmp_path, star
     assert 2 <= len(measured(store)) <= before + 10
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 0 and 91 in measured(store) and not store.read_all()[1], errors
-    ended = {record.cell.seqlen: datetime.fromisoformat(record.started_at).timestamp() + record.seconds for record in store.read_all()[0]}
+    ended = {
+        record.cell.seqlen: datetime.fromisoformat(record.started_at).timestamp() + record.seconds
+        for record in store.read_all()[0]
+    }
     assert ended.pop(91) > max(ended.values())
 
 
 def test_a_workflow_that_is_gone_is_told_from_one_that_is_there_or_elsewhere():
-    process = subprocess.Popen([sys.executable, "-c", "from longca.lab.bench.run.ending import this_process; print(this_process()); input()"],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from longca.lab.bench.run.ending import this_process; print(this_process()); input()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     there = {ending.VARIABLE: process.stdout.readline().strip()}
     assert not ending.workflow_is_gone(there)
     process.kill()
@@ -112,7 +136,9 @@ def test_a_workflow_that_is_gone_is_told_from_one_that_is_there_or_elsewhere():
     assert ending.workflow_is_gone(there)
     place, pid, ticks = ending.this_process().split()
     assert not ending.workflow_is_gone({ending.VARIABLE: f"{place} {pid} {ticks}"})
-    assert ending.workflow_is_gone({ending.VARIABLE: f"{place} {pid} {int(ticks) - 1}"}), "the number belongs to another process now"
+    assert ending.workflow_is_gone({ending.VARIABLE: f"{place} {pid} {int(ticks) - 1}"}), (
+        "the number belongs to another process now"
+    )
     for text in ("", f"elsewhere {process.pid} 5", place, f"{place} x y", "\0"):
         assert not ending.workflow_is_gone({ending.VARIABLE: text})
 
@@ -148,12 +174,18 @@ def test_a_file_that_is_removed_is_locked_anew():
     assert second.claim(other) == "" != first.claim(mine), "else both would hold a file of this name"
 
 
-@pytest.mark.parametrize("make", [
-    lambda place, target: place.symlink_to(target), lambda place, target: place.hardlink_to(target),
-    lambda place, target: os.mkfifo(place), lambda place, target: place.mkdir(),
-    lambda place, target: (place.parent.rmdir(), place.parent.symlink_to(target.parent)),
-    lambda place, target: (place.parent.rmdir(), place.parent.write_text(""))],
-    ids=["link", "hard link", "fifo", "folder", "linked", "file"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda place, target: place.symlink_to(target),
+        lambda place, target: place.hardlink_to(target),
+        lambda place, target: os.mkfifo(place),
+        lambda place, target: place.mkdir(),
+        lambda place, target: (place.parent.rmdir(), place.parent.symlink_to(target.parent)),
+        lambda place, target: (place.parent.rmdir(), place.parent.write_text("")),
+    ],
+    ids=["link", "hard link", "fifo", "folder", "linked", "file"],
+)
 def test_no_link_is_followed_and_nothing_of_others_is_written(tmp_path, make):
     target = tmp_path / "mine" / "precious.txt"
     target.parent.mkdir()
@@ -163,11 +195,24 @@ def test_no_link_is_followed_and_nothing_of_others_is_written(tmp_path, make):
     make(place, target)
     with pytest.raises(UserError, match="Cannot lock the device in ") as caught:
         DeviceLock("cpu").claim(Claimant().signature)
-    assert "\n" not in str(caught.value) and target.read_text() == "precious" and list(target.parent.iterdir()) == [target]
+    assert (
+        "\n" not in str(caught.value)
+        and target.read_text() == "precious"
+        and list(target.parent.iterdir()) == [target]
+    )
 
 
-@pytest.mark.parametrize("content", ["", "[" * 4000, "[]", "9" * 4000, "\0",
-                                     '{"pid": "\\u001b[2J\\n", "since": "x", "command": "' + "y" * 2000 + '"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[" * 4000,
+        "[]",
+        "9" * 4000,
+        "\0",
+        '{"pid": "\\u001b[2J\\n", "since": "x", "command": "' + "y" * 2000 + '"}',
+    ],
+)
 def test_whatever_a_holder_signs_is_told_in_one_plain_line(content):
     holder, lock = DeviceLock("cpu"), DeviceLock("cpu")
     assert holder.claim(Claimant().signature) == ""
@@ -204,8 +249,11 @@ class FakeRank:
     def send(self, message: dict) -> None:
         self.asked.append(message["do"])
         attempt = self.asked.count("claim")
-        answers = {"claim": {"device": "GPU-1", "holder": "pid 7" if self.placement.rank and attempt < 4 else ""},
-                   "release": {}, "open": {"ready": {"uuid": str(self.placement.rank)}}}
+        answers = {
+            "claim": {"device": "GPU-1", "holder": "pid 7" if self.placement.rank and attempt < 4 else ""},
+            "release": {},
+            "open": {"ready": {"uuid": str(self.placement.rank)}},
+        }
         self.far.send(answers[message["do"]])
 
 
@@ -221,7 +269,9 @@ def test_a_group_takes_all_its_devices_or_none():
 def test_waiting_ends_when_told_to(monkeypatch, stopped, given_up):
     monkeypatch.setattr(group_module, "TOLD_AFTER", 1)
     told: list[str] = []
-    group = Group(Ranks(), 2, "cuda", Path(), lambda: stopped and bool(told), Claimant(told.append, lambda: given_up))
+    group = Group(
+        Ranks(), 2, "cuda", Path(), lambda: stopped and bool(told), Claimant(told.append, lambda: given_up)
+    )
     with pytest.raises(KeyboardInterrupt):
         group.ready()
     assert len(told) == 1 and not group.is_alive

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from longca.core.checkout import source
 from longca.lab.bench.measure import environment
 from longca.lab.bench.measure.environment import CONTAINER, device_name, node, software
 from longca.lab.bench.measure.nvml import Gpu
-from longca.core.checkout import source
 from longca.lab.studies.record import Environment
 
 CPU = torch.device("cpu")
@@ -36,7 +36,9 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.container == "sha256:abc"
 
 
-def test_an_image_that_was_entered_by_hand_is_named_by_its_stamp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_image_that_was_entered_by_hand_is_named_by_its_stamp(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv(CONTAINER, raising=False)
     monkeypatch.setattr(environment, "IMAGES", tmp_path / "images")
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/cpu.sif")
@@ -54,13 +56,25 @@ def test_what_nvml_refuses_is_left_out() -> None:
         raise NVMLError
 
     nvml = SimpleNamespace(
-        NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, nvmlSystemGetDriverVersion=lambda: "580.1",
-        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000, nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
-        nvmlDeviceGetPersistenceMode=lambda handle: 1, nvmlDeviceGetEccMode=lambda handle: (1, 1),
-        nvmlDeviceGetClockInfo=refuse, nvmlDeviceGetMigMode=refuse)
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000,
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
+        nvmlDeviceGetPersistenceMode=lambda handle: 1,
+        nvmlDeviceGetEccMode=lambda handle: (1, 1),
+        nvmlDeviceGetClockInfo=refuse,
+        nvmlDeviceGetMigMode=refuse,
+    )
     assert environment._managed(Gpu(nvml, None)) == {
-        "driver": "580.1", "power_limit_w": 700.0, "max_sm_clock_mhz": 1980, "max_memory_clock_mhz": 1980, "persistence": True,
-        "ecc": True}
+        "driver": "580.1",
+        "power_limit_w": 700.0,
+        "max_sm_clock_mhz": 1980,
+        "max_memory_clock_mhz": 1980,
+        "persistence": True,
+        "ecc": True,
+    }
 
 
 def test_a_record_takes_it() -> None:

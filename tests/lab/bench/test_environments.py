@@ -9,12 +9,12 @@ import pytest
 
 from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import asked, run_cells
-from longca.lab.studies.config import Config
-from longca.lab.studies.facts.drawn import MOST_LENGTHS, DrawnLengths
-from longca.lab.studies.study import Grid, Measure, Study
 from longca.lab.environment.taking import environments_of
 from longca.lab.store.export import export
 from longca.lab.store.load import load
+from longca.lab.studies.config import Config
+from longca.lab.studies.facts.drawn import MOST_LENGTHS, DrawnLengths
+from longca.lab.studies.study import Grid, Measure, Study
 from tests.lab.store.test_environments import INSTALLED, LOADED, environment, listings
 
 MEASURE = Measure(warmup=0, repeats=3, max_seconds=1, timeout_s=60)

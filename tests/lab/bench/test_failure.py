@@ -4,15 +4,28 @@ import torch
 from longca.lab.bench.measure.failure import LOG_LINES, SOURCE, failure
 
 
-@pytest.mark.parametrize(("error", "requested_bytes"), [
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139 GiB"), 3 << 29),
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512 bytes."), 512),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"), 4096),
-    (RuntimeError("CUDA error: out of memory"), None),
-    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), None),
-    (MemoryError("Unable to allocate 8.00 TiB for an array with shape (1024, 1024)"), 1 << 43),
-    (MemoryError(), None),
-])
+@pytest.mark.parametrize(
+    ("error", "requested_bytes"),
+    [
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139 GiB"
+            ),
+            3 << 29,
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512 bytes."), 512),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"
+            ),
+            4096,
+        ),
+        (RuntimeError("CUDA error: out of memory"), None),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), None),
+        (MemoryError("Unable to allocate 8.00 TiB for an array with shape (1024, 1024)"), 1 << 43),
+        (MemoryError(), None),
+    ],
+)
 def test_out_of_memory_however_it_is_said(error: Exception, requested_bytes: int | None) -> None:
     outcome = failure(error, "fwd")
     assert (outcome.status, outcome.requested_bytes, outcome.where) == ("oom", requested_bytes, "fwd")
@@ -59,7 +72,9 @@ def test_a_value_error_about_memory_is_no_lack_of_it() -> None:
 def test_the_users_own_line_is_named_where_a_library_raised(tmp_path) -> None:
     """The traceback ends in torch; the line to mend is in the plug-in."""
     path = tmp_path / "mine.py"
-    path.write_text("import torch\ndef forward(x):\n    return torch.nn.functional.linear(x, x.new_zeros(3, 7))\n")
+    path.write_text(
+        "import torch\ndef forward(x):\n    return torch.nn.functional.linear(x, x.new_zeros(3, 7))\n"
+    )
     space: dict = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
     try:

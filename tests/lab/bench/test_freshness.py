@@ -1,4 +1,5 @@
-"""Stamps of the workflow say what the records are now, whoever measured them; the whole DAG is in tests/workflow/test_end_to_end.py."""
+"""Stamps of the workflow say what the records are now, whoever measured them; the whole DAG is in
+tests/workflow/test_end_to_end.py."""
 
 from pathlib import Path
 
@@ -8,10 +9,10 @@ from longca.lab.bench.run import freshness
 from longca.lab.bench.run.freshness import CHECKED, REST, due_cells, refresh, write_stamp
 from longca.lab.bench.run.method_version import method_versions
 from longca.lab.bench.run.shards import Shard, shards_of_one_machine
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Study, load_study
 from longca.lab.store.cells import CellStore
 from longca.lab.store.index import cell_facts
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Study, load_study
 from tests.records import record
 
 STUDY = """
@@ -45,10 +46,14 @@ class Results:
         self.store.write(plain.model_copy(update={"method_version": versions[cell.cell_id], **fields}))
 
     def state(self) -> tuple[bool, int, bytes]:
-        """Is the job's stamp there, when was it written, and the file that changes what tables are made of."""
+        """Is the job's stamp there, when was it written, and the file that changes what tables are made
+        of."""
         rest = self.stamps / REST
-        return (self.stamp.exists(), self.stamp.stat().st_mtime_ns if self.stamp.exists() else 0,
-                rest.read_bytes() if rest.exists() else b"")
+        return (
+            self.stamp.exists(),
+            self.stamp.stat().st_mtime_ns if self.stamp.exists() else 0,
+            rest.read_bytes() if rest.exists() else b"",
+        )
 
     def refresh(self, **options) -> tuple[bool, int, bytes]:
         refresh(self.stamps, self.study, self.shards, "code", **options)
@@ -101,7 +106,10 @@ def test_a_package_that_came_or_went_is_noticed(results, monkeypatch, tmp_path):
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0\n")
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setattr("longca.lab.bench.run.method_version._module_version", lambda module: "0" if module == "torch" else None)
+    monkeypatch.setattr(
+        "longca.lab.bench.run.method_version._module_version",
+        lambda module: "0" if module == "torch" else None,
+    )
     assert not results.refresh()[0]
 
 
@@ -125,4 +133,8 @@ def test_in_an_image_its_digest_stands_for_the_packages(results):
     facts, study, cells = results.facts, results.study, results.cells
     inside = {name: each._replace(container="sha256:a") for name, each in facts.items()}
     assert due_cells(cells, study, inside, container="sha256:a") == set()
-    assert due_cells(cells, study, inside, container="sha256:b") == due_cells(cells, study, facts, container="sha256:a") == set(facts)
+    assert (
+        due_cells(cells, study, inside, container="sha256:b")
+        == due_cells(cells, study, facts, container="sha256:a")
+        == set(facts)
+    )

@@ -1,10 +1,12 @@
-"""Kernels that are right when they are looked at and not when they are timed, or that reach for their judge, have no speed."""
+"""Kernels that are right when they are looked at and not when they are timed, or that reach for their judge,
+have no speed."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
+from longca.kernels.contract import Problem
 from longca.lab.bench.check import timed_calls
 from longca.lab.bench.check.changes import Changes
 from longca.lab.bench.check.digest import content_digest
@@ -13,7 +15,6 @@ from longca.lab.bench.check.scope import affordable
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies.study import Measure
-from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from tests.lab.bench.cells import small_cell, write_kernel
 from tests.lab.bench.misbehaving import cp_cell, kernel_cell
@@ -72,9 +73,18 @@ def backward(self, forward, dout):
     return dq, torch.zeros_like(dk) if self.calls > 1 else dk, dv""",
 }
 CHANGES = {
-    "q": "def forward(self, q, k, v):\n    result = super().forward(q, k, v)\n    q.data.mul_(2)\n    return result",
-    "v": "def forward(self, q, k, v):\n    result = super().forward(q, k, v)\n    v.numpy()[0, 0, 5] = 0\n    return result",
-    "dout": "def backward(self, forward, dout):\n    grads = super().backward(forward, dout)\n    dout.data[0, 0, 3] = 1\n    return grads",
+    "q": (
+        "def forward(self, q, k, v):\n    result = super().forward(q, k, v)\n    q.data.mul_(2)\n    return "
+        "result"
+    ),
+    "v": (
+        "def forward(self, q, k, v):\n    result = super().forward(q, k, v)\n    v.numpy()[0, 0, 5] = 0\n   "
+        " return result"
+    ),
+    "dout": (
+        "def backward(self, forward, dout):\n    grads = super().backward(forward, dout)\n    "
+        "dout.data[0, 0, 3] = 1\n    return grads"
+    ),
 }
 LATE = """
 def forward(self, q, k, v):
@@ -87,17 +97,23 @@ def forward(self, q, k, v):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("is_sample", [False, True])
 @pytest.mark.parametrize("cheat", [*FORWARD, *BACKWARD])
-def test_a_timed_call_is_judged(cheat: str, is_sample: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_call_is_judged(
+    cheat: str, is_sample: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if is_sample:
         monkeypatch.setitem(affordable.__globals__["BUDGET_FLOPS"], "cpu", 1.0)
         monkeypatch.setitem(affordable.__globals__, "MIN_ROWS", 40)
     write_kernel("cheat", {**FORWARD, **BACKWARD}[cheat], tmp_path, monkeypatch)
     direction = "bwd" if cheat in BACKWARD else "fwd"
     for seed in range(3):
-        result = measure_kernel(small_cell("cheat", "causal", direction, dtype=dtype, num_kv_heads=4), MEASURE, CPU, seed=seed)
+        result = measure_kernel(
+            small_cell("cheat", "causal", direction, dtype=dtype, num_kv_heads=4), MEASURE, CPU, seed=seed
+        )
         assert result.outcome.status == "incorrect" and result.samples is None
         is_judged_late = "in a timed call" in result.outcome.reason
-        assert is_judged_late or (cheat == "keeps its gradients" and is_sample)  # of a dout that is 0 in most rows
+        assert is_judged_late or (
+            cheat == "keeps its gradients" and is_sample
+        )  # of a dout that is 0 in most rows
 
 
 @pytest.mark.parametrize("mask", ["causal", "sliding_window", "block_sparse_uniform"])
@@ -113,15 +129,25 @@ def test_right_kernels_stay_right_whatever_is_drawn(values: str, mask: str) -> N
 
 @pytest.mark.parametrize("seqlen", [128, 1024])
 @pytest.mark.parametrize("name", CHANGES)
-def test_changed_inputs_are_named_at_every_length(name: str, seqlen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_inputs_are_named_at_every_length(
+    name: str, seqlen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("longca.lab.bench.measure.latest.KEPT_REFERENCE_BYTES", 1 << 20)
     write_kernel("changer", CHANGES[name], tmp_path, monkeypatch)
-    cell = small_cell("changer", "causal_sliding_window", "bwd" if name == "dout" else "fwd", seqlen=seqlen, mask_params={"window": 16})
+    cell = small_cell(
+        "changer",
+        "causal_sliding_window",
+        "bwd" if name == "dout" else "fwd",
+        seqlen=seqlen,
+        mask_params={"window": 16},
+    )
     outcome = measure_kernel(cell, MEASURE, CPU).outcome
     assert outcome.status == "incorrect" and f"it changes its input {name}," in outcome.reason
 
 
-def test_inputs_that_are_changed_in_timed_calls_alone_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_are_changed_in_timed_calls_alone_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_kernel("late", LATE, tmp_path, monkeypatch)
     outcome = measure_kernel(small_cell("late", "causal"), MEASURE, CPU).outcome
     assert outcome.status == "incorrect" and "it changes its input q," in outcome.reason
@@ -162,7 +188,9 @@ def test_each_call_is_judged_with_the_same_probability() -> None:
     counts = torch.zeros(10)
     for _ in range(2000):
         places: dict[int, int] = {}
-        calls = timed_calls.TimedCalls(int, tensors=lambda _: {}, raw=lambda _: (), change=int, cut=lambda *_: [], kept=())
+        calls = timed_calls.TimedCalls(
+            int, tensors=lambda _: {}, raw=lambda _: (), change=int, cut=lambda *_: [], kept=()
+        )
         for call in range(10):
             if (place := calls.choose()) is not None:
                 places[place] = call
@@ -171,7 +199,7 @@ def test_each_call_is_judged_with_the_same_probability() -> None:
 
 
 PLUGINS = {
-    "patches": '''
+    "patches": """
 from longca.kernels.backends.naive import Naive, NaivePrepared
 class Prepared(NaivePrepared):
     def forward(self, q, k, v):
@@ -184,8 +212,8 @@ class Prepared(NaivePrepared):
 class Patches(Naive):
     def prepare(self, problem):
         return Prepared(problem)
-''',
-    "claims": '''
+""",
+    "claims": """
 from longca.kernels.backends.naive import Naive, NaivePrepared
 class Prepared(NaivePrepared):
     def forward(self, q, k, v):
@@ -195,9 +223,9 @@ class Prepared(NaivePrepared):
 class Claims(Naive):
     def prepare(self, problem):
         return Prepared(problem)
-''',
+""",
 }
-STRATEGY = '''
+STRATEGY = """
 from longca.cp.strategies.ulysses import Ulysses
 class Keeping(Ulysses):
     def prepare(self, problem, kernel, comm):
@@ -209,7 +237,7 @@ class Keeping(Ulysses):
             return kept[0]
         setattr(prepared, name, keeping)
         return prepared
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +276,9 @@ def test_a_judge_that_dies_is_replaced(cheats: Pool) -> None:
     assert cheats.measure(cp_cell("ulysses", seqlen=40), MEASURE).outcome.status == "ok"
 
 
-def test_a_user_s_kernel_can_be_kept_apart_from_its_rivals(cheats: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_s_kernel_can_be_kept_apart_from_its_rivals(
+    cheats: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
     assert len(set(keys)) == 1
     monkeypatch.setattr(cheats, "_apart", True)

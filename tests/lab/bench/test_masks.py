@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from longca.kernels.contract import Problem
 from longca.lab.bench.check import reference as reference_module
 from longca.lab.bench.check.plan import CheckPlan
 from longca.lab.bench.measure import latest
@@ -11,7 +12,6 @@ from longca.lab.bench.measure.latest import KEPT, LatestMasks, LatestReferences
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Accuracy
 from longca.lab.studies.study import Measure
-from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from tests.lab.bench.cells import small_cell
 
@@ -46,8 +46,14 @@ def _accuracy(cell: Cell, references: LatestReferences) -> Accuracy:
 
 @pytest.mark.parametrize("mask", ["shared_question", "block_sparse_variable", "block_sparse_uniform"])
 @pytest.mark.parametrize("directions", [("fwd", "bwd"), ("bwd", "fwd")])
-def test_a_shared_reference_gives_the_same_errors(mask: str, directions: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [small_cell(kernel, mask, direction, dtype="bf16") for direction in directions for kernel in ("naive", "sdpa")]
+def test_a_shared_reference_gives_the_same_errors(
+    mask: str, directions: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [
+        small_cell(kernel, mask, direction, dtype="bf16")
+        for direction in directions
+        for kernel in ("naive", "sdpa")
+    ]
     alone = [_accuracy(cell, LatestReferences()) for cell in cells]
     computed = []
 
@@ -61,7 +67,9 @@ def test_a_shared_reference_gives_the_same_errors(mask: str, directions: tuple[s
     one_cell = _calls(cells[directions.index("bwd") * 2], computed)
     shared = LatestReferences()
     assert [_accuracy(cell, shared) for cell in cells] == alone, "to the last bit"
-    assert len(computed) == one_cell * (1 if directions[0] == "bwd" else 2), "a backward has what a forward needs; once each"
+    assert len(computed) == one_cell * (1 if directions[0] == "bwd" else 2), (
+        "a backward has what a forward needs; once each"
+    )
 
 
 def _calls(cell: Cell, computed: list) -> int:
@@ -87,12 +95,21 @@ def test_another_problem_has_another_reference_and_few_are_kept() -> None:
 
     def get(**changes: object) -> object:
         cell = small_cell(**changes)
-        problem = Problem(cell_mask(cell), cell.num_q_heads, cell.num_kv_heads, cell.head_dim, torch.float32, CPU,
-                          needs_backward=cell.direction == "bwd")
+        problem = Problem(
+            cell_mask(cell),
+            cell.num_q_heads,
+            cell.num_kv_heads,
+            cell.head_dim,
+            torch.float32,
+            CPU,
+            needs_backward=cell.direction == "bwd",
+        )
         return references.get(CheckPlan(cell, problem, seed=0))
 
     first = get()
-    others = [get(**changes) for changes in ({"num_q_heads": 8}, {"num_kv_heads": 1}, {"head_dim": 32}, {"seqlen": 64})]
+    others = [
+        get(**changes)
+        for changes in ({"num_q_heads": 8}, {"num_kv_heads": 1}, {"head_dim": 32}, {"seqlen": 64})
+    ]
     assert len({id(one) for one in (first, *others)}) == 5
     assert len(references._references) == KEPT and get() is not first
-

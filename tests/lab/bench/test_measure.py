@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from longca.core.plugin import Registry
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.result import Result
 from longca.lab.studies.cell import Cell
-from longca.core.plugin import Registry
 from longca.lab.studies.record import Ok
 from longca.lab.studies.study import Measure
 from tests.lab.bench.cells import small_cell, write_kernel
@@ -58,7 +58,10 @@ RAISING = {
     "def forward(self, q, k, v):\n    raise ValueError('no kernel')": ("error", "fwd"),
     "def backward(self, forward, dout):\n    return 1 / 0": ("error", "bwd"),
     "def from_layout(self, x):\n    return x.flatten()": ("error", "oracle"),
-    "def to_layout(self, x):\n    raise torch.OutOfMemoryError('CUDA out of memory. GPU 0 has')": ("oom", "inputs"),
+    "def to_layout(self, x):\n    raise torch.OutOfMemoryError('CUDA out of memory. GPU 0 has')": (
+        "oom",
+        "inputs",
+    ),
     "def forward(self, q, k, v):\n    return Forward(torch.empty(1 << 46))": ("oom", "fwd"),
     "def backward(self, forward, dout):\n    raise MemoryError": ("oom", "bwd"),
 }
@@ -69,9 +72,17 @@ RAISING = {
 def test_a_good_kernel_is_timed(kernel: str, direction: str) -> None:
     result = measure_kernel(small_cell(kernel, direction=direction), QUICK, CPU)
     assert result.outcome == Ok()
-    assert result.samples is not None and len(result.samples.time_ms) == 1 and len(result.samples.time_ms[0]) == 4
+    assert (
+        result.samples is not None
+        and len(result.samples.time_ms) == 1
+        and len(result.samples.time_ms[0]) == 4
+    )
     assert all(value > 0 for value in result.samples.time_ms[0])
-    assert result.accuracy is not None and result.accuracy.reference == "float64" and result.accuracy.scope == "all"
+    assert (
+        result.accuracy is not None
+        and result.accuracy.reference == "float64"
+        and result.accuracy.scope == "all"
+    )
     assert {"dq", "dk", "dv"} <= result.accuracy.relative.keys() or direction == "fwd"
     assert all(error <= result.accuracy.budget[name] for name, error in result.accuracy.relative.items())
     assert result.memory is not None and result.memory.source == "resident_set"
@@ -103,27 +114,41 @@ def _is_incorrect(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("body", RAISING)
-def test_what_is_raised_becomes_an_outcome(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_raised_becomes_an_outcome(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, stage = RAISING[body]
     write_kernel("raising", body, tmp_path, monkeypatch)
     result = measure_kernel(small_cell("raising", direction="bwd"), QUICK, CPU)
     assert result.outcome.status == status
-    where = result.outcome.where if status == "oom" else result.outcome.log.splitlines()[0].removeprefix("while at: ")
+    where = (
+        result.outcome.where
+        if status == "oom"
+        else result.outcome.log.splitlines()[0].removeprefix("while at: ")
+    )
     assert where == stage
     assert result.mask is not None and result.samples is None
 
 
 def test_how_much_was_asked_for_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_kernel("big", "def forward(self, q, k, v):\n    return Forward(torch.empty(1 << 46))", tmp_path, monkeypatch)
+    write_kernel(
+        "big", "def forward(self, q, k, v):\n    return Forward(torch.empty(1 << 46))", tmp_path, monkeypatch
+    )
     assert measure_kernel(small_cell("big"), QUICK, CPU).outcome.requested_bytes == 4 << 46
 
 
 def test_reasons_come_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flex = measure_kernel(small_cell("flex", direction="bwd"), QUICK, CPU)
-    assert flex.outcome.status == "unsupported" and "backward on CPU" in flex.outcome.reason and flex.mask is not None
+    assert (
+        flex.outcome.status == "unsupported"
+        and "backward on CPU" in flex.outcome.reason
+        and flex.mask is not None
+    )
     write_kernel("absent", "pass", tmp_path, monkeypatch)
     path = tmp_path / "kernels" / "absent.py"
-    path.write_text(path.read_text().replace('    label, summary', '    needs = ("no_such_module",)\n    label, summary'))
+    path.write_text(
+        path.read_text().replace("    label, summary", '    needs = ("no_such_module",)\n    label, summary')
+    )
     absent = measure_kernel(small_cell("absent"), QUICK, CPU)
     assert absent.outcome.status == "unavailable" and "no_such_module" in absent.outcome.reason
 
@@ -141,25 +166,38 @@ def test_control_is_judged_by_its_duration(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(value >= 0.5 for value in result.samples.time_ms[0])
     monkeypatch.setattr("longca.kernels.backends.control.BUDGET", -1.0)
     result = measure_kernel(small_cell("control", "full"), QUICK, CPU)
-    assert result.outcome.status == "incorrect" and "time is off by" in result.outcome.reason and result.samples is None
+    assert (
+        result.outcome.status == "incorrect"
+        and "time is off by" in result.outcome.reason
+        and result.samples is None
+    )
 
 
-@pytest.mark.parametrize("kernel", [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "control"])
+@pytest.mark.parametrize(
+    "kernel",
+    [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "control"],
+)
 def test_controls_run_on_any_machine(kernel: str) -> None:
     for dtype in ("bf16", "fp16", "fp32"):
         result = measure_kernel(small_cell(kernel, "full", dtype=dtype), QUICK, CPU)
         assert result.outcome.status in ("ok", "incorrect")  # the wait may be late where the machine is busy
-        assert result.accuracy is not None and result.accuracy.budget.keys() == result.accuracy.relative.keys()
+        assert (
+            result.accuracy is not None and result.accuracy.budget.keys() == result.accuracy.relative.keys()
+        )
         assert kernel == "control" or result.outcome.status == "ok"
         assert Result.model_validate_json(result.model_dump_json()) == result
 
 
-SPOILED = {"matmul": ("MatmulPrepared", lambda self: self._out.zero_()),
-           "device_copy": ("DeviceCopyPrepared", lambda self: self._copy[1:].copy_(self._source[1:]))}
+SPOILED = {
+    "matmul": ("MatmulPrepared", lambda self: self._out.zero_()),
+    "device_copy": ("DeviceCopyPrepared", lambda self: self._copy[1:].copy_(self._source[1:])),
+}
 
 
 @pytest.mark.parametrize("kernel", SPOILED)
-def test_a_ceiling_is_no_speed_where_its_result_is_wrong(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ceiling_is_no_speed_where_its_result_is_wrong(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, call = SPOILED[kernel]
     monkeypatch.setattr(f"longca.kernels.backends.{kernel}.{name}.call", call)
     result = measure_kernel(small_cell(kernel, "full"), QUICK, CPU)

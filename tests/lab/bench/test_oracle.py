@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import torch
 
+from longca.core.plugin import Registry
+from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
 from longca.lab.bench.check.reference import DenseMaskRows
 from longca.lab.bench.check.scope import MIN_ROWS, ROWS_PER_TILE, affordable, whole
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.studies.cell import InputValues
-from longca.core.plugin import Registry
 from longca.lab.studies.record import Accuracy
 from longca.lab.studies.study import Measure
-from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from tests.lab.bench.cells import small_cell
 from tests.kernels.cases import Case, hand_made_cases, pattern_cases
 from tests.kernels.plain_attention import plain_attention
+from tests.lab.bench.cells import small_cell
 
 CPU = torch.device("cpu")
 
@@ -113,11 +113,23 @@ def test_gradients_that_cancel_do_not_fail_a_good_kernel() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         prepared = Registry("kernel").load("naive").prepare(case.problem("bwd", dtype))
         inputs = _inputs(case, dtype)
-        forward = prepared.forward(*(prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)))
-        grads = tuple(prepared.from_layout(x) for x in prepared.backward(forward, prepared.to_layout(inputs.dout_THD)))
+        forward = prepared.forward(
+            *(prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD))
+        )
+        grads = tuple(
+            prepared.from_layout(x) for x in prepared.backward(forward, prepared.to_layout(inputs.dout_THD))
+        )
         oracle = Oracle(case.problem("bwd", dtype), inputs)
-        assert wrong(oracle.judge(prepared.from_layout(forward.out), prepared.lse_from_layout(forward.lse), grads)) is None
-        assert wrong(oracle.judge(prepared.from_layout(forward.out), None, (inputs.q_THD, *grads[1:]))) is not None
+        assert (
+            wrong(
+                oracle.judge(prepared.from_layout(forward.out), prepared.lse_from_layout(forward.lse), grads)
+            )
+            is None
+        )
+        assert (
+            wrong(oracle.judge(prepared.from_layout(forward.out), None, (inputs.q_THD, *grads[1:])))
+            is not None
+        )
 
 
 def test_heads_out_of_scope_are_not_judged() -> None:
@@ -145,9 +157,18 @@ def test_scope_is_all_where_cheap_then_rows_of_every_head_and_tile() -> None:
         assert scope.is_sample and len(set(rows)) == len(rows) == scope.num_rows
         assert 0.5 * budget_rows <= len(rows) <= max(budget_rows, MIN_ROWS) + 2 * ROWS_PER_TILE
         assert scope.kv_heads == (0, 1, 2, 3) and {row // ROWS_PER_TILE for _, row in rows} == set(range(16))
-        assert {row for _, row in rows} >= {0, ROWS_PER_TILE - 1, 1000 - ROWS_PER_TILE, 999}, "edges are whole"
-        assert "all 4 KV heads, all 16 tiles of 64 rows" in scope.text and f"{100 * len(rows) / 4000:.2g} %" in scope.text
-        assert scope == affordable(problem, seed, budget_rows * row_flops) != affordable(problem, seed + 1, budget_rows * row_flops)
+        assert {row for _, row in rows} >= {0, ROWS_PER_TILE - 1, 1000 - ROWS_PER_TILE, 999}, (
+            "edges are whole"
+        )
+        assert (
+            "all 4 KV heads, all 16 tiles of 64 rows" in scope.text
+            and f"{100 * len(rows) / 4000:.2g} %" in scope.text
+        )
+        assert (
+            scope
+            == affordable(problem, seed, budget_rows * row_flops)
+            != affordable(problem, seed + 1, budget_rows * row_flops)
+        )
     assert affordable(_problem(1), seed=0, budget_flops=0) == whole(_problem(1))
 
 
@@ -158,7 +179,9 @@ def test_scope_says_which_tiles_it_left_out() -> None:
     assert gaps.max() < 2.5 * 64 * 1000 / MIN_ROWS, "they are spread over the sequence"
 
 
-@pytest.mark.parametrize("mask", ["causal", "causal_document", "global_sliding_window", "block_sparse_uniform"])
+@pytest.mark.parametrize(
+    "mask", ["causal", "causal_document", "global_sliding_window", "block_sparse_uniform"]
+)
 def test_some_rows_judge_the_gradients_of_all_keys(mask: str) -> None:
     """Backward of a dout that is zero elsewhere: exact, though rows were left out."""
     cell = small_cell(mask=mask, seqlen=512, direction="bwd")
@@ -177,8 +200,13 @@ def test_some_rows_judge_the_gradients_of_all_keys(mask: str) -> None:
 def test_inputs_are_shared_by_kernels_and_directions_only() -> None:
     cell = small_cell()
     same = [cell, small_cell("sdpa"), small_cell(direction="bwd")]
-    other = [small_cell(seed=1), small_cell(dtype="bf16"), small_cell(mask="full_document"), small_cell(num_kv_heads=1),
-             small_cell(seqlen=129)]
+    other = [
+        small_cell(seed=1),
+        small_cell(dtype="bf16"),
+        small_cell(mask="full_document"),
+        small_cell(num_kv_heads=1),
+        small_cell(seqlen=129),
+    ]
     assert len({input_seed(one) for one in same}) == 1
     assert len({input_seed(one) for one in (cell, *other)}) == 1 + len(other)
     first, second = (make_inputs(one, CPU) for one in same[:2])
@@ -195,7 +223,11 @@ def test_inputs_of_other_values_are_judged() -> None:
         result = measure_kernel(cell, Measure.fixed(warmup=0, repeats=1), CPU)
         assert result.outcome.status == "ok", (values, result.outcome)
         inputs = make_inputs(cell, CPU)
-        tops[values] = float(inputs.q_THD.abs().max()), float(inputs.q_THD.abs().min()), len(inputs.v_TGD.unique())
+        tops[values] = (
+            float(inputs.q_THD.abs().max()),
+            float(inputs.q_THD.abs().min()),
+            len(inputs.v_TGD.unique()),
+        )
     assert tops["constant"] == (1, 1, 1) and tops["signs"] == (1, 1, 2)
     assert tops["small"][0] < 0.1 < 1 < tops["normal"][0]
 

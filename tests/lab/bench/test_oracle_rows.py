@@ -1,4 +1,5 @@
-"""No row may be wrong, however many are right beside it; right kernels pass, in whatever order they sum and whatever they round."""
+"""No row may be wrong, however many are right beside it; right kernels pass, in whatever order they sum and
+whatever they round."""
 
 from dataclasses import dataclass
 
@@ -29,7 +30,9 @@ def cases(draw: st.DrawFn) -> Case:
         bands = [(0, first, 0, seqlen, -INF, 0), (last, seqlen, 0, seqlen, -3, INF)]
         mask = Mask(seqlen, seqlen, (as_bands([band for band in bands if band[0] < band[1]]),))
     elif "document" in kind:
-        cuts = sorted(draw(st.sets(st.integers(0, seqlen), max_size=20)) | set(range(1, min(4, seqlen))) | {0, seqlen})
+        cuts = sorted(
+            draw(st.sets(st.integers(0, seqlen), max_size=20)) | set(range(1, min(4, seqlen))) | {0, seqlen}
+        )
         mask = build_mask(kind, seqlen=seqlen, documents=np.diff(cuts))
     else:
         mask = build_mask(kind, seqlen=seqlen)
@@ -48,24 +51,36 @@ class Judged:
     def of(cls, case: Case, dtype: torch.dtype) -> "Judged":
         inputs = Inputs(*case.inputs(dtype))
         plain = plain_attention(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, case.mask.dense())
-        return cls(Oracle(case.problem("bwd", dtype), inputs), dict(zip(TENSORS, (plain.out, plain.lse, *plain.grads), strict=True)))
+        return cls(
+            Oracle(case.problem("bwd", dtype), inputs),
+            dict(zip(TENSORS, (plain.out, plain.lse, *plain.grads), strict=True)),
+        )
 
     def verdict(self, **changed: torch.Tensor) -> str | None:
         out, lse, *grads = (self.answer | changed).values()
         return wrong(self.oracle.judge(out, lse, (grads[0], grads[1], grads[2])))
 
 
-@given(case=cases(), dtype=st.sampled_from(list(DTYPES)), name=st.sampled_from(TENSORS), place=st.integers(0),
-       scale=st.sampled_from([0.0, 0.5, -1.0]))
+@given(
+    case=cases(),
+    dtype=st.sampled_from(list(DTYPES)),
+    name=st.sampled_from(TENSORS),
+    place=st.integers(0),
+    scale=st.sampled_from([0.0, 0.5, -1.0]),
+)
 @examples(80)
-def test_one_wrong_row_is_found_wherever_it_is(case: Case, dtype: str, name: str, place: int, scale: float) -> None:
+def test_one_wrong_row_is_found_wherever_it_is(
+    case: Case, dtype: str, name: str, place: int, scale: float
+) -> None:
     judged = Judged.of(case, DTYPES[dtype])
     changed = judged.answer[name].clone()
     rows = changed.view(-1) if name == "lse" else changed.view(-1, changed.shape[-1])
     row = place % len(rows)
     before = rows[row].clone()
     rows[row] = before + 0.5 if name == "lse" else scale * before
-    least = 32 * torch.finfo(DTYPES[dtype]).eps * case.head_dim**0.5 if name in ("dq", "dk") else 0.0  # these are differences
+    least = (
+        32 * torch.finfo(DTYPES[dtype]).eps * case.head_dim**0.5 if name in ("dq", "dk") else 0.0
+    )  # these are differences
     if not torch.isfinite(before).all() or (rows[row] - before).norm() <= max(least, 1e-9):
         return  # a row without keys, or one whose gradient all but cancels
     assert judged.verdict() is None
@@ -93,9 +108,11 @@ def test_right_kernels_pass(case: Case, dtype: str, parts: int, rounds: bool) ->
 
 
 def _kernel(case: Case, inputs: Inputs, dtype: torch.dtype, parts: int, rounds: bool):
-    """Attention in float32 whose sums over keys are in that many parts, the last one first; or one that writes its matrices down in the
-    dtype, as unfused attention does."""
-    q, k, v, dout = (x.float().transpose(0, 1) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
+    """Attention in float32 whose sums over keys are in that many parts, the last one first; or one that
+    writes its matrices down in the dtype, as unfused attention does."""
+    q, k, v, dout = (
+        x.float().transpose(0, 1) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
+    )
     ratio, scale = len(q) // len(k), case.head_dim**-0.5
     k, v = k.repeat_interleave(ratio, 0), v.repeat_interleave(ratio, 0)
 
@@ -111,7 +128,9 @@ def _kernel(case: Case, inputs: Inputs, dtype: torch.dtype, parts: int, rounds: 
     p = written(torch.exp(scores - lse.nan_to_num(neginf=0.0)[..., None]))
     out = in_parts(p, v).to(dtype).float()
     ds = written(p * (written(dout @ v.mT) - (dout * out).sum(-1, keepdim=True)))
-    dk, dv = (in_parts(weight.mT, x).unflatten(0, (-1, ratio)).sum(1) for weight, x in ((ds * scale, q), (p, dout)))
+    dk, dv = (
+        in_parts(weight.mT, x).unflatten(0, (-1, ratio)).sum(1) for weight, x in ((ds * scale, q), (p, dout))
+    )
     dq, dk, dv, out = (x.transpose(0, 1).to(dtype) for x in (in_parts(ds * scale, k), dk, dv, out))
     return out, lse.mT, (dq, dk, dv)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca.lab.bench.measure.permute import Permutation
 from longca.cp.partition.sharding import even_ranges
+from longca.lab.bench.measure.permute import Permutation
 from tests.cp.virtual import VirtualComm, on_virtual_ranks
 
 TOKENS, WORLD = 11, 3
@@ -25,7 +25,7 @@ def test_every_token_arrives_where_it_belongs(name):
         comm.any, rank = bool, comm.rank
         permutation = Permutation(PLACEMENTS[name], rank)
         assert permutation.mine == parts[rank] and not permutation.is_identity
-        mine = whole[parts[rank].start:parts[rank].stop]
+        mine = whole[parts[rank].start : parts[rank].stop]
         return permutation.apply(mine, comm), permutation.time_ms([mine, mine[:, :1]], comm)
 
     found = on_virtual_ranks(job, WORLD)

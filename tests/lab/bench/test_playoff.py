@@ -9,19 +9,9 @@ import pytest
 
 from longca.lab.bench.playoff.rounds import ratio_interval
 from longca.lab.bench.run.method_version import method_versions
-from longca.lab.bench.run.playoffs import (
-    cells_of_cases,
-    choose_players,
-    due_playoffs,
-    playoffs_of,
-)
+from longca.lab.bench.run.playoffs import cells_of_cases, choose_players, due_playoffs, playoffs_of
 from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import Summary, run_cells
-from longca.lab.studies.config import Config
-from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
-from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import Study, load_study
 from longca.lab.ranking import Measurement
 from longca.lab.ranking.table import COLUMNS, counted, is_played, pairs_of, standings
 from longca.lab.store.beside.playoffs import PlayoffStore
@@ -29,6 +19,11 @@ from longca.lab.store.cells import CellStore
 from longca.lab.store.index import CellFacts
 from longca.lab.store.load import load, load_columns
 from longca.lab.store.table import derived
+from longca.lab.studies.config import Config
+from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
+from longca.lab.studies.playoff.rules import PlayoffRules
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import Study, load_study
 from tests.lab.bench.misbehaving import MEASURE, kernel_cell
 
 RULES = PlayoffRules(max_rounds=12, max_seconds=5.0, own_files=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from longca.core.errors import UserError
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.workers import group as group_module
 from longca.lab.bench.workers import pool as pool_module
 from longca.lab.bench.workers.launch import HostLost, Launcher
 from longca.lab.bench.workers.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool, TooFewLeft
 from longca.lab.studies.cell import Cell
-from longca.core.errors import UserError
 from longca.lab.studies.record import Unsupported
 from tests.lab.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.lab.bench.test_worker import is_running, wait_until_gone
@@ -46,16 +46,21 @@ def test_out_of_memory_has_its_own_outcome_and_the_process_lives_on(pool):
     assert pids(pool) == before
 
 
-@pytest.mark.parametrize(("kernel", "cause", "log"), [
-    pytest.param("killed", "it was killed by SIGKILL", "", marks=pytest.mark.slow),
-    pytest.param("quitter", "it exited with code 3", "last words", marks=pytest.mark.slow),
-    ("crasher", "it was killed by SIGSEGV", "Segmentation fault"),
-])
+@pytest.mark.parametrize(
+    ("kernel", "cause", "log"),
+    [
+        pytest.param("killed", "it was killed by SIGKILL", "", marks=pytest.mark.slow),
+        pytest.param("quitter", "it exited with code 3", "last words", marks=pytest.mark.slow),
+        ("crasher", "it was killed by SIGSEGV", "Segmentation fault"),
+    ],
+)
 def test_a_process_that_dies_is_an_error(pool, kernel, cause, log):
     result = pool.measure(kernel_cell(kernel), MEASURE)
     assert result.outcome.status == "error" and result.outcome.type == "WorkerDied"
     assert cause in result.outcome.message and log in result.outcome.log
-    assert result.notes == (("rank 0 was at crasher.py:5 in prepare",) if "SIGSEGV" in cause else ()), "the line of the plug-in, not ctypes"
+    assert result.notes == (("rank 0 was at crasher.py:5 in prepare",) if "SIGSEGV" in cause else ()), (
+        "the line of the plug-in, not ctypes"
+    )
     assert len(pids(pool)) <= MAX_CPU_GROUPS and all(map(is_running, pids(pool)))
 
 
@@ -137,11 +142,15 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
     with Pool(device, tmp_path) as pool:
         for kernel in ("a", "b", "c", "a", "d"):
             assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
-        assert [key[1:] for key in pool._groups] == [("d" if device == "cuda" else None, 1)] and len(alive) == 1
+        assert [key[1:] for key in pool._groups] == [("d" if device == "cuda" else None, 1)] and len(
+            alive
+        ) == 1
         for world in (2, 3, 2):
             pool.measure(kernel_cell("a", kind="cp", strategy="s", world=world), MEASURE)
         pool.measure(kernel_cell("b", kind="cp", strategy="t", world=2), MEASURE)
-        assert [key[1:] for key in pool._groups] == [(None, 1), (None, 3), (None, 2)][-limit:] and len(alive) == most == limit
+        assert [key[1:] for key in pool._groups] == [(None, 1), (None, 3), (None, 2)][-limit:] and len(
+            alive
+        ) == most == limit
         if device == "cpu":
             pool.measure(kernel_cell("a", kind="cp", strategy="s", world=4), MEASURE)
             assert [key[2] for key in pool._groups] == [2, 4]
@@ -187,7 +196,10 @@ def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_module, "Group", FakeGroup)
     monkeypatch.setattr(pool_module, "JudgeProcess", FakeJudge)
     with Pool("cpu", tmp_path, launcher=launcher) as pool:
-        assert pool.measure(cp_cell("s", 2), MEASURE).outcome.reason == "measured by 2" and launcher.num_ranks == 2
+        assert (
+            pool.measure(cp_cell("s", 2), MEASURE).outcome.reason == "measured by 2"
+            and launcher.num_ranks == 2
+        )
         with pytest.raises(TooFewLeft, match="another is gone"):
             pool.measure(cp_cell("s", 3), MEASURE)
         launcher.num_ranks = 3
@@ -198,17 +210,23 @@ def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
 
 
 def test_memory_is_free_again_between_cells(pool):
-    usual, hoard, after = (pool.measure(cp_cell(strategy, seqlen=seqlen), MEASURE) for strategy, seqlen in
-                       (("ulysses", 32), ("rank_hoards", 32), ("ulysses", 48)))
+    usual, hoard, after = (
+        pool.measure(cp_cell(strategy, seqlen=seqlen), MEASURE)
+        for strategy, seqlen in (("ulysses", 32), ("rank_hoards", 32), ("ulysses", 48))
+    )
     assert hoard.memory.absolute_peak_bytes[1] - usual.memory.absolute_peak_bytes[1] > HOARD_BYTES / 2
     assert after.outcome.status == "ok"
-    for before_bytes, after_bytes in zip(usual.memory.absolute_peak_bytes, after.memory.absolute_peak_bytes, strict=True):
+    for before_bytes, after_bytes in zip(
+        usual.memory.absolute_peak_bytes, after.memory.absolute_peak_bytes, strict=True
+    ):
         assert after_bytes - before_bytes < HOARD_BYTES / 2
 
 
 def test_too_many_ranks_are_unavailable_and_start_nothing(pool):
     before = pids(pool)
-    result = pool.measure(kernel_cell("naive", kind="cp", strategy="ulysses", world=MAX_CPU_RANKS + 1), MEASURE)
+    result = pool.measure(
+        kernel_cell("naive", kind="cp", strategy="ulysses", world=MAX_CPU_RANKS + 1), MEASURE
+    )
     assert result.outcome.status == "unavailable" and "9 ranks" in result.outcome.reason
     assert pids(pool) == before
     gpus = Device(type="cuda", name="some GPU", num_devices=2)
@@ -238,7 +256,11 @@ def test_where_several_ranks_do_not_start_one_finds_the_device(plugins, tmp_path
     with Pool("cpu", tmp_path, first_world=2) as pool:
         assert pool.device.type == "cpu" and counted.worlds == [2, 1]
         assert pool.measure(cp_cell("ulysses"), MEASURE).outcome.type == "WorkerDidNotStart"
-        assert pool.measure(kernel_cell("quick"), MEASURE).outcome.status == "ok" and counted.worlds == [2, 1, 2]
+        assert pool.measure(kernel_cell("quick"), MEASURE).outcome.status == "ok" and counted.worlds == [
+            2,
+            1,
+            2,
+        ]
 
 
 class Counted:

@@ -1,4 +1,5 @@
-"""`longca probe`: the profile that follows from what was timed, its way into advice, and a whole probe on two CPU ranks."""
+"""`longca probe`: the profile that follows from what was timed, its way into advice, and a whole probe on two
+CPU ranks."""
 
 import datetime
 import json
@@ -11,24 +12,40 @@ import pytest
 import torch
 import yaml
 
-from longca.lab.advice.ranking import advise
-from longca.lab.bench.probe.measuring import _calls
-from longca.lab.bench.probe.profile import MOST_WIDER, ProbeResult, TimedKernel, TimedMessage, fit_messages, networks_of
-from longca.lab.bench.probe.start import run_on_ranks
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
-from longca.masks import build_mask
+from longca.lab.advice.ranking import advise
+from longca.lab.bench.probe.measuring import _calls
+from longca.lab.bench.probe.profile import (
+    MOST_WIDER,
+    ProbeResult,
+    TimedKernel,
+    TimedMessage,
+    fit_messages,
+    networks_of,
+)
+from longca.lab.bench.probe.start import run_on_ranks
 from longca.lab.store.hardware import load_hardware
+from longca.masks import build_mask
 from tests.support import ROOT
 
 DAY = datetime.date(2026, 11, 23)
 GPU = "NVIDIA H100 80GB HBM3"
-CALL: dict[str, Any] = {"gpus": 4, "num_q_heads": 64, "num_kv_heads": 8, "kernels": ["band"], "strategies": ["ring_allgather"]}
+CALL: dict[str, Any] = {
+    "gpus": 4,
+    "num_q_heads": 64,
+    "num_kv_heads": 8,
+    "kernels": ["band"],
+    "strategies": ["ring_allgather"],
+}
 
 
 def messages(us: float, gb_s: float, spread: float = 0.01) -> list[TimedMessage]:
-    return [TimedMessage(size, us * 1e-6 + size / gb_s / 1e9, spread, 0.2) for size in (1 << 18, 1 << 22, 1 << 25, 1 << 27)]
+    return [
+        TimedMessage(size, us * 1e-6 + size / gb_s / 1e9, spread, 0.2)
+        for size in (1 << 18, 1 << 22, 1 << 25, 1 << 27)
+    ]
 
 
 def kernels(ratio: float) -> list[TimedKernel]:
@@ -42,18 +59,33 @@ def test_latency_and_rate_are_found_again(us: float, gb_s: float):
 
 
 def test_the_quickest_way_comes_first_and_what_was_not_probed_says_so():
-    found = networks_of(ProbeResult(2, 2, GPU, {"nccl": messages(50, 200), "copy-engines": messages(30, 350)}, kernels=kernels(1.2)), DAY)
+    found = networks_of(
+        ProbeResult(
+            2, 2, GPU, {"nccl": messages(50, 200), "copy-engines": messages(30, 350)}, kernels=kernels(1.2)
+        ),
+        DAY,
+    )
     assert [one["name"] for one in found] == ["probed-copy-engines", "probed-nccl"]
     first = found[0]
-    assert first["intra_gb_s"] == {"value": 350.0, "source": "longca probe on 2 ranks, 2026-11-23"} and first["gpu"] == "H100 SXM"
-    assert "assumed: one node was probed" in first["inter_gb_s"]["source"] and first["overlap"]["value"] == 0.2
+    assert (
+        first["intra_gb_s"] == {"value": 350.0, "source": "longca probe on 2 ranks, 2026-11-23"}
+        and first["gpu"] == "H100 SXM"
+    )
+    assert (
+        "assumed: one node was probed" in first["inter_gb_s"]["source"] and first["overlap"]["value"] == 0.2
+    )
     assert first["kernel_ratio"] == {"band fwd": 1.2, "band bwd": 1.2} and first["wider"] == 1
-    several = networks_of(ProbeResult(4, 2, GPU, {"nccl": messages(50, 200)}, {"nccl": messages(60, 40)}), DAY)[0]
+    several = networks_of(
+        ProbeResult(4, 2, GPU, {"nccl": messages(50, 200)}, {"nccl": messages(60, 40)}), DAY
+    )[0]
     assert several["inter_gb_s"]["value"] == pytest.approx(40, rel=0.01) and several["ranks_per_node"] == 2
 
 
 def test_a_busy_or_unsteady_machine_widens():
-    quiet, busy = (ProbeResult(2, 2, GPU, {"nccl": messages(50, 200)}, disturbance=text) for text in ("", "others kept the GPU busy"))
+    quiet, busy = (
+        ProbeResult(2, 2, GPU, {"nccl": messages(50, 200)}, disturbance=text)
+        for text in ("", "others kept the GPU busy")
+    )
     unsteady = ProbeResult(2, 2, GPU, {"nccl": messages(50, 200, spread=0.06)})
     hopeless = ProbeResult(2, 2, GPU, {"nccl": messages(50, 200, spread=5)}, disturbance="others")
     assert (quiet.wider, busy.wider, unsteady.wider, hopeless.wider) == (1, 2, 3, MOST_WIDER)
@@ -62,7 +94,11 @@ def test_a_busy_or_unsteady_machine_widens():
 def test_advice_takes_the_file(tmp_path):
     def advised(ratio: float, **result: Any) -> Any:
         path = tmp_path / "probe.yaml"
-        content = {"networks": networks_of(ProbeResult(4, 4, GPU, {"nccl": messages(50, 200)}, kernels=kernels(ratio), **result), DAY)}
+        content = {
+            "networks": networks_of(
+                ProbeResult(4, 4, GPU, {"nccl": messages(50, 200)}, kernels=kernels(ratio), **result), DAY
+            )
+        }
         path.write_text(yaml.safe_dump(content, sort_keys=False))
         assert load_hardware(path).networks[0].measured
         return advise(build_mask("causal", seqlen="64K"), profile=str(path), **CALL)
@@ -81,7 +117,12 @@ def test_advice_takes_the_file(tmp_path):
 
 def test_a_kernel_is_called_both_ways():
     mask, device = build_mask("causal", seqlen=128), torch.device("cpu")
-    calls = dict(_calls(Registry("kernel").load("sdpa"), Problem(mask, 64, 8, 128, torch.float32, device, needs_backward=True)))
+    calls = dict(
+        _calls(
+            Registry("kernel").load("sdpa"),
+            Problem(mask, 64, 8, 128, torch.float32, device, needs_backward=True),
+        )
+    )
     assert calls["fwd"]().out.numel() == 64 * 128 * 128 and len(calls["bwd"]()) == 3
 
 
@@ -94,10 +135,27 @@ def test_without_a_gpu_it_says_so(tmp_path):
 @pytest.mark.slow
 def test_two_ranks_on_a_cpu(tmp_path):
     (tmp_path / "random.py").write_text("raise SystemExit('a file of the user')")
-    done = subprocess.run([sys.executable, "-m", "longca", "probe", "--device", "cpu", "--seconds", "2", "--out", str(tmp_path / "p.yaml"),
-                           "--json"], capture_output=True, text=True, cwd=tmp_path, check=False,
-                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "longca",
+            "probe",
+            "--device",
+            "cpu",
+            "--seconds",
+            "2",
+            "--out",
+            str(tmp_path / "p.yaml"),
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
-    content, = json.loads(done.stdout)["networks"]
+    (content,) = json.loads(done.stdout)["networks"]
     assert content["name"] == "probed-gloo" and content["intra_gb_s"]["value"] > 0.01
     assert load_hardware(tmp_path / "p.yaml").networks[0].name == "probed-gloo"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from longca.core.errors import UserError
 from longca.lab.bench.run import progress
 from longca.lab.bench.run.progress import Both, LogProgress, PlainProgress, RichProgress, make_progress
 from longca.lab.bench.run.scores import Score
 from longca.lab.studies.cell import Cell
-from longca.core.errors import UserError
 from longca.lab.studies.record import Failed, Record, TimedOut, Unsupported
 from tests.lab.bench.misbehaving import kernel_cell
 from tests.records import record as timed_record
@@ -33,8 +33,16 @@ def clock(monkeypatch) -> Clock:
 
 def record(outcome: object, seqlen: int = 32, **fields: object) -> Record:
     cell = kernel_cell("naive", seqlen, **fields)
-    return Record(cell_id=cell.cell_id, cell=cell, study="s", run_id="r", method_version="m", outcome=outcome,
-                  started_at="2026-01-01T00:00:00+00:00", seconds=1.25)
+    return Record(
+        cell_id=cell.cell_id,
+        cell=cell,
+        study="s",
+        run_id="r",
+        method_version="m",
+        outcome=outcome,
+        started_at="2026-01-01T00:00:00+00:00",
+        seconds=1.25,
+    )
 
 
 def cells(number: int) -> list[Cell]:
@@ -68,33 +76,52 @@ def test_plain_is_one_line_a_cell_with_the_reason_and_an_eta(clock):
 def test_a_hang_and_a_crash_name_the_line_as_an_error_does(clock):
     show = PlainProgress(io.StringIO())
     show.start(cells(4), [])
-    died = Failed(type="WorkerDied", message="worker died: it was killed by SIGSEGV", log="Fatal Python error: Segmentation fault\n" * 3)
+    died = Failed(
+        type="WorkerDied",
+        message="worker died: it was killed by SIGSEGV",
+        log="Fatal Python error: Segmentation fault\n" * 3,
+    )
     for outcome in (TimedOut(seconds=2.0), died):
-        show.end(record(outcome).model_copy(update={"notes": ("q is copied", "rank 0 was at mine.py:7 in forward")}))
-        assert show.board.scores[-1].raised_at == "mine.py:7 in forward" and "; at mine.py:7 in forward" in show.line(None)
+        show.end(
+            record(outcome).model_copy(
+                update={"notes": ("q is copied", "rank 0 was at mine.py:7 in forward")}
+            )
+        )
+        assert show.board.scores[
+            -1
+        ].raised_at == "mine.py:7 in forward" and "; at mine.py:7 in forward" in show.line(None)
     of_ranks = record(TimedOut(seconds=2.0), kind="cp", strategy="ulysses", world=2, num_kv_heads=2)
     notes = ("rank 0 was at p2p.py:40 in wait", "rank 1 was at mine.py:7 in forward")
-    assert Score.of(of_ranks.model_copy(update={"notes": notes})).raised_at == "p2p.py:40 in wait (rank 0), mine.py:7 in forward (rank 1)"
+    assert (
+        Score.of(of_ranks.model_copy(update={"notes": notes})).raised_at
+        == "p2p.py:40 in wait (rank 0), mine.py:7 in forward (rank 1)"
+    )
 
 
 def test_a_timed_cell_shows_time_rate_and_its_share_of_the_best_so_far(clock):
     """The best may be from before the run."""
     show = PlainProgress(io.StringIO())
-    show.start([kernel_cell(kernel, 64) for kernel in ("naive", "sdpa", "flex")], [Score.of(timed("naive", 0.5))])
+    show.start(
+        [kernel_cell(kernel, 64) for kernel in ("naive", "sdpa", "flex")], [Score.of(timed("naive", 0.5))]
+    )
     ends = []
     for kernel, tflops in (("sdpa", 0.25), ("flex", 1.0)):
         show.end(timed(kernel, tflops))
         time_ms = show.board.scores[-1].time_ms
         ends.append(show.line(80).split())
         assert float(ends[-1][2]) == pytest.approx(time_ms, rel=0.01)
-    assert (ends[0][:2], ends[0][3], ends[0][5]) == (["sdpa", "causal"], "ms", "GFLOP/s") and abs(int(ends[0][6]) - 50) <= 3
+    assert (ends[0][:2], ends[0][3], ends[0][5]) == (["sdpa", "causal"], "ms", "GFLOP/s") and abs(
+        int(ends[0][6]) - 50
+    ) <= 3
     assert (ends[1][0], ends[1][5:]) == ("flex", ["GFLOP/s", "100", "%"])
 
 
 def test_lines_fit_the_terminal(clock):
     show = PlainProgress(io.StringIO())
     long = kernel_cell("naive", 64, mask="global_sliding_window", mask_params={"window": 16, "num_global": 8})
-    show.start([long, kernel_cell("sdpa", 32, mask="full")], logs=Path("results/quick/logs/20261123T083453Z-ea405c"))
+    show.start(
+        [long, kernel_cell("sdpa", 32, mask="full")], logs=Path("results/quick/logs/20261123T083453Z-ea405c")
+    )
     show.end(timed_record(long, tflops=0.1))
     assert len(show.line(60, "1/2 eta 0:00:00  ")) <= 60
     show.end(record(Failed(type="RuntimeError", message="boom " * 30)))
@@ -105,10 +132,18 @@ def test_lines_fit_the_terminal(clock):
 def test_the_live_display_fits_60_columns(clock):
     show = RichProgress(Console(file=io.StringIO(), width=60))
     show.start(cells(1500), [Score.of(record(Unsupported(reason="before")))] * 250)
-    show.begin(kernel_cell("naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}))
+    show.begin(
+        kernel_cell(
+            "naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}
+        )
+    )
     for outcome in [Unsupported(reason="x")] * 3 + [TimedOut(seconds=1)] * 2:
         show.end(record(outcome))
-    show.begin(kernel_cell("naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}))
+    show.begin(
+        kernel_cell(
+            "naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}
+        )
+    )
     clock.now = 5000.0
     console = Console(file=io.StringIO(), width=60)
     console.print(show.render())
@@ -161,9 +196,16 @@ def test_a_log_on_a_full_disk():
         show.start(cells(1))
 
 
-@pytest.mark.parametrize(("mode", "terminal", "ci", "kind"), [
-    ("auto", True, "", RichProgress), ("auto", False, "", PlainProgress), ("auto", True, "1", PlainProgress),
-    ("rich", False, "1", RichProgress), ("plain", True, "", PlainProgress)])
+@pytest.mark.parametrize(
+    ("mode", "terminal", "ci", "kind"),
+    [
+        ("auto", True, "", RichProgress),
+        ("auto", False, "", PlainProgress),
+        ("auto", True, "1", PlainProgress),
+        ("rich", False, "1", RichProgress),
+        ("plain", True, "", PlainProgress),
+    ],
+)
 def test_which_display(monkeypatch, mode, terminal, ci, kind):
     stream = io.StringIO()
     stream.isatty = lambda: terminal

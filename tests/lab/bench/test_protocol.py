@@ -1,4 +1,5 @@
-"""The protocol on a simulated GPU, whose power controller lowers the clock under load, and on times whose median is known."""
+"""The protocol on a simulated GPU, whose power controller lowers the clock under load, and on times whose
+median is known."""
 
 import math
 import random
@@ -21,13 +22,21 @@ CONTROLLER_S = 0.5  # time constant of its power reading
 
 
 class Gpu:
-    """A GPU in simulated time: a call is a number of cycles. Above 60 % load over the last half second its clock falls."""
+    """A GPU in simulated time: a call is a number of cycles. Above 60 % load over the last half second its
+    clock falls."""
 
     name, has_controller, enqueue_ms = "cuda_event", True, 0.1
 
-    def __init__(self, call_ms: float = 138.0, noise: float = 0.002, fall_mhz: float = FALL_MHZ, seed: int = 0) -> None:
+    def __init__(
+        self, call_ms: float = 138.0, noise: float = 0.002, fall_mhz: float = FALL_MHZ, seed: int = 0
+    ) -> None:
         self.now_s, self._load = 100.0, 0.0
-        self._cycles, self._noise, self._fall_mhz, self._chance = call_ms * FULL_MHZ, noise, fall_mhz, random.Random(seed)
+        self._cycles, self._noise, self._fall_mhz, self._chance = (
+            call_ms * FULL_MHZ,
+            noise,
+            fall_mhz,
+            random.Random(seed),
+        )
 
     @property
     def clock_mhz(self) -> float:
@@ -49,8 +58,12 @@ class Gpu:
         return time_ms
 
     def measured(self, measure: Measure, **fields: object) -> Samples:
-        telemetry = SimpleNamespace(read=lambda: None, end_call=lambda: self.clock_mhz, forget=lambda: None, fields=dict)
-        return collect(self, lambda: None, measure, telemetry, now=lambda: self.now_s, sleep=self.pass_s, **fields)  # type: ignore[arg-type]
+        telemetry = SimpleNamespace(
+            read=lambda: None, end_call=lambda: self.clock_mhz, forget=lambda: None, fields=dict
+        )
+        return collect(
+            self, lambda: None, measure, telemetry, now=lambda: self.now_s, sleep=self.pass_s, **fields
+        )  # type: ignore[arg-type]
 
 
 def test_calls_that_rest_are_steady_where_those_that_do_not_slow_down() -> None:
@@ -81,7 +94,8 @@ def test_rests_keep_the_device_busy_for_the_duty_at_most() -> None:
 
 @pytest.mark.parametrize("call_ms", [0.05, 1.5, 15.0, 138.0])
 def test_warming_ends_when_the_clock_has_settled(call_ms: float) -> None:
-    """Without rests the clock falls for some time constants; samples begin after that, within 1 % of where it ends."""
+    """Without rests the clock falls for some time constants; samples begin after that, within 1 % of where it
+    ends."""
     gpu = Gpu(call_ms, noise=0.001)
     samples = gpu.measured(Measure(duty=1, warm_seconds=10, repeats=20))
     assert samples.steady and samples.warm_seconds is not None and 0.5 <= samples.warm_seconds < 10
@@ -96,7 +110,11 @@ def test_warming_ends_when_the_clock_has_settled(call_ms: float) -> None:
 def test_a_device_that_is_steady_at_once_is_warm_in_half_a_second() -> None:
     for call_ms in (0.1, 5.0, 50.0):
         samples = Gpu(call_ms).measured(Measure(repeats=20))
-        assert samples.steady and samples.warm_seconds is not None and 0.5 <= samples.warm_seconds <= max(0.6, 0.011 * 2 * call_ms)
+        assert (
+            samples.steady
+            and samples.warm_seconds is not None
+            and 0.5 <= samples.warm_seconds <= max(0.6, 0.011 * 2 * call_ms)
+        )
 
 
 def test_long_calls_need_few() -> None:
@@ -120,7 +138,11 @@ def test_a_clock_that_never_settles_is_told() -> None:
     gpu.ready = ever_slower  # type: ignore[method-assign]
     samples = gpu.measured(Measure(warm_seconds=2, repeats=20, max_repeats=40))
     assert samples.steady is False and samples.warm_seconds == pytest.approx(2, abs=0.2)
-    assert drift(samples.time_ms[0]) == "rising" and samples.stopped == "repeats" and len(samples.time_ms[0]) == 40
+    assert (
+        drift(samples.time_ms[0]) == "rising"
+        and samples.stopped == "repeats"
+        and len(samples.time_ms[0]) == 40
+    )
 
 
 def test_a_cpu_is_warm_by_its_times_and_does_not_rest() -> None:
@@ -130,9 +152,15 @@ def test_a_cpu_is_warm_by_its_times_and_does_not_rest() -> None:
     assert samples.steady and samples.duty is None and samples.warmup <= 33 and len(samples.time_ms[0]) > 10
 
 
-NOISE = {"symmetric": lambda chance: 10 * (1 + 0.01 * chance.gauss(0, 1)), "skewed": lambda chance: 10 * (1 + 0.01 * chance.expovariate(1)),
-         "wide": lambda chance: 10 * (1 + 0.02 * chance.gauss(0, 1)), "narrow": lambda chance: 10 * (1 + 0.001 * chance.gauss(0, 1)),
-         "outliers": lambda chance: 10 * (1 + 0.01 * chance.gauss(0, 1)) * (1 if chance.random() < 0.9 else 1 + chance.random())}
+NOISE = {
+    "symmetric": lambda chance: 10 * (1 + 0.01 * chance.gauss(0, 1)),
+    "skewed": lambda chance: 10 * (1 + 0.01 * chance.expovariate(1)),
+    "wide": lambda chance: 10 * (1 + 0.02 * chance.gauss(0, 1)),
+    "narrow": lambda chance: 10 * (1 + 0.001 * chance.gauss(0, 1)),
+    "outliers": lambda chance: (
+        10 * (1 + 0.01 * chance.gauss(0, 1)) * (1 if chance.random() < 0.9 else 1 + chance.random())
+    ),
+}
 
 
 @pytest.mark.parametrize("noise", NOISE)
@@ -152,17 +180,27 @@ def test_the_interval_holds_the_median_though_samples_end_by_it(noise: str) -> N
 def test_what_ends_samples() -> None:
     measure = Measure(repeats=10, max_repeats=40)
 
-    def end(times: list[float], measure: Measure = measure, *, late: bool = False, overdue: bool = False) -> str | None:
+    def end(
+        times: list[float], measure: Measure = measure, *, late: bool = False, overdue: bool = False
+    ) -> str | None:
         return ended(times, measure, is_late=late, is_overdue=overdue)
 
     steady, noisy = [1.0] * 40, [1.0, 1.1] * 20
     assert [end(steady[:count]) for count in (1, 9, 10)] == [None, None, "precision"]
     assert [end(noisy[:count]) for count in (10, 39, 40)] == [None, None, "repeats"]
-    assert end(noisy[:9], late=True) is None and end(noisy[:11], late=True) == "time", "the least number is taken whatever the time"
-    assert [end(noisy[:count], overdue=True) for count in (2, 3)] == [None, "time"], "unless the cell would not be done"
-    assert end([1.0] * 100, Measure(repeats=100, max_repeats=40)) == "precision", "the least number may be above the most"
+    assert end(noisy[:9], late=True) is None and end(noisy[:11], late=True) == "time", (
+        "the least number is taken whatever the time"
+    )
+    assert [end(noisy[:count], overdue=True) for count in (2, 3)] == [None, "time"], (
+        "unless the cell would not be done"
+    )
+    assert end([1.0] * 100, Measure(repeats=100, max_repeats=40)) == "precision", (
+        "the least number may be above the most"
+    )
     fixed = Measure.fixed(repeats=5)
-    assert [end(noisy[:count], fixed) for count in (4, 5)] == [None, "repeats"] and end(noisy[:3], fixed, late=True) == "time"
+    assert [end(noisy[:count], fixed) for count in (4, 5)] == [None, "repeats"] and end(
+        noisy[:3], fixed, late=True
+    ) == "time"
     assert [count for count in range(1, 120) if is_look(count, 20)] == [20, 30, 45, 68, 102]
 
 
@@ -181,7 +219,9 @@ def test_ranks_of_which_one_is_not_steady_go_on() -> None:
         time_ms, *wishes = mine  # type: ignore[misc]
         return (time_ms, True, *wishes[1:]) if len(wishes) == 3 else mine
 
-    alone, together = (Gpu(10).measured(Measure(warm_seconds=1.5), **fields) for fields in ({}, {"agree": other_is_unsteady}))
+    alone, together = (
+        Gpu(10).measured(Measure(warm_seconds=1.5), **fields) for fields in ({}, {"agree": other_is_unsteady})
+    )
     assert alone.steady and together.steady is False and together.warmup > alone.warmup
 
 
@@ -192,5 +232,7 @@ def test_the_estimate_is_near_what_the_protocol_takes(monkeypatch: pytest.Monkey
         gpu = Gpu(call_ms)
         start = gpu.now_s
         gpu.measured(measure)
-        estimate = estimate_seconds(small_cell("control", "full"), 1e12, measure, work=Work(duration_ms=call_ms))
+        estimate = estimate_seconds(
+            small_cell("control", "full"), 1e12, measure, work=Work(duration_ms=call_ms)
+        )
         assert 0.8 < estimate / (gpu.now_s - start) < 1.7

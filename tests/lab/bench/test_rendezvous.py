@@ -1,4 +1,5 @@
-"""Strangers on the port of a job: whatever they send or do not send, its tasks meet, and the runner answers to signals."""
+"""Strangers on the port of a job: whatever they send or do not send, its tasks meet, and the runner answers
+to signals."""
 
 import json
 import socket
@@ -67,10 +68,23 @@ def gathering(tmp_path) -> Iterator[Gathering]:
     found.close()
 
 
-@pytest.mark.parametrize("words", [
-    b"[" * 100_000 + b"\n", b'{"a":' * 3000 + b"\n", b'{"nonce": "x"}\n' + b"[" * 100_000 + b"\n", b"\xff\xfe\x00\n\n\n", b"\n" * 100,
-    b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": "x"}\n{"proof": "y", "hello": {}}\n', b"[]\n", b'{"nonce": 3}\n', b"9" * 5000 + b"\n",
-    b"ab\n" + b"0" * 64 + b' {"task": 1, "host": "evil", "local": 0}\n'], ids=lambda words: repr(words[:12]))
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"[" * 100_000 + b"\n",
+        b'{"a":' * 3000 + b"\n",
+        b'{"nonce": "x"}\n' + b"[" * 100_000 + b"\n",
+        b"\xff\xfe\x00\n\n\n",
+        b"\n" * 100,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b'{"nonce": "x"}\n{"proof": "y", "hello": {}}\n',
+        b"[]\n",
+        b'{"nonce": 3}\n',
+        b"9" * 5000 + b"\n",
+        b"ab\n" + b"0" * 64 + b' {"task": 1, "host": "evil", "local": 0}\n',
+    ],
+    ids=lambda words: repr(words[:12]),
+)
 def test_no_words_of_a_stranger_end_a_job(gathering: Gathering, words: bytes):
     with closing_all([gathering.stranger(words)]), gathering.join():
         assert [agent.host for agent in gathering.job.result(SECONDS).agents] == ["there"]
@@ -120,9 +134,15 @@ def is_shut(connection: socket.socket, act: Callable[[socket.socket], object], s
     return False
 
 
-@pytest.mark.parametrize(("act", "limit"), [(lambda stranger: stranger.sendall(b"x" * 100_000), 60.0),
-                                            (lambda stranger: stranger.sendall(b"x"), 0.3), (lambda stranger: None, 0.3)],
-                         ids=["endless", "byte by byte", "silent"])
+@pytest.mark.parametrize(
+    ("act", "limit"),
+    [
+        (lambda stranger: stranger.sendall(b"x" * 100_000), 60.0),
+        (lambda stranger: stranger.sendall(b"x"), 0.3),
+        (lambda stranger: None, 0.3),
+    ],
+    ids=["endless", "byte by byte", "silent"],
+)
 def test_a_handshake_is_bounded_in_length_and_time(gathering: Gathering, monkeypatch, act, limit):
     monkeypatch.setattr(rendezvous_module, "HANDSHAKE_SECONDS", limit)
     with gathering.stranger() as stranger:
@@ -141,7 +161,9 @@ def test_a_task_trusts_no_stranger_on_the_runners_port(tmp_path, monkeypatch):
         with socket.create_server(("127.0.0.1", 0)) as other:
             path = tmp_path / FOLDER / f"{NAME}.json"
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps({"addresses": ["127.0.0.1"], "port": other.getsockname()[1], "token": "00"}))
+            path.write_text(
+                json.dumps({"addresses": ["127.0.0.1"], "port": other.getsockname()[1], "token": "00"})
+            )
 
             def answer(other: socket.socket = other, words: bytes = words) -> None:
                 with suppress(OSError):

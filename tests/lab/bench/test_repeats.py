@@ -7,19 +7,33 @@ import pytest
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.repeats import RepeatRun
 from longca.lab.bench.run.runner import run_cells
-from longca.lab.studies.config import Config
-from longca.lab.studies.playoff.repeats import RepeatRules
-from longca.lab.studies.record import Node, Record
-from longca.lab.studies.study import Measure, Study
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore
 from longca.lab.store.export import export
 from longca.lab.store.index import cell_facts
 from longca.lab.store.load import load, load_columns
+from longca.lab.studies.config import Config
+from longca.lab.studies.playoff.repeats import RepeatRules
+from longca.lab.studies.record import Node, Record
+from longca.lab.studies.study import Measure, Study
 
-STUDY = Study(name="twice", repeats={"least": 3, "most": 3}, playoff=False, measure=Measure(warmup=1, repeats=3, max_seconds=0.2),
-              grids=({"kernel": ["naive", "sdpa"], "mask": ["full", "causal"], "seqlen": 64, "heads": "2:1", "head_dim": 32,
-                      "direction": "fwd"}, {"kernel": "control", "mask": "full", "seqlen": 64, "heads": "2:1", "direction": "fwd"}))
+STUDY = Study(
+    name="twice",
+    repeats={"least": 3, "most": 3},
+    playoff=False,
+    measure=Measure(warmup=1, repeats=3, max_seconds=0.2),
+    grids=(
+        {
+            "kernel": ["naive", "sdpa"],
+            "mask": ["full", "causal"],
+            "seqlen": 64,
+            "heads": "2:1",
+            "head_dim": 32,
+            "direction": "fwd",
+        },
+        {"kernel": "control", "mask": "full", "seqlen": 64, "heads": "2:1", "direction": "fwd"},
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +100,18 @@ class Silent:
 
 def test_shard_repeats_cells_that_another_device_measured(results: Path, tmp_path: Path) -> None:
     store = CellStore(tmp_path)
-    records = {record.cell.title: record for record in load(results).records if record.cell.kernel != "control"}
+    records = {
+        record.cell.title: record for record in load(results).records if record.cell.kernel != "control"
+    }
     for number, record in enumerate(records.values()):  # half of them by another device of that model
         environment = record.environment
         assert environment is not None
         node = Node.model_validate(environment.nodes[0].model_dump() | {"hostname": f"host{number % 2}"})
-        store.write(Record.model_validate(record.model_copy(update={"environment": environment.model_copy(update={"nodes": (node,)})})))
+        store.write(
+            Record.model_validate(
+                record.model_copy(update={"environment": environment.model_copy(update={"nodes": (node,)})})
+            )
+        )
     facts, _ = cell_facts(store)
     own = [record.cell for number, record in enumerate(records.values()) if not number % 2]
     by_id = {record.cell_id: record for record in records.values()}
@@ -102,15 +122,21 @@ def test_shard_repeats_cells_that_another_device_measured(results: Path, tmp_pat
         record = by_id[cell.cell_id].model_copy(update=more)  # type: ignore[attr-defined]
         environment = record.environment
         node = Node.model_validate(environment.nodes[0].model_dump() | {"hostname": "host0"})  # type: ignore[union-attr]
-        made.append(record.model_copy(update={"environment": environment.model_copy(update={"nodes": (node,)})}))  # type: ignore[union-attr]
+        made.append(
+            record.model_copy(update={"environment": environment.model_copy(update={"nodes": (node,)})})
+        )  # type: ignore[union-attr]
         return made[-1]
 
-    run = RepeatRun(STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure, MethodVersions(STUDY))  # type: ignore[arg-type]
+    run = RepeatRun(
+        STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure, MethodVersions(STUDY)
+    )  # type: ignore[arg-type]
     stop = type("Stop", (), {"soon": lambda self: False})()
     run.measure(facts, Silent(), stop)  # type: ignore[arg-type]
     assert run.counts.num_measured == 3  # two of its own, one of the other's
     assert sum(record.cell not in own for record in made) == 1
-    again = RepeatRun(STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure, MethodVersions(STUDY))  # type: ignore[arg-type]
+    again = RepeatRun(
+        STUDY, RepeatRules(least=2, most=2), own, store, Elsewhere(device), measure, MethodVersions(STUDY)
+    )  # type: ignore[arg-type]
     again.measure(facts, Silent(), stop)  # type: ignore[arg-type]
     assert (again.counts.num_measured, again.counts.num_kept) == (0, 3)
     assert len(RepeatStore(tmp_path).read_all()[0]) == 3

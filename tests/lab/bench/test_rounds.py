@@ -144,7 +144,8 @@ def test_two_names_of_one_kernel_are_seldom_told_apart():
         assert abs(math.log(median(seats[1].times_ms) / median(seats[0].times_ms))) < 0.02
         apart += not low <= 1.0 <= high
     assert apart <= 30, (
-        "a rule that looks after each round errs more often than one look would, 5 %; ranking adds its resolution"
+        "a rule that looks after each round errs more often than one look would, 5 %; ranking adds its "
+        "resolution"
     )
 
 

@@ -29,8 +29,14 @@ class Clock:
         self.now_ns += round(milliseconds * 1e6)
 
     def sample(self, call: Callable[[], object], measure: Measure, **kwargs: object) -> Samples:
-        return collect(HostStopwatch(lambda: self.now_ns), call, measure, kwargs.pop("telemetry", NOTHING),
-                       now=lambda: self.now_ns / 1e9, **kwargs)
+        return collect(
+            HostStopwatch(lambda: self.now_ns),
+            call,
+            measure,
+            kwargs.pop("telemetry", NOTHING),
+            now=lambda: self.now_ns / 1e9,
+            **kwargs,
+        )
 
 
 @pytest.fixture
@@ -47,9 +53,15 @@ def test_samples_are_what_the_calls_took_in_order(clock: Clock) -> None:
 
 def test_what_a_call_costs_the_host_is_kept(clock: Clock) -> None:
     stopwatch = HostStopwatch(lambda: clock.now_ns)
-    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=1), NOTHING).enqueue_ms is None
+    assert (
+        collect(stopwatch, lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=1), NOTHING).enqueue_ms
+        is None
+    )
     stopwatch.enqueue_ms = 1.5
-    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=1), NOTHING).enqueue_ms == 1.5
+    assert (
+        collect(stopwatch, lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=1), NOTHING).enqueue_ms
+        == 1.5
+    )
 
 
 def test_what_comes_before_a_call_is_not_timed(clock: Clock) -> None:
@@ -100,7 +112,9 @@ def test_ranks_stop_by_the_times_of_the_slowest(clock: Clock) -> None:
     def agree(mine: Sequence[float]) -> Sequence[float]:
         return (max(mine[0], next(others)), *mine[1:])
 
-    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=0, warm_seconds=0, repeats=10, max_repeats=300), agree=agree)
+    samples = clock.sample(
+        lambda: clock.wait_ms(1), Measure(warmup=0, warm_seconds=0, repeats=10, max_repeats=300), agree=agree
+    )
     assert set(samples.time_ms[0]) == {1.0} and samples.stopped == "precision"
     assert len(samples.time_ms[0]) > 10
 
@@ -124,16 +138,26 @@ def fake_nvml(power_fails: bool = False) -> Gpu:
         return 350_500
 
     nvml = SimpleNamespace(
-        NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, nvmlDeviceGetClockInfo=lambda handle, kind: next(clocks),
-        nvmlDeviceGetPowerUsage=power, nvmlDeviceGetTemperature=lambda handle, kind: 60,
-        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0b101, nvmlClocksEventReasonGpuIdle=0b1,
-        nvmlClocksEventReasonNone=0, nvmlClocksEventReasonAll=0b111,
-        nvmlClocksEventReasonSwPowerCap=0b100, nvmlClocksEventReasonSyncBoost=0b10)
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlDeviceGetClockInfo=lambda handle, kind: next(clocks),
+        nvmlDeviceGetPowerUsage=power,
+        nvmlDeviceGetTemperature=lambda handle, kind: 60,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0b101,
+        nvmlClocksEventReasonGpuIdle=0b1,
+        nvmlClocksEventReasonNone=0,
+        nvmlClocksEventReasonAll=0b111,
+        nvmlClocksEventReasonSwPowerCap=0b100,
+        nvmlClocksEventReasonSyncBoost=0b10,
+    )
     return Gpu(nvml, "handle")
 
 
 def test_clocks_stand_beside_the_samples(clock: Clock) -> None:
-    samples = clock.sample(lambda: clock.wait_ms(1), Measure.fixed(warmup=2, repeats=3), telemetry=Telemetry(fake_nvml()))
+    samples = clock.sample(
+        lambda: clock.wait_ms(1), Measure.fixed(warmup=2, repeats=3), telemetry=Telemetry(fake_nvml())
+    )
     assert samples.sm_clock_mhz == (1900.0, 1800.0, 1700.0)
     assert samples.power_w == (350.5,) * 3 and samples.temperature_c == (60.0,) * 3
     assert samples.clock_event_reasons == ("SwPowerCap",)  # an idle GPU is not held back
@@ -169,10 +193,16 @@ def test_a_quantity_that_fails_is_left_out(clock: Clock) -> None:
     assert samples.power_w == () and len(samples.sm_clock_mhz) == 3
 
 
-@pytest.mark.parametrize("reason", ["SwPowerCap", "SwThermalSlowdown", "HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"])
+@pytest.mark.parametrize(
+    "reason", ["SwPowerCap", "SwThermalSlowdown", "HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"]
+)
 def test_the_library_names_what_holds_a_clock_back(reason: str) -> None:
     bit = getattr(pynvml, f"nvmlClocksEventReason{reason}")
-    assert reason_names(pynvml, bit) == reason_names(pynvml, bit | pynvml.nvmlClocksEventReasonGpuIdle) == (reason,)
+    assert (
+        reason_names(pynvml, bit)
+        == reason_names(pynvml, bit | pynvml.nvmlClocksEventReasonGpuIdle)
+        == (reason,)
+    )
 
 
 def test_no_gpu_is_no_error() -> None:
@@ -185,7 +215,11 @@ def test_a_call_is_enqueued_while_flushes_run(enqueue_ms: float) -> None:
     """With half as long again, for a host that is slower the next time."""
     flush_ms, flush_enqueue_ms = 0.03, 0.006
     number = flushes(enqueue_ms, flush_ms, flush_enqueue_ms)
-    assert number * (flush_ms - flush_enqueue_ms) >= 1.5 * enqueue_ms > (number - 12) * (flush_ms - flush_enqueue_ms)
+    assert (
+        number * (flush_ms - flush_enqueue_ms)
+        >= 1.5 * enqueue_ms
+        > (number - 12) * (flush_ms - flush_enqueue_ms)
+    )
 
 
 def test_flushes_have_an_end() -> None:
@@ -197,11 +231,22 @@ def test_flushes_have_an_end() -> None:
 def test_sustained_calls_are_timed_after_two_seconds_of_them() -> None:
     ticks = iter(range(1000))
     calls: list[None] = []
-    samples = time_sustained(lambda: calls.append(None), Measure.fixed(warmup=1, repeats=3, max_seconds=100), torch.device("cpu"),
-                             now=lambda: next(ticks) / 4)
+    samples = time_sustained(
+        lambda: calls.append(None),
+        Measure.fixed(warmup=1, repeats=3, max_seconds=100),
+        torch.device("cpu"),
+        now=lambda: next(ticks) / 4,
+    )
     assert samples.warmup == 8  # at four looks at the clock a second, the one before the first call included
     assert (len(samples.time_ms[0]), len(calls), samples.stopped) == (3, 11, "repeats")
-    samples = time_sustained(lambda: None, Measure.fixed(warmup=12, repeats=50, max_seconds=2), torch.device("cpu"),
-                             now=lambda: next(ticks) / 4)
-    assert (samples.warmup, samples.stopped) == (12 + 7, "time")  # the clock is looked at after the warm-up calls that were asked for
+    samples = time_sustained(
+        lambda: None,
+        Measure.fixed(warmup=12, repeats=50, max_seconds=2),
+        torch.device("cpu"),
+        now=lambda: next(ticks) / 4,
+    )
+    assert (samples.warmup, samples.stopped) == (
+        12 + 7,
+        "time",
+    )  # the clock is looked at after the warm-up calls that were asked for
     assert MIN_SAMPLES < len(samples.time_ms[0]) < 50

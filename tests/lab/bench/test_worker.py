@@ -51,7 +51,9 @@ def ends() -> tuple[Channel, Channel]:
 
 def test_messages_arrive_whole_and_in_order(ends):
     messages = [{"n": 0, "text": "line\nbreak ×"}, {"n": 1, "large": "x" * 300_000}, {"n": 2}]
-    sender = threading.Thread(target=lambda: ([ends[0].send(message) for message in messages], ends[0].close()))
+    sender = threading.Thread(
+        target=lambda: ([ends[0].send(message) for message in messages], ends[0].close())
+    )
     sender.start()
     assert list(ends[1]) == messages
     sender.join()
@@ -72,10 +74,14 @@ def test_both_ends_notice_that_the_other_is_gone(ends):
         ends[1].send({})
 
 
-@pytest.mark.parametrize("written", [b"no message\n", b"[" * 100_000 + b"\n", b"[1, 2]\n", b"\xff\n", b'{"n": 1, "n": 2}\n',
-                                     b"y" * 400_000], ids=range(6))
+@pytest.mark.parametrize(
+    "written",
+    [b"no message\n", b"[" * 100_000 + b"\n", b"[1, 2]\n", b"\xff\n", b'{"n": 1, "n": 2}\n', b"y" * 400_000],
+    ids=range(6),
+)
 def test_what_is_no_message_breaks_the_channel(ends, monkeypatch, written):
     monkeypatch.setattr(channel, "MOST_BYTES", 200_000)
+
     def send() -> None:
         with suppress(BrokenPipeError):
             os.write(ends[0].writer, written)
@@ -92,7 +98,9 @@ def test_what_is_no_message_breaks_the_channel(ends, monkeypatch, written):
 
 @pytest.mark.parametrize("stage", ["starting", "ready"])
 def test_a_worker_dies_with_a_runner_that_is_killed(tmp_path, stage):
-    runner = subprocess.Popen([sys.executable, "-c", START_AND_WAIT, str(tmp_path), stage], stdout=subprocess.PIPE, text=True)
+    runner = subprocess.Popen(
+        [sys.executable, "-c", START_AND_WAIT, str(tmp_path), stage], stdout=subprocess.PIPE, text=True
+    )
     worker = int(runner.stdout.readline())
     assert is_running(worker)
     runner.send_signal(signal.SIGKILL)

@@ -8,11 +8,11 @@ import pytest
 
 from longca.lab.claims.contract import STUDY, all_claims
 from longca.lab.cli.claims import command
-from longca.lab.studies.cell import Cell
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.export import export
 from longca.lab.store.load import committed
 from longca.lab.store.table import derived
+from longca.lab.studies.cell import Cell
 from tests.lab.claims.made import grid, table
 from tests.records import record
 from tests.support import ROOT
@@ -20,8 +20,24 @@ from tests.support import ROOT
 
 def _records() -> list:
     rates = {"fa3": 700, "cudnn": 600, "fa2": 400, "flex": 390}
-    return [record(Cell(kind="kernel", kernel=kernel, mask="full", seqlen=8192, num_q_heads=64, num_kv_heads=8, head_dim=128, dtype="bf16",
-                        direction="fwd"), tflops=rate, gpu="NVIDIA H200") for kernel, rate in rates.items()]
+    return [
+        record(
+            Cell(
+                kind="kernel",
+                kernel=kernel,
+                mask="full",
+                seqlen=8192,
+                num_q_heads=64,
+                num_kv_heads=8,
+                head_dim=128,
+                dtype="bf16",
+                direction="fwd",
+            ),
+            tflops=rate,
+            gpu="NVIDIA H200",
+        )
+        for kernel, rate in rates.items()
+    ]
 
 
 @pytest.fixture
@@ -35,7 +51,9 @@ def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
     first, *claims = done.stdout.split("\n\n")
     text = " ".join(first.split())
     assert text.startswith("23 claims, as the study has it: ") and "on H200: 2 hold, 21 are open" in text
-    assert "contradicted: fewer than three" in text and STUDY in text, "words and the study are where the verdicts are"
+    assert "contradicted: fewer than three" in text and STUDY in text, (
+        "words and the study are where the verdicts are"
+    )
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert [int(claim[:2]) for claim in claims] == list(range(1, 24))
     for claim, told in zip(all_claims(), claims, strict=True):
@@ -50,8 +68,13 @@ def test_one_claim_is_shown_whole(longca, records):
     first, study, repaired = told.split("\n\n")
     assert first.startswith("2. On FULL") and STUDY in first
     assert study.startswith("As the study has it:\nVerdict        open (nothing that decides it was measured")
-    parts = ("Verdict        holds (all observations agree)", "Judged         4 of 12 points", "FA3 is at 1.1", "flashmask; 64:8",
-             "Evidence       4 cells")
+    parts = (
+        "Verdict        holds (all observations agree)",
+        "Judged         4 of 12 points",
+        "FA3 is at 1.1",
+        "flashmask; 64:8",
+        "Evidence       4 cells",
+    )
     assert all(part in repaired for part in parts), told
     assert "and 1 more" not in told and all(len(line) <= 80 for line in told.splitlines())
 
@@ -64,15 +87,27 @@ def test_json_has_everything(longca, records):
     assert set(second["repaired"]["cell_ids"]) == {one.cell_id for one in _records()}
     assert {"sentence", "source", "trust", "gpus", "overturned_by"} <= second.keys()
     for verdict in (second["as_study"], second["repaired"]):
-        assert {"status", "finding", "exceptions", "missing", "part", "parts", "note", "gpu"} <= verdict.keys()
+        assert {
+            "status",
+            "finding",
+            "exceptions",
+            "missing",
+            "part",
+            "parts",
+            "note",
+            "gpu",
+        } <= verdict.keys()
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
-    (["99"], ["There is no claim '99'", "1 to 23"]),
-    (["not_there.parquet"], ["There is no file 'not_there.parquet'"]),
-    (["quick", "2.parquet"], ["There is no file '2.parquet'"]),
-    (["quik"], ["Unknown study 'quik'", "'quick'"]),
-])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["99"], ["There is no claim '99'", "1 to 23"]),
+        (["not_there.parquet"], ["There is no file 'not_there.parquet'"]),
+        (["quick", "2.parquet"], ["There is no file '2.parquet'"]),
+        (["quik"], ["Unknown study 'quik'", "'quick'"]),
+    ],
+)
 def test_mistakes_get_one_line(longca, arguments, expected):
     done = longca("claims", *arguments)
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
@@ -80,7 +115,14 @@ def test_mistakes_get_one_line(longca, arguments, expected):
 
 
 def test_the_records_of_the_project_are_the_default():
-    assert {path.stem for path in committed()} >= {"h100-cp", "h100-dense", "h100-sparse", "h200-cp", "h200-dense", "h200-sparse"}
+    assert {path.stem for path in committed()} >= {
+        "h100-cp",
+        "h100-dense",
+        "h100-sparse",
+        "h200-cp",
+        "h200-dense",
+        "h200-sparse",
+    }
 
 
 def test_made_up_rows_have_the_types_of_real_records():
@@ -104,7 +146,8 @@ def test_the_claim_of_the_page_is_judged(tmp_path, monkeypatch):
 def test_a_claim_gets_the_columns_that_it_names_and_no_record_is_decoded(tmp_path, monkeypatch, capsys):
     path = tmp_path / "claims" / "newest_torch.py"
     path.parent.mkdir()
-    path.write_text("""
+    path.write_text(
+        """
 from longca.lab.claims.contract import Claim, Observation, decided
 
 
@@ -114,7 +157,9 @@ class NewestTorch(Claim):
 
     def judge(self, table):
         return decided(f"{len(table)} rows", [Observation(version, bool(version)) for version in table.torch])
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
     monkeypatch.setattr("longca.lab.store.load.Decoder.decode", None)
     command(["25", str(committed("power")[0])])

@@ -5,15 +5,15 @@ import re
 import numpy as np
 import pytest
 
+from longca.cp.baselines.paper_style import PaddedDocuments
+from longca.kernels.backends.flashinfer import TOO_MANY
 from longca.lab.claims.by_gpu import judged
 from longca.lab.claims.contract import all_claims
 from longca.lab.claims.evidence import COLUMNS
 from longca.lab.claims.schedules import GATHER, RING
-from longca.cp.baselines.paper_style import PaddedDocuments
-from longca.kernels.backends.flashinfer import TOO_MANY
+from longca.lab.store.load import committed, load_columns
 from longca.masks.build import build_mask
 from longca.masks.segments import diagonal_segments
-from longca.lab.store.load import committed, load_columns
 from tests.lab.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
 from tests.lab.claims.made import GIB, table
 

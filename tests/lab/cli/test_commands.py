@@ -10,17 +10,32 @@ from longca.lab.bench.measure.environment import device_name
 from longca.lab.bench.run.method_version import method_version
 from longca.lab.cli.main import COMMANDS, asked
 from longca.lab.cli.options import print_table
+from longca.lab.store.cells import CellStore
 from longca.lab.studies.record import Others
 from longca.lab.studies.study import load_study
-from longca.lab.store.cells import CellStore
 from tests.records import record
 
 
 def test_help_names_every_command(longca):
     done = longca("--help")
     assert done.returncode == 0
-    assert "..." not in longca("-h", COLUMNS="80").stdout.partition("Commands:")[2], "no description is cut off"
-    for command in ("doctor", "list", "explain", "plan", "run", "status", "report", "export", "claims", "paper", "compare", "data"):
+    assert "..." not in longca("-h", COLUMNS="80").stdout.partition("Commands:")[2], (
+        "no description is cut off"
+    )
+    for command in (
+        "doctor",
+        "list",
+        "explain",
+        "plan",
+        "run",
+        "status",
+        "report",
+        "export",
+        "claims",
+        "paper",
+        "compare",
+        "data",
+    ):
         assert f"  {command} " in done.stdout
 
 
@@ -28,9 +43,15 @@ def test_list_shows_all_kinds_and_is_json(longca):
     found = json.loads(longca("list", "--json").stdout)
     assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures", "paper_figures", "claims"}
     assert [mask["no."] for mask in found["masks"]][:14] == list(range(1, 15))
-    assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {kernel["name"] for kernel in found["kernels"]}
+    assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {
+        kernel["name"] for kernel in found["kernels"]
+    }
     parameters = {strategy["name"]: strategy["parameters"] for strategy in found["strategies"]}
-    assert (parameters["ulysses"], parameters["usp"], parameters["loongtrain"]) == ("", "heads", "heads, windows")
+    assert (parameters["ulysses"], parameters["usp"], parameters["loongtrain"]) == (
+        "",
+        "heads",
+        "heads, windows",
+    )
 
 
 def test_plan_counts_cells_and_reasons(longca):
@@ -39,7 +60,11 @@ def test_plan_counts_cells_and_reasons(longca):
     assert plan["hours"] > 0 and plan["methods"]["naive"]["most_bytes"] > 512**2 * 4 * 4
 
 
-@pytest.mark.parametrize("chosen", [("-m", "causal", "-w", "1..8"), pytest.param((), marks=pytest.mark.slow)], ids=["causal", "whole"])
+@pytest.mark.parametrize(
+    "chosen",
+    [("-m", "causal", "-w", "1..8"), pytest.param((), marks=pytest.mark.slow)],
+    ids=["causal", "whole"],
+)
 def test_plan_of_the_paper_names_what_is_unsupported(longca, chosen):
     done = longca("plan", "paper", *chosen, "--gpu", "H100 SXM")
     assert done.returncode == 0, done.stderr
@@ -47,7 +72,8 @@ def test_plan_of_the_paper_names_what_is_unsupported(longca, chosen):
 
 
 def test_status_says_what_others_disturbed(longca, tiny, tmp_path):
-    """One of three cells was measured beside others: from the cells' files, and from a table of records alone."""
+    """One of three cells was measured beside others: from the cells' files, and from a table of records
+    alone."""
     folder = tmp_path / "results" / "tiny"
     store = CellStore(folder)
     busy, quiet, unknown = load_study(str(tiny)).cells()[:3]
@@ -57,13 +83,17 @@ def test_status_says_what_others_disturbed(longca, tiny, tmp_path):
     assert said in longca("status", tiny).stdout
     assert longca("export", tiny).returncode == 0
     shutil.rmtree(store.cells)
-    assert said in longca("status", tiny).stdout and json.loads(longca("status", tiny, "--json").stdout)["disturbed"] == 1
+    assert (
+        said in longca("status", tiny).stdout
+        and json.loads(longca("status", tiny, "--json").stdout)["disturbed"] == 1
+    )
     store.write(record(quiet, study="tiny", others=Others(cpu_cores=0.0)))
     assert "Others" not in longca("status", tiny).stdout
 
 
 def test_status_run_export_report(longca, tiny, tmp_path):
-    """On from some records and a truncated file: its cell and those without a record are measured, of the kernel that is asked for."""
+    """On from some records and a truncated file: its cell and those without a record are measured, of the
+    kernel that is asked for."""
     folder = tmp_path / "results" / "tiny"
     store, study = CellStore(folder), load_study(str(tiny))
     cells = study.cells()
@@ -79,18 +109,28 @@ def test_status_run_export_report(longca, tiny, tmp_path):
     files = [store.write(entry) for entry in (finished, *(record(cell, study="tiny") for cell in others))]
     times = [file.stat().st_mtime_ns for file in files]
     status = json.loads(longca("status", tiny, "--json").stdout)
-    assert status["methods"]["sdpa"] == {"ok": 3, "left": 1} and status["methods"]["naive"] == {"ok": 1, "left": 3}
+    assert status["methods"]["sdpa"] == {"ok": 3, "left": 1} and status["methods"]["naive"] == {
+        "ok": 1,
+        "left": 3,
+    }
     ran = longca("run", tiny, "-k", "naive", "-c", "!*")
     assert ran.returncode == 0, ran.stderr + ran.stdout
     assert [file.stat().st_mtime_ns for file in files] == times, "finished cells are not measured again"
     assert json.loads(path.read_text())["outcome"]["status"] == "ok"
     status = json.loads(longca("status", tiny, "--json").stdout)
-    assert status["methods"] == {"naive": {"ok": 4}, "sdpa": {"ok": 3, "left": 1}, "ulysses+naive": {"left": 1}}
+    assert status["methods"] == {
+        "naive": {"ok": 4},
+        "sdpa": {"ok": 3, "left": 1},
+        "ulysses+naive": {"left": 1},
+    }
     exported = longca("export", tiny)
     assert exported.returncode == 0 and (folder / "records.csv").read_text().count("\n") > 8
     assert json.loads(longca("export", tiny, "--json").stdout)["num_records"] == 7
     page = longca("report", tiny)
-    assert page.stdout.strip() == str(folder / "report.html") and (folder / "report.html").stat().st_size > 10_000
+    assert (
+        page.stdout.strip() == str(folder / "report.html")
+        and (folder / "report.html").stat().st_size > 10_000
+    )
     told = longca("explain", tiny, "-k", "naive", "-m", cut.mask, "-d", cut.direction, "-c", "!*")
     assert "last result  ok: " in told.stdout, told.stdout + told.stderr
 
@@ -117,8 +157,16 @@ def test_data_show_and_masks(longca, tiny):
     assert all(sum(row["lengths"]) == row["seqlen"] for row in drawn)
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    (["plan", "quick"], ("plan",)), (["--help"], COMMANDS), ([], COMMANDS), (["plam"], COMMANDS), (["--version", "list"], ("list",))])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["plan", "quick"], ("plan",)),
+        (["--help"], COMMANDS),
+        ([], COMMANDS),
+        (["plam"], COMMANDS),
+        (["--version", "list"], ("list",)),
+    ],
+)
 def test_only_the_command_that_is_asked_for_is_imported(words: list[str], expected: tuple[str, ...]):
     assert asked(words) == expected
 

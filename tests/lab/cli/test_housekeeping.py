@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from longca import __version__
-from longca.lab.studies.study import load_study
 from longca.lab.store.cells import CellStore
+from longca.lab.studies.study import load_study
 from tests.records import record
 
 
@@ -38,10 +38,16 @@ def names(folder: Path) -> set[str]:
 
 def test_clean_says_what_and_asks_and_leaves_records(longca, tiny, folder, monkeypatch):
     told = json.loads(longca("clean", tiny, "--json").stdout)
-    assert {Path(path).name for path in told["would_remove"]} == {"logs", "report.html"} and told["num_bytes"] == 3004
+    assert {Path(path).name for path in told["would_remove"]} == {"logs", "report.html"} and told[
+        "num_bytes"
+    ] == 3004
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     refused = longca("clean", tiny)
-    assert refused.returncode == 1 and "2.93 KiB" in refused.stdout and names(folder) == {"cells", "logs", "report.html", "notes.txt"}
+    assert (
+        refused.returncode == 1
+        and "2.93 KiB" in refused.stdout
+        and names(folder) == {"cells", "logs", "report.html", "notes.txt"}
+    )
     done = longca("clean", tiny, "--yes")
     assert done.returncode == 0 and names(folder) == {"cells", "notes.txt"}
     assert "Nothing to remove" not in done.stdout and longca("clean", tiny, "--yes").returncode == 0
@@ -53,7 +59,10 @@ def test_clean_without_a_terminal_needs_yes(longca, tiny, folder, monkeypatch, s
     monkeypatch.setattr("sys.stdin", stdin)
     done = longca("clean", tiny)
     assert done.returncode == 2 and names(folder) == before
-    assert done.stderr == "longca: Nothing is removed: there is no terminal to ask at. Give `--yes` to remove without a question\n"
+    assert done.stderr == (
+        "longca: Nothing is removed: there is no terminal to ask at. Give `--yes` to remove without a "
+        "question\n"
+    )
 
 
 def test_clean_removes_records_only_when_told(longca, tiny, folder):
@@ -79,7 +88,9 @@ def test_report_of_a_file_as_json_and_in_a_browser(longca, tiny, folder, tmp_pat
 def test_settings_name_where_they_come_from(longca, tmp_path):
     told = json.loads(longca("config", "show", "--json").stdout)
     assert told["settings"]["device"] == {"value": "cpu", "origin": "LONGCA_DEVICE"}
-    assert told["settings"]["study"]["origin"] == "config/config.yaml" and told["folders"]["results"] == str(tmp_path / "results")
+    assert told["settings"]["study"]["origin"] == "config/config.yaml" and told["folders"]["results"] == str(
+        tmp_path / "results"
+    )
     assert "LONGCA_DEVICE" in longca("config", "show").stdout
 
 

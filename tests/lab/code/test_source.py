@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from longca.core import plugin
+from longca.core.plugin import PACKAGE_ROOT
 from longca.lab.code import source
 from longca.lab.code.source import absolute, files_digest, modules_of_package, reached, source_digest
-from longca.core.plugin import PACKAGE_ROOT
 
 RULES = PACKAGE_ROOT.parent / "workflow/rules"
 
@@ -33,9 +33,9 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def _rule_digests() -> dict[str, str]:
     """The digest that each rule of the workflow asks for."""
     text = (RULES / "common.smk").read_text()
-    code = text[text.index("def code_of"):]
+    code = text[text.index("def code_of") :]
     names: dict[str, Callable[..., str]] = {"source_digest": source_digest}
-    exec(code[:code.index("\n\n\n")], names)
+    exec(code[: code.index("\n\n\n")], names)
     asked = {path.stem: re.findall(r"\bcode=(.*),\n", path.read_text()) for path in RULES.glob("*.smk")}
     return {rule: eval(found[0], names) for rule, found in asked.items() if found}
 
@@ -43,8 +43,13 @@ def _rule_digests() -> dict[str, str]:
 def _parsed_imports(path: Path) -> set[str]:
     """All that a file imports from the package, by the parser; as `source` gives it."""
     tree = ast.parse(path.read_text())
-    typing_only = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-                   for part in node.body for inner in ast.walk(part)}
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for part in node.body
+        for inner in ast.walk(part)
+    }
     names: set[str] = set()
     for node in ast.walk(tree):
         if id(node) in typing_only:
@@ -78,17 +83,23 @@ def test_the_folder_of_a_plugin_does_not_count(tmp_path: Path):
 
 def test_the_pattern_finds_what_the_parser_finds():
     modules = modules_of_package()
-    processes = "longca.lab.bench.workers.worker", "longca.lab.bench.workers.judge", "longca.core.children.trial_child"
+    processes = (
+        "longca.lab.bench.workers.worker",
+        "longca.lab.bench.workers.judge",
+        "longca.core.children.trial_child",
+    )
     started = {parent for name in processes for parent in source._with_parents(name)}  # no import says so
     for path in modules.values():
-        parsed = {parent for name in _parsed_imports(path) for parent in source._with_parents(name)} & modules.keys()
+        parsed = {
+            parent for name in _parsed_imports(path) for parent in source._with_parents(name)
+        } & modules.keys()
         found = modules.keys() & source._text(path).modules
         assert parsed <= found <= parsed | started, path
 
 
 def test_imports_in_every_form_are_found(copy: Path):
     file = copy / "kernels/backends/mine.py"
-    file.write_text('''
+    file.write_text("""
 from __future__ import annotations
 import os, longca.masks.grid as grid
 from ...ops import (
@@ -103,39 +114,68 @@ class Plugin:
     def prepare(self):
         from longca.lowering.flex import x as y
         import longca.data.sampler
-''')
+""")
     modules_of_package.cache_clear()
     source._names_of_files.cache_clear()
     found = {name for name in source._text(file).modules if name in modules_of_package()} - {"longca"}
-    assert found == {"longca.masks", "longca.masks.grid", "longca.ops", "longca.ops.merge", "longca.ops.spin", "longca.kernels",
-                     "longca.kernels.backends", "longca.kernels.backends.naive", "longca.lowering", "longca.lowering.flex", "longca.data",
-                     "longca.data.sampler"}
+    assert found == {
+        "longca.masks",
+        "longca.masks.grid",
+        "longca.ops",
+        "longca.ops.merge",
+        "longca.ops.spin",
+        "longca.kernels",
+        "longca.kernels.backends",
+        "longca.kernels.backends.naive",
+        "longca.lowering",
+        "longca.lowering.flex",
+        "longca.data",
+        "longca.data.sampler",
+    }
 
 
 def test_packages_on_the_way_are_reached():
-    found = {path.relative_to(PACKAGE_ROOT).as_posix() for path in reached([PACKAGE_ROOT / "kernels/backends/naive.py"])}
-    assert {"__init__.py", "kernels/__init__.py", "kernels/backends/__init__.py", "kernels/contract.py", "masks/__init__.py"} <= found
+    found = {
+        path.relative_to(PACKAGE_ROOT).as_posix()
+        for path in reached([PACKAGE_ROOT / "kernels/backends/naive.py"])
+    }
+    assert {
+        "__init__.py",
+        "kernels/__init__.py",
+        "kernels/backends/__init__.py",
+        "kernels/contract.py",
+        "masks/__init__.py",
+    } <= found
     assert not any(name.startswith(("report/", "bench/")) for name in found)
 
 
-@pytest.mark.parametrize(("name", "changed"), [
-    ("ops/band/plan.py", {"kernels", "playoff", "cp", "report"}),  # the page predicts times, by the same plans
-    ("ops/fa2_sparse.py", {"kernels", "playoff", "cp", "report"}),
-    ("lowering/flex.py", {"kernels", "playoff", "cp", "report"}),
-    ("kernels/backends/naive.py", {"kernels", "playoff", "cp", "report"}),
-    ("bench/workers/worker.py", {"kernels", "playoff", "cp"}),
-    ("cp/strategies/ring_p2p.py", {"cp", "report"}),
-    ("bench/measure/cp.py", {"cp"}),
-    ("report/build.py", {"report"}),
-    ("report/figures/memory.py", {"report"}),
-    ("report/static/report.css", {"report"}),
-    ("report/templates/page.html.j2", {"report"}),
-    ("data/build.py", set()),
-    ("masks/patterns/causal.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),  # a study asks for parameters
-    ("data/corpora/pile.json", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
-    ("store/columns.py", {"collect", "report"}),
-    ("core/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
-])
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        (
+            "ops/band/plan.py",
+            {"kernels", "playoff", "cp", "report"},
+        ),  # the page predicts times, by the same plans
+        ("ops/fa2_sparse.py", {"kernels", "playoff", "cp", "report"}),
+        ("lowering/flex.py", {"kernels", "playoff", "cp", "report"}),
+        ("kernels/backends/naive.py", {"kernels", "playoff", "cp", "report"}),
+        ("bench/workers/worker.py", {"kernels", "playoff", "cp"}),
+        ("cp/strategies/ring_p2p.py", {"cp", "report"}),
+        ("bench/measure/cp.py", {"cp"}),
+        ("report/build.py", {"report"}),
+        ("report/figures/memory.py", {"report"}),
+        ("report/static/report.css", {"report"}),
+        ("report/templates/page.html.j2", {"report"}),
+        ("data/build.py", set()),
+        (
+            "masks/patterns/causal.py",
+            {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"},
+        ),  # a study asks for parameters
+        ("data/corpora/pile.json", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
+        ("store/columns.py", {"collect", "report"}),
+        ("core/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
+    ],
+)
 def test_an_edited_file_makes_again_what_runs_it(name: str, changed: set[str], copy: Path):
     before = _rule_digests()
     assert before.keys() == {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}

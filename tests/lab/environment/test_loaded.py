@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from longca.lab.studies.facts.inventory import RankEnvironment, listing_content, listing_digest
 from longca.lab.environment.elf import sha256_of
 from longca.lab.environment.loaded import LoadedFiles, is_compiled, mapped_files, search_folders
 from longca.lab.environment.packages import PackageFolder
 from longca.lab.environment.taking import EnvironmentTaker, SystemFacts
+from longca.lab.studies.facts.inventory import RankEnvironment, listing_content, listing_digest
 from tests.lab.environment.made import BUILD_ID, distribution, elf, folder_of_packages, loaded_in
 
 

@@ -9,7 +9,8 @@ from tests.support import cannot
 
 
 def built(name: str) -> tuple[Image, str]:
-    """The image and its digest, built unless it is there. Skips the test where it cannot be, or fails it; `cannot` says when."""
+    """The image and its digest, built unless it is there. Skips the test where it cannot be, or fails it;
+    `cannot` says when."""
     image = locate(name)
     if shutil.which("apptainer") is None:
         cannot("images", "there is no apptainer on this machine")

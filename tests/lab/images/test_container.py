@@ -1,4 +1,5 @@
-"""The CPU image, really built, and a study in it. Not part of `make test`: `make test-images` runs it, or says why it cannot."""
+"""The CPU image, really built, and a study in it. Not part of `make test`: `make test-images` runs it, or
+says why it cannot."""
 
 import json
 import os
@@ -28,15 +29,31 @@ def digest() -> str:
 
 @pytest.fixture
 def workflow(tmp_path: Path):
-    """workflow(*arguments) → the finished Snakemake, in a copy of the project's folders that the container can see."""
+    """workflow(*arguments) → the finished Snakemake, in a copy of the project's folders that the container
+    can see."""
     study = tmp_path / "tiny.yaml"
     study.write_text(TINY)
 
     def run(*settings: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "snakemake", "--profile", "workflow/profiles/local", "--sdm", "apptainer",
-                   f"--apptainer-args=--bind {tmp_path}", "--config", f"study={study}", f"results={tmp_path / 'results'}", "device=cpu",
-                   "image=cpu", *settings]
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "CI": "1"}, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--profile",
+            "workflow/profiles/local",
+            "--sdm",
+            "apptainer",
+            f"--apptainer-args=--bind {tmp_path}",
+            "--config",
+            f"study={study}",
+            f"results={tmp_path / 'results'}",
+            "device=cpu",
+            "image=cpu",
+            *settings,
+        ]
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "CI": "1"}, check=False
+        )
 
     return run
 
@@ -53,7 +70,9 @@ def test_a_study_in_the_image(digest, workflow, tmp_path):
     assert {facts["lock"] for facts in software} == {lock_digest(load_recipe("cpu"))}
     assert {facts["packages"]["torch"] for facts in software} == {"2.13.0+cpu"}
     if (ROOT / ".git").exists():
-        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        head = subprocess.run(
+            ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         assert {record["environment"]["source"]["git_sha"] for record in records} == {head}
     assert digest in (tmp_path / "results/tiny/report.html").read_text()
     again = workflow()
@@ -63,7 +82,9 @@ def test_a_study_in_the_image(digest, workflow, tmp_path):
 def test_another_image_is_refused(digest, workflow):
     done = workflow(f"image_digest=sha256:{'ab' * 32}")
     assert done.returncode == 2
-    assert [line for line in done.stderr.splitlines() if "is not the requested one" in line and digest in line]
+    assert [
+        line for line in done.stderr.splitlines() if "is not the requested one" in line and digest in line
+    ]
 
 
 def test_the_whole_image_is_still_the_one_that_was_built(digest):
@@ -74,9 +95,17 @@ def test_the_contents_of_the_image(digest, tmp_path):
     """By the commands of docs/guide/containers.md."""
     commands = ("image contents cpu > cpu.json", "image sbom cpu > bill.json", "image diff cpu cpu.json")
     script = " && ".join(f"{sys.executable} -m longca {command}" for command in commands)
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                          check=False)
-    assert done.returncode == 0 and "cpu and cpu.json are the same" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0 and "cpu and cpu.json are the same" in " ".join(done.stdout.split()), (
+        done.stdout + done.stderr
+    )
     assert json.loads((tmp_path / "cpu.json").read_text())["packages"]["torch"] == "2.13.0+cpu"
     assert json.loads((tmp_path / "bill.json").read_text())["bomFormat"] == "CycloneDX"
 

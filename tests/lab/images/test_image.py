@@ -24,7 +24,9 @@ def test_names_files_and_urls_have_their_places(image, tmp_path):
     assert locate("cpu").file == tmp_path / "images/cpu.sif"
     assert image.stamp == tmp_path / "images/some.sif.sha256"
     url = locate(f"docker://ghcr.io/us/longca@{HELLO}")
-    assert url.file.parent == tmp_path / "images" and url.file.name.startswith("ghcr-io-us-longca-sha256-2cf24")
+    assert url.file.parent == tmp_path / "images" and url.file.name.startswith(
+        "ghcr-io-us-longca-sha256-2cf24"
+    )
 
 
 def test_an_image_that_may_change_is_refused(image):
@@ -42,7 +44,9 @@ def test_a_replaced_image_is_refused(image):
     stamp(image)
     image.file.unlink()
     image.file.write_text("hallo")
-    with pytest.raises(UserError, match=r"not the obtained one: its digest is sha256:d3751.*, it was sha256:2cf24"):
+    with pytest.raises(
+        UserError, match=r"not the obtained one: its digest is sha256:d3751.*, it was sha256:2cf24"
+    ):
         check(image)
     with pytest.raises(UserError, match="not the obtained one"):
         stamp(image)

@@ -1,4 +1,5 @@
-"""Images are built or pulled once; what cannot be is said in a line. Apptainer and registries are stood in for."""
+"""Images are built or pulled once; what cannot be is said in a line. Apptainer and registries are stood in
+for."""
 
 import http.server
 import json
@@ -52,27 +53,43 @@ def test_it_is_built_once(calls, tmp_path):
     assert obtain(locate("cpu"), announce=quiet) == first
     assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
     assert sorted(path.name for path in (tmp_path / "images").iterdir() if path.is_file()) == [
-        "cpu.sif", "cpu.sif.log", "cpu.sif.recipe", "cpu.sif.sha256"]
+        "cpu.sif",
+        "cpu.sif.log",
+        "cpu.sif.recipe",
+        "cpu.sif.sha256",
+    ]
 
 
 def test_its_bill_of_materials_lies_beside_it(calls, tmp_path):
-    """That of the image which is there, also after another one was built; none where an image has no list of its contents."""
+    """That of the image which is there, also after another one was built; none where an image has no list of
+    its contents."""
     bill = tmp_path / "images/cpu.sif.cdx.json"
     obtain(locate("cpu"), announce=quiet)
     assert not bill.exists()
     for version in ("2.11.0", "2.13.0"):
-        listed = {"machine": "x86_64", "python": "3.11.2", "system": {}, "packages": {"torch": version}, "files": {}, "bytes": 0}
+        listed = {
+            "machine": "x86_64",
+            "python": "3.11.2",
+            "system": {},
+            "packages": {"torch": version},
+            "files": {},
+            "bytes": 0,
+        }
         calls.with_name("calls.contents").write_text(json.dumps(listed))
         obtain(locate("cpu"), announce=quiet)
         made = json.loads(bill.read_text())
-        assert made["bomFormat"] == "CycloneDX" and [one["purl"] for one in made["components"]] == [f"pkg:pypi/torch@{version}"]
+        assert made["bomFormat"] == "CycloneDX" and [one["purl"] for one in made["components"]] == [
+            f"pkg:pypi/torch@{version}"
+        ]
         for ending in ("", ".sha256"):
             (tmp_path / f"images/cpu.sif{ending}").unlink()
 
 
 def test_it_is_pulled_by_digest(calls):
     obtain(locate(f"docker://ghcr.io/us/longca@{DIGEST}"), announce=quiet)
-    assert calls.read_text().startswith("pull ") and calls.read_text().endswith(f"docker://ghcr.io/us/longca@{DIGEST}\n")
+    assert calls.read_text().startswith("pull ") and calls.read_text().endswith(
+        f"docker://ghcr.io/us/longca@{DIGEST}\n"
+    )
 
 
 def test_a_failed_build_leaves_nothing(calls, tmp_path, capsys):
@@ -97,7 +114,10 @@ def test_without_apptainer(calls, monkeypatch, tmp_path):
 def test_without_a_registry_only_debian_can_be_built(monkeypatch):
     monkeypatch.setattr(obtaining, "reachable", lambda url: False)
     assert definition(load_recipe("cpu")).name == "apptainer-debian.def"
-    with pytest.raises(UserError, match=r"-nvidia' cannot be built here: its base comes from docker\.io, which cannot be reached"):
+    with pytest.raises(
+        UserError,
+        match=r"-nvidia' cannot be built here: its base comes from docker\.io, which cannot be reached",
+    ):
         definition(load_recipe("hopper-cu130-nvidia"))
     monkeypatch.setattr(obtaining, "reachable", lambda url: True)
     assert definition(load_recipe("hopper-cu130-nvidia")).name == "apptainer.def"
@@ -117,7 +137,10 @@ class Registry(http.server.BaseHTTPRequestHandler):
         if known:
             self.send_header("Docker-Content-Digest", DIGEST)
         else:
-            self.send_header("WWW-Authenticate", f'Bearer realm="http://{self.headers["Host"]}/token",service="here",scope="pull"')
+            self.send_header(
+                "WWW-Authenticate",
+                f'Bearer realm="http://{self.headers["Host"]}/token",service="here",scope="pull"',
+            )
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
@@ -160,7 +183,10 @@ def test_space_is_looked_at_before_the_build(calls, monkeypatch):
 
 def test_a_user_who_may_not_build_is_told_what_to_ask_for(calls, monkeypatch, tmp_path):
     tool = tmp_path / "bin/apptainer"
-    tool.write_text("#!/bin/sh\necho 'FATAL: could not use fakeroot: no mapping entry found in /etc/subuid' >&2\nexit 255\n")
+    tool.write_text(
+        "#!/bin/sh\necho 'FATAL: could not use fakeroot: no mapping entry found in /etc/subuid' >&2\nexit "
+        "255\n"
+    )
     monkeypatch.setattr(obtaining.os, "geteuid", lambda: 1000)
     with pytest.raises(UserError, match="may not build with --fakeroot"):
         obtain(locate("cpu"), announce=quiet)
@@ -176,7 +202,8 @@ def test_an_image_for_another_processor_is_refused(tmp_path, monkeypatch):
 
 @pytest.fixture
 def verifying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """verifying(code, message): an apptainer that finds this of any signature. With the key that it is asked for."""
+    """verifying(code, message): an apptainer that finds this of any signature. With the key that it is asked
+    for."""
     key = tmp_path / "public.pem"
     key.write_text("a key")
     tool = tmp_path / "signed" / "apptainer"
@@ -185,8 +212,11 @@ def verifying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(module, "IMAGES", tmp_path / "images")
 
     def make(code: int, message: str = "") -> str:
-        tool.write_text(f'#!/bin/sh\nif [ "$1" = verify ]; then echo "$@" >> {tool}.log; echo "FATAL:   {message}" >&2; exit {code}; fi\n'
-                        '[ "$1" = pull ] || exit 1\nshift; echo image > "$1"\n')
+        tool.write_text(
+            f'#!/bin/sh\nif [ "$1" = verify ]; then echo "$@" >> {tool}.log; echo "FATAL:   {message}" >&2; '
+            f"exit {code}; fi\n"
+            '[ "$1" = pull ] || exit 1\nshift; echo image > "$1"\n'
+        )
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
         return str(key)
@@ -197,9 +227,14 @@ def verifying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_pulled_image_needs_the_signature_that_is_asked_for(verifying, tmp_path):
     image = locate(f"oras://ghcr.io/us/longca@{DIGEST}")
     key = verifying(255, "Failed to verify container: signature not found")
-    with pytest.raises(UserError, match=r"is not signed with '.*public\.pem': Failed to verify container: signature not found") as caught:
+    with pytest.raises(
+        UserError,
+        match=r"is not signed with '.*public\.pem': Failed to verify container: signature not found",
+    ) as caught:
         obtain(image, key=key, announce=quiet)
-    assert str(caught.value).count("\n") == 0 and list((tmp_path / "images").glob("*.sif")) == [], "nothing of it is left"
+    assert str(caught.value).count("\n") == 0 and list((tmp_path / "images").glob("*.sif")) == [], (
+        "nothing of it is left"
+    )
     key = verifying(0)
     obtain(image, key=key, announce=quiet)
     assert image.stamp.is_file()

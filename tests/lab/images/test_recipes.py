@@ -1,4 +1,5 @@
-"""Recipes, locks and definition files: current, pinned, and free of what would make two builds differ without a word."""
+"""Recipes, locks and definition files: current, pinned, and free of what would make two builds differ without
+a word."""
 
 import re
 import tomllib
@@ -57,7 +58,11 @@ def test_every_package_is_pinned_with_hashes(recipe):
 
 def test_what_both_have_is_the_same_outside(recipe):
     """So that a page made in a container has the bytes of one made beside it."""
-    outside = dict(re.findall(r"^(matplotlib|pandas|jinja2|pyarrow)==(\S+)", (ROOT / "requirements.lock").read_text(), re.M))
+    outside = dict(
+        re.findall(
+            r"^(matplotlib|pandas|jinja2|pyarrow)==(\S+)", (ROOT / "requirements.lock").read_text(), re.M
+        )
+    )
     inside = locked(recipe.lock.read_text())
     assert outside and outside == {name: inside[name][0] for name in outside}
 
@@ -72,7 +77,9 @@ def test_every_source_is_locked(recipe):
 
 def test_bases_are_named_by_digest(recipe):
     files = definitions(recipe)
-    assert re.search(rf"^FROM {re.escape(recipe.base.image)}@sha256:[0-9a-f]{{64}}$", files["Dockerfile"], re.M)
+    assert re.search(
+        rf"^FROM {re.escape(recipe.base.image)}@sha256:[0-9a-f]{{64}}$", files["Dockerfile"], re.M
+    )
     assert re.match(r"Bootstrap: docker\nFrom: [a-z0-9./-]+@sha256:[0-9a-f]{64}\n", files["apptainer.def"])
 
 
@@ -85,20 +92,28 @@ def test_nothing_comes_in_unchecked(recipe):
             if "apt-get install" in line:
                 assert "--no-install-recommends" in line
         assert all(step in content for step in CLEARED)
-        assert "longca/lab/cli" not in content and "COPY . " not in content, "the project's code is bound, not baked"
+        assert "longca/lab/cli" not in content and "COPY . " not in content, (
+            "the project's code is bound, not baked"
+        )
 
 
 def test_all_definitions_run_the_same_steps(recipe):
     files = definitions(recipe)
     step = re.compile(rf"(?:{VENV}/bin/pip|python3|apt-get|PATH=).*")
-    steps = {tuple(line.strip(" &\\") for line in content.splitlines() if step.match(line.strip(" &\\"))) for content in files.values()}
+    steps = {
+        tuple(line.strip(" &\\") for line in content.splitlines() if step.match(line.strip(" &\\")))
+        for content in files.values()
+    }
     assert len(steps) == 1 and len(next(iter(steps))) >= 3
 
 
 def test_what_compiles_is_taken_out_again(recipe):
-    """A compiler of CUDA in the finished image is 300 MB that nothing uses: Triton and CuTe bring their own."""
+    """A compiler of CUDA in the finished image is 300 MB that nothing uses: Triton and CuTe bring their
+    own."""
     lock = locked(recipe.build_lock.read_text()) if recipe.kernels else {}
-    assert set(lock) == {wanted.partition("==")[0] for wanted in recipe.build_requirements}, "what both locks have stays"
+    assert set(lock) == {wanted.partition("==")[0] for wanted in recipe.build_requirements}, (
+        "what both locks have stays"
+    )
     for content in definitions(recipe).values():
         removed = re.search(r"pip uninstall -q -y (.*?)(?: \\)?$", content, re.M)
         assert (set(removed[1].split()) if removed else set()) == set(lock)
@@ -113,12 +128,19 @@ def test_a_recipe_like_another_has_its_settings():
 
 
 def test_no_recipe_is_for_a_python_that_longca_refuses(recipe):
-    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=3.")
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(
+        ">=3."
+    )
     assert int(recipe.python.removeprefix("3.")) >= int(oldest)
 
 
-@pytest.mark.parametrize("base", [{"image": "debian:12", "digest": f"sha256:{'0' * 64}"},
-                                  {"image": "docker.io/library/debian:12", "digest": "sha256:0"}])
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"image": "debian:12", "digest": f"sha256:{'0' * 64}"},
+        {"image": "docker.io/library/debian:12", "digest": "sha256:0"},
+    ],
+)
 def test_a_base_without_registry_or_digest_is_refused(base):
     with pytest.raises(ValidationError):
         Base(**base)
@@ -133,9 +155,16 @@ def test_every_folder_is_an_image():
     assert {path.name for path in Path(ROOT / "containers").iterdir()} == set(names())
 
 
-@pytest.mark.parametrize(("model", "on_cpu", "image"), [
-    ("", False, "hopper-cu130"), ("h100", False, "hopper-cu130"), ("nvidia_h200_nvl", False, "hopper-cu130"),
-    ("A100-SXM4-80GB", False, "ampere-cu130"), ("", True, "cpu")])
+@pytest.mark.parametrize(
+    ("model", "on_cpu", "image"),
+    [
+        ("", False, "hopper-cu130"),
+        ("h100", False, "hopper-cu130"),
+        ("nvidia_h200_nvl", False, "hopper-cu130"),
+        ("A100-SXM4-80GB", False, "ampere-cu130"),
+        ("", True, "cpu"),
+    ],
+)
 def test_the_image_fits_the_node(model, on_cpu, image):
     assert fitting(model, on_cpu=on_cpu) == image
 

@@ -18,8 +18,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = in_order(few())
     (folder / "runs").mkdir()
     (folder / "runs/quick.html").write_text(
-        f'<title></title><script type="application/json" id="data">{rows_json(records, labelled(derived(records)))}</script>'
-        "<script>document.title = JSON.stringify([window.name, location.hash])</script>", encoding="utf-8")
+        f'<title></title><script type="application/json" '
+        f'id="data">{rows_json(records, labelled(derived(records)))}</script>'
+        "<script>document.title = JSON.stringify([window.name, location.hash])</script>",
+        encoding="utf-8",
+    )
     return folder
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from longca.lab.studies.cell import Cell
 from longca.lab.paper.build import exhibits
 from longca.lab.paper.contract import Exhibit, PaperTable
 from longca.lab.store.table import derived
+from longca.lab.studies.cell import Cell
 from tests.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -15,20 +15,43 @@ MASKS = {"causal": {}, "block_sparse_uniform": {"block": 64, "density": 0.5}}
 
 @pytest.fixture(scope="module")
 def table():
-    """Two kernels that change places from one device to the other, alone and in a strategy, with two head counts."""
-    calls = [({"kind": "kernel", "mask": mask, "mask_params": params, "seqlen": 8192}, heads) for mask, params in MASKS.items()
-             for heads in (8, 64)]
+    """Two kernels that change places from one device to the other, alone and in a strategy, with two head
+    counts."""
+    calls = [
+        ({"kind": "kernel", "mask": mask, "mask_params": params, "seqlen": 8192}, heads)
+        for mask, params in MASKS.items()
+        for heads in (8, 64)
+    ]
     calls.append(({"kind": "cp", "strategy": "ring_p2p", "world": 4, "mask": "causal", "seqlen": 32768}, 8))
-    return derived([record(Cell(**call, kernel=kernel, num_q_heads=64, num_kv_heads=heads, head_dim=128, dtype="bf16", direction="fwd"),
-                           tflops=tflops, gpu=gpu)
-                    for gpu, rates in RATES.items() for kernel, tflops in rates.items() for call, heads in calls])
+    return derived(
+        [
+            record(
+                Cell(
+                    **call,
+                    kernel=kernel,
+                    num_q_heads=64,
+                    num_kv_heads=heads,
+                    head_dim=128,
+                    dtype="bf16",
+                    direction="fwd",
+                ),
+                tflops=tflops,
+                gpu=gpu,
+            )
+            for gpu, rates in RATES.items()
+            for kernel, tflops in rates.items()
+            for call, heads in calls
+        ]
+    )
 
 
 def exhibit(name: str) -> Exhibit:
     return next(one for one in exhibits() if one.name == name)
 
 
-@pytest.mark.parametrize("name", ["dense_8k", "dense_forward", "sparse_forward", "sparse_table", "dense_heads", "cp_documents"])
+@pytest.mark.parametrize(
+    "name", ["dense_8k", "dense_forward", "sparse_forward", "sparse_table", "dense_heads", "cp_documents"]
+)
 def test_no_number_is_of_two_devices(table, name):
     """A rate between those of the devices would be a middle of both."""
     data = exhibit(name).data(table)
@@ -76,8 +99,12 @@ def test_shares_of_published_peaks_are_told_for_each_device(table):
     from longca.lab.store.hardware import load_hardware
 
     rows = table.assign(kernel="fa3", method="fa3")
-    data = exhibit("dense_8k").data(rows.loc[(rows.kind == "kernel") & (rows["mask"] == "causal")].drop_duplicates(["cell_id", "device"]))
+    data = exhibit("dense_8k").data(
+        rows.loc[(rows.kind == "kernel") & (rows["mask"] == "causal")].drop_duplicates(["cell_id", "device"])
+    )
     pairs = published_pairs(data, published_rates(rows, load_hardware()))
     assert set(pairs.here) == {H100, H200}
     told = [text for text in published_findings(pairs) if text.startswith("Share of peak")]
-    assert told and {device for device in (H100, H200) for text in told if f"Share of peak on {device} here" in text} == {H100, H200}
+    assert told and {
+        device for device in (H100, H200) for text in told if f"Share of peak on {device} here" in text
+    } == {H100, H200}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from longca.lab.claims.contract import AS_STUDY, MEANINGS, REPAIRED, STUDY, all_claims
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.lab.claims.contract import AS_STUDY, MEANINGS, REPAIRED, STUDY, all_claims
 from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.facts import gallery
 from longca.lab.paper.repairs import REPAIRS
@@ -54,14 +54,18 @@ def test_each_claim_has_both_verdicts_and_says_how_it_is_known(text: str, page: 
     articles = section.split("<article")[1:]
     for claim, article in zip(all_claims(), articles, strict=True):
         assert f"Source: {claim.source} (a text about the paper).".replace("'", "&#39;") in article
-        assert "As the study has it: " in article and "With repaired code and today&#39;s kernels: " in article
+        assert (
+            "As the study has it: " in article and "With repaired code and today&#39;s kernels: " in article
+        )
     with (page.parent / "data/claims.csv").open() as file:
         readings = [(row["number"], row["reading"]) for row in csv.DictReader(file)]
     assert readings[:2] == [("1", AS_STUDY), ("1", REPAIRED)] and len(readings) == 2 * len(articles)
 
 
 def test_all_masks_and_repairs_are_there(text: str) -> None:
-    assert len(gallery().masks) == 14 and all(f"<b>{mask.pattern.number}. {mask.pattern.label}</b>" in text for mask in gallery().masks)
+    assert len(gallery().masks) == 14 and all(
+        f"<b>{mask.pattern.number}. {mask.pattern.label}</b>" in text for mask in gallery().masks
+    )
     assert [repair.number for repair in REPAIRS] == list(range(1, 22))
     assert all(f'id="repair-{repair.number}"' in text for repair in REPAIRS)
 
@@ -97,9 +101,11 @@ def test_data_lie_beside_it(page: Path) -> None:
 def test_same_records_same_bytes_without_torch(page: Path) -> None:
     """In any order, in another process, which needs no torch."""
     folder = page.parent.parent / "again"
-    code = ("import sys; from pathlib import Path; from tests.lab.report.conftest import DAMAGED, few; "
-            "from longca.lab.paper.build import build_paper;"
-            f"build_paper(reversed(few()), [DAMAGED], Path({str(folder)!r})); print('torch' in sys.modules)")
+    code = (
+        "import sys; from pathlib import Path; from tests.lab.report.conftest import DAMAGED, few; "
+        "from longca.lab.paper.build import build_paper;"
+        f"build_paper(reversed(few()), [DAMAGED], Path({str(folder)!r})); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "False"
     assert (folder / page.name).read_bytes() == page.read_bytes()
@@ -126,7 +132,9 @@ class Broken(PaperTable):
         raise ValueError("no such column")
 ''')
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
-    monkeypatch.setattr("longca.lab.paper.build.exhibits", lambda: [one for one in exhibits() if one.name == "broken"])
+    monkeypatch.setattr(
+        "longca.lab.paper.build.exhibits", lambda: [one for one in exhibits() if one.name == "broken"]
+    )
     text = build_paper(few()[:1], [], tmp_path / "paper").read_text()
     assert "It could not be made: ValueError: no such column" in text
 

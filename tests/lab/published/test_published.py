@@ -44,15 +44,46 @@ def test_names_are_plugins_and_gpus_have_peaks():
         assert rate.how and rate.url and (rate.kind == "cp") == (rate.strategy is not None)
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [
-    ({"source": "cudnn_h200", "mask": "causal", "seqlen": 32768, "direction": "fwd"}, 688),
-    ({"source": "cudnn_h200", "mask": "full", "seqlen": 8192, "direction": "bwd"}, 594),
-    ({"source": "magiattention_h100", "method": "fa3", "mask": "causal_document", "seqlen": 32768, "direction": "bwd"}, 426),
-    ({"source": "magiattention_h100", "method": "usp+fa3", "mask": "full_document", "world": 64, "direction": "fwd"}, 291),
-    ({"source": "magiattention_h100", "method": "ulysses+fa3", "mask": "full", "seqlen": 131072, "direction": "bwd"}, 573),
-    ({"source": "magiattention_h100_2025", "method": "flex", "seqlen": 49152, "direction": "fwd"}, 332.5),
-    ({"source": "longca_bench", "method": "flashinfer", "num_kv_heads": 64}, 414.93),
-], ids=str)
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"source": "cudnn_h200", "mask": "causal", "seqlen": 32768, "direction": "fwd"}, 688),
+        ({"source": "cudnn_h200", "mask": "full", "seqlen": 8192, "direction": "bwd"}, 594),
+        (
+            {
+                "source": "magiattention_h100",
+                "method": "fa3",
+                "mask": "causal_document",
+                "seqlen": 32768,
+                "direction": "bwd",
+            },
+            426,
+        ),
+        (
+            {
+                "source": "magiattention_h100",
+                "method": "usp+fa3",
+                "mask": "full_document",
+                "world": 64,
+                "direction": "fwd",
+            },
+            291,
+        ),
+        (
+            {
+                "source": "magiattention_h100",
+                "method": "ulysses+fa3",
+                "mask": "full",
+                "seqlen": 131072,
+                "direction": "bwd",
+            },
+            573,
+        ),
+        ({"source": "magiattention_h100_2025", "method": "flex", "seqlen": 49152, "direction": "fwd"}, 332.5),
+        ({"source": "longca_bench", "method": "flashinfer", "num_kv_heads": 64}, 414.93),
+    ],
+    ids=str,
+)
 def test_numbers_of_the_sources(wanted, expected):
     assert _rate(**wanted) == expected
 
@@ -78,12 +109,15 @@ def test_incomplete_readings_and_methods_without_a_counterpart_are_left_out(tmp_
     assert not any(rate.method == "flex" and rate.mask == "causal_sliding_window" for rate in RATES)
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    (("other: null", "another: null"), "no counterpart is named for other"),
-    (("seqlen: [1K, 2K]", "seqlen: [1K], world: [2]"), "one axis"),
-    (("plus_minus: 1", "plus_minus: -1"), "plus_minus"),
-    (("hardware:", "hardwere:"), "'hardware'"),
-])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("other: null", "another: null"), "no counterpart is named for other"),
+        (("seqlen: [1K, 2K]", "seqlen: [1K], world: [2]"), "one axis"),
+        (("plus_minus: 1", "plus_minus: -1"), "plus_minus"),
+        (("hardware:", "hardwere:"), "'hardware'"),
+    ],
+)
 def test_a_file_that_cannot_be(tmp_path: Path, change: tuple[str, str], expected: str):
     (tmp_path / "one.yaml").write_text((SOURCE % "[1, 2]").replace(*change))
     with pytest.raises(UserError, match=expected):
@@ -91,7 +125,14 @@ def test_a_file_that_cannot_be(tmp_path: Path, change: tuple[str, str], expected
 
 
 def test_a_wheel_holds_all_files():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]["longca"]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]["longca"]
     packed = {path for pattern in patterns for path in (ROOT / "longca").glob(pattern)}
-    for folder in (DATA, ROOT / "longca/lab/compare/templates", ROOT / "longca/lab/report/templates", ROOT / "longca/lab/report/static"):
+    for folder in (
+        DATA,
+        ROOT / "longca/lab/compare/templates",
+        ROOT / "longca/lab/report/templates",
+        ROOT / "longca/lab/report/static",
+    ):
         assert {path for path in folder.iterdir() if path.is_file()} <= packed

@@ -5,7 +5,6 @@ from math import log
 
 import pytest
 
-from longca.lab.studies.samples import median_bounds
 from longca.lab.ranking import (
     MeasuredPoint,
     Measurement,
@@ -16,6 +15,7 @@ from longca.lab.ranking import (
     relation_of,
 )
 from longca.lab.ranking.sentences import lead_text
+from longca.lab.studies.samples import median_bounds
 from tests.lab.ranking.helpers import GPU, KNOWN, measured, point
 
 

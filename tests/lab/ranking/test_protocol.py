@@ -2,11 +2,11 @@
 
 import pytest
 
-from longca.lab.studies.record import OutOfMemory
 from longca.lab.ranking import compare, mean_standing, standing, tallies
 from longca.lab.ranking.sentences import counts_text, everywhere_text, field_text, finding_text, verdict
 from longca.lab.ranking.table import competes, counted, has_rests, standings
 from longca.lab.store.table import derived
+from longca.lab.studies.record import OutOfMemory
 from tests.lab.ranking.helpers import KNOWN, MeasuredPoint, measured, point
 from tests.lab.ranking.places import with_duty
 from tests.lab.ranking.test_table import timed
@@ -82,7 +82,8 @@ def test_sentences_over_both_say_how_many_cases_had_rests():
     assert ". 1 of 2 cases by the protocol with rests. " in f"{finding_text(cases)} "
     family = mean_standing(list(cases.values()))
     assert family.is_mixed and field_text(family) == (
-        "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases by the protocol with "
+        "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases by the protocol "
+        "with "
         "rests"
     )
     tally = {one.method: one for one in tallies(cases)}

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from longca.lab.bench.run.scores import Score
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.playoff.turns import Turns
-from longca.lab.studies.record import OutOfMemory, Samples, Unavailable
 from longca.lab.ranking.record import measurement_of
 from longca.lab.ranking.table import counted, measurements, points, standings
 from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.table import derived
 from longca.lab.store.view import View
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.turns import Turns
+from longca.lab.studies.record import OutOfMemory, Samples, Unavailable
 from tests.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"

@@ -14,19 +14,38 @@ from longca.lab.report.build import build
 from tests.lab.report.test_decide import repeated, timed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"),
-                                                      reason="no Chromium is installed")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"),
+]
 
 
 def visit(address: str, folder: Path, *options: str) -> tuple[str, str]:
     """(the document after its scripts ran, what the browser logged)."""
     assert CHROMIUM is not None, "CI needs a Chromium"
     done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}",
-         "--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking", "--no-first-run",
-         "--enable-logging=stderr", "--v=0",
-         "--virtual-time-budget=3000", "--window-size=1400,1000", *options, address],
-        capture_output=True, text=True, timeout=120, check=True)
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--disable-background-networking",
+            "--no-first-run",
+            "--enable-logging=stderr",
+            "--v=0",
+            "--virtual-time-budget=3000",
+            "--window-size=1400,1000",
+            *options,
+            address,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     return done.stdout, done.stderr
 
 
@@ -35,8 +54,13 @@ def rows(document: str) -> list[str]:
 
 
 def requests(net_log: Path) -> set[str]:
-    """What pages asked the network for; the browser's own questions have no origin. Files are not the network's."""
-    events = [event["params"] for event in json.loads(net_log.read_text())["events"] if isinstance(event.get("params"), dict)]
+    """What pages asked the network for; the browser's own questions have no origin. Files are not the
+    network's."""
+    events = [
+        event["params"]
+        for event in json.loads(net_log.read_text())["events"]
+        if isinstance(event.get("params"), dict)
+    ]
     return {params["url"] for params in events if params.get("initiator", "not an origin") != "not an origin"}
 
 
@@ -69,6 +93,7 @@ def test_the_table_shows_every_record(seen):
 
 def same_first_picture(before: str, after: str) -> list[list[str]]:
     """What stands in the cells of the map and of the ranking, the same without a script and with one."""
+
     def numbers(text):
         parts = (re.search(rf'id="{name}".*?</table>', text, re.DOTALL)[0] for name in ("map", "ranking"))
         cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", part, re.DOTALL) for part in parts]
@@ -81,7 +106,9 @@ def same_first_picture(before: str, after: str) -> list[list[str]]:
         return re.findall(r'<td class="(case[^"]*)"', text)
 
     assert numbers(before) == numbers(after) and frames(before) == frames(after)
-    assert words(before, "verdict") == words(after, "verdict") and words(before, "map-setting") == words(after, "map-setting")
+    assert words(before, "verdict") == words(after, "verdict") and words(before, "map-setting") == words(
+        after, "map-setting"
+    )
     return numbers(after)
 
 
@@ -98,7 +125,11 @@ def test_so_it_is_with_lone_results_and_repeats(tmp_path):
     assert ranking[-8:-7] == ["2"] and "CONSOLE" not in log
     document, _ = visit(page.as_uri() + "#decide?mask=full", tmp_path, "--dump-dom")
     ranking = re.search(r'id="ranking".*?</table>', document, re.DOTALL)[0]
-    assert re.findall(r'<td class="num">([^<]*)</td>', ranking)[0] == "–" and "first" not in ranking and "%</td>" not in ranking
+    assert (
+        re.findall(r'<td class="num">([^<]*)</td>', ranking)[0] == "–"
+        and "first" not in ranking
+        and "%</td>" not in ranking
+    )
 
 
 def act(page: Path, folder: Path, script: str, fragment: str = "") -> str:
@@ -112,20 +143,31 @@ def act(page: Path, folder: Path, script: str, fragment: str = "") -> str:
 
 
 def test_two_clicks_answer_and_the_address_keeps_them(page, tmp_path):
-    document = act(page, tmp_path, """
+    document = act(
+        page,
+        tmp_path,
+        """
 document.querySelector('[data-switch=direction][data-value=bwd]').click();
 [...document.querySelectorAll('#map button')].find((one) => one.textContent === 'causal_document').click();
-document.title = location.hash;""")
+document.title = location.hash;""",
+    )
     hash_ = unescape(re.search(r"<title>(.*?)</title>", document)[1])
     assert hash_.startswith("#decide?") and "direction=bwd" in hash_ and "mask=causal_document" in hash_
     verdict = re.search(r'id="verdict">(.*?)</p>', document)[1]
     assert re.match(r"\w+ leads \d|A tie of", verdict)
     again, log = visit(page.as_uri() + hash_, tmp_path, "--dump-dom")
-    assert re.search(r'id="verdict">(.*?)</p>', again)[1] == verdict and "CONSOLE" not in log and 'id="notice" role="alert" hidden' in again
+    assert (
+        re.search(r'id="verdict">(.*?)</p>', again)[1] == verdict
+        and "CONSOLE" not in log
+        and 'id="notice" role="alert" hidden' in again
+    )
 
 
 def test_points_legends_and_panels_are_alive(page, tmp_path):
-    document = act(page, tmp_path, """
+    document = act(
+        page,
+        tmp_path,
+        """
 const box = document.querySelector('#fig-throughput_forward .drawing'), key = document.querySelector('#fig-throughput_forward button.key');
 key.click();
 const off = document.querySelectorAll('#fig-throughput_forward .points.off').length;
@@ -141,27 +183,42 @@ box.dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true }));
 const panels = document.querySelectorAll('#large .panel').length, title = document.querySelector('#large h3').textContent;
 document.querySelector('#large').close();
 box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
-document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""")
-    off, pointed, gone, told, panels, title, hash_ = json.loads(unescape(re.search(r"<title>(.*?)</title>", document)[1]))
+document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""",
+    )
+    off, pointed, gone, told, panels, title, hash_ = json.loads(
+        unescape(re.search(r"<title>(.*?)</title>", document)[1])
+    )
     assert off > 5 and panels == 1 and title.startswith("full") and hash_.startswith("#cell-")
     assert gone and pointed and all("n = 5" in text for text in (pointed, told))
     assert "of its budget" in told and "FLOP/s (" in told and " ms" in told and "forward" in told
     assert f'id="{hash_[1:]}"' in document and 'class="opened"' in document
 
 
-@pytest.mark.parametrize(("fragment", "told"), [
-    ("#cell-0000000000000000", "There is no record"),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("#nothing", "which this page does not have"), ("#records?method=nobody", "method=nobody; there are none"),
-        ("#decide?mask=nonsense", "mask=nonsense; this page does not have it")))])
+@pytest.mark.parametrize(
+    ("fragment", "told"),
+    [
+        ("#cell-0000000000000000", "There is no record"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("#nothing", "which this page does not have"),
+                ("#records?method=nobody", "method=nobody; there are none"),
+                ("#decide?mask=nonsense", "mask=nonsense; this page does not have it"),
+            )
+        ),
+    ],
+)
 def test_a_wrong_address_is_told(few_page, tmp_path, fragment, told):
     document, log = visit(few_page.as_uri() + fragment, tmp_path, "--dump-dom")
     assert told in re.search(r'id="notice"[^>]*>(.*?)</p>', document)[1] and "CONSOLE" not in log
 
 
 def test_the_address_holds_the_filters(page, tmp_path):
-    document, log = visit(f"{page.as_uri()}#records?method=sdpa&direction=bwd&seqlen=1K&kind=kernel&sort=-Mask", tmp_path,
-                          "--dump-dom")
+    document, log = visit(
+        f"{page.as_uri()}#records?method=sdpa&direction=bwd&seqlen=1K&kind=kernel&sort=-Mask",
+        tmp_path,
+        "--dump-dom",
+    )
     assert "15 of 281 records" in document and len(rows(document)) == 15 and "CONSOLE" not in log
     assert 'aria-sort="descending"' in document
 
@@ -174,7 +231,9 @@ def test_the_address_opens_a_record(page, tmp_path, seen):
     assert "longca run quick -k sdpa -c '!*' -m prefix_lm -s " in opened and " -d fwd --seed 0" in opened
 
 
-@pytest.mark.parametrize(("name", "size", "fragment"), [("light", "1400,1800", ""), ("dark", "1400,1800", "#theme=dark")])
+@pytest.mark.parametrize(
+    ("name", "size", "fragment"), [("light", "1400,1800", ""), ("dark", "1400,1800", "#theme=dark")]
+)
 def test_it_can_be_seen(page, tmp_path, name, size, fragment):
     picture = tmp_path / f"{name}.png"
     _, log = visit(page.as_uri() + fragment, tmp_path, f"--window-size={size}", f"--screenshot={picture}")

@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
-from longca.lab.studies.facts.inventory import LoadedSoftware, RankEnvironment
-from longca.lab.studies.record import Record
 from longca.lab.report.build import build
 from longca.lab.store.cells import CellStore
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import summary_of
+from longca.lab.studies.facts.inventory import LoadedSoftware, RankEnvironment
+from longca.lab.studies.record import Record
+from tests.lab.store.test_environments import (
+    INSTALLED,
+    LOADED,
+    environment,
+    image,
+    listings,
+    with_environment,
+)
 from tests.records import quick_study
-from tests.lab.store.test_environments import INSTALLED, LOADED, environment, image, listings, with_environment
 
 OTHER = LoadedSoftware(
     distributions=("torch",),

@@ -87,7 +87,8 @@ HEAD = """<!doctype html><meta name="viewport" content="width=device-width">
         ("box", '<div style="width: 500px; height: 9px"></div>'),
         (
             "cut",
-            '<p style="width: 50px; overflow: hidden; white-space: nowrap">more words than there is room for</p>',
+            '<p style="width: 50px; overflow: hidden; white-space: nowrap">more words than there is room '
+            "for</p>",
         ),
         ("cut", '<p style="position: absolute; left: -30px">begins before the page</p>'),
         ("cut", '<input style="width: 40px" placeholder="more than fits">'),
@@ -95,11 +96,13 @@ HEAD = """<!doctype html><meta name="viewport" content="width=device-width">
         ("contrast", '<p style="opacity: 0.5">half of it</p>'),
         (
             "contrast",
-            '<svg width="90" height="30"><rect width="90" height="30" fill="#333"/><text y="20" x="5">on dark</text></svg>',
+            '<svg width="90" height="30"><rect width="90" height="30" fill="#333"/><text y="20" x="5">on '
+            "dark</text></svg>",
         ),
         (
             "narrow",
-            '<table><tr><td style="width: 40px; max-width: 40px">one two three four five six seven eight nine ten</td></tr></table>',
+            '<table><tr><td style="width: 40px; max-width: 40px">one two three four five six seven eight '
+            "nine ten</td></tr></table>",
         ),
         ("scroll", '<div style="overflow-x: auto; height: 20px"><p>one<p>two<p>three</div>'),
         ("keyboard", '<div style="cursor: pointer">click</div>'),
@@ -115,8 +118,10 @@ def test_what_is_wrong_is_seen(tab: Browser, tmp_path: Path, kind: str, body: st
 @pytest.mark.parametrize(
     "body",
     [
-        '<div style="overflow-x: auto; width: 300px"><table style="width: 900px"><tr><td>a wide table that scrolls</td></tr></table></div>',
-        '<svg width="90" height="30"><rect width="90" height="30" fill="#333"/><text y="20" x="5" fill="#fff">light on dark</text></svg>',
+        '<div style="overflow-x: auto; width: 300px"><table style="width: 900px"><tr><td>a wide table that '
+        "scrolls</td></tr></table></div>",
+        '<svg width="90" height="30"><rect width="90" height="30" fill="#333"/><text y="20" x="5" '
+        'fill="#fff">light on dark</text></svg>',
         '<div style="background: #000"><p style="color: #fff">white on black</p></div>',
     ],
 )

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import pytest
 
 from longca.core.errors import UserError
-from longca.lab.studies.record import STATUSES, Record, Unavailable
 from longca.lab.report import build as building
 from longca.lab.report import rows, tables
 from longca.lab.report.build import MAX_BYTES, build
@@ -20,8 +19,9 @@ from longca.lab.report.series import labelled
 from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.store.table import derived, in_order
-from tests.records import gpu_study, quick_study, record
+from longca.lab.studies.record import STATUSES, Record, Unavailable
 from tests.lab.report.conftest import DAMAGED, few
+from tests.records import gpu_study, quick_study, record
 from tests.support import ROOT
 
 VOID = {"meta", "link", "br", "input", "hr", "img", "wbr"}
@@ -46,8 +46,11 @@ class Outline(HTMLParser):
         if tag == "a":
             self.links.append(named["href"])
         else:
-            self.fetched += [value for name, value in attributes if name in ("src", "href", "xlink:href", "data",
-                                                                             "srcset") and value]
+            self.fetched += [
+                value
+                for name, value in attributes
+                if name in ("src", "href", "xlink:href", "data", "srcset") and value
+            ]
 
     def handle_startendtag(self, tag, attributes):
         self.handle_starttag(tag, attributes)
@@ -84,7 +87,9 @@ def test_it_fetches_nothing(outline, text):
 
 
 def test_links_lead_somewhere(outline, page):
-    ids = set(outline.ids) | {f"cell-{entry.cell_id}" for entry in quick_study()}  # rows are made by the script
+    ids = set(outline.ids) | {
+        f"cell-{entry.cell_id}" for entry in quick_study()
+    }  # rows are made by the script
     for link in outline.links:
         if link.startswith("#"):
             assert link[1:].split("?")[0] in ids, link
@@ -122,8 +127,17 @@ def test_it_says_whether_the_timer_can_be_trusted_and_what_the_device_can_do(tex
 
 
 def test_a_gpus_ceilings_are_held_against_its_maker(tmp_path):
-    chosen = [entry for entry in gpu_study() if entry.work or (entry.cell.mask == "full" and entry.cell.seqlen == 8192
-                                                               and entry.cell.num_kv_heads == 8 and entry.cell.direction == "fwd")]
+    chosen = [
+        entry
+        for entry in gpu_study()
+        if entry.work
+        or (
+            entry.cell.mask == "full"
+            and entry.cell.seqlen == 8192
+            and entry.cell.num_kv_heads == 8
+            and entry.cell.direction == "fwd"
+        )
+    ]
     text = build(chosen, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
     ceilings = re.search(r'id="ceilings">(.*?)</section>', text, re.DOTALL)[1]
     assert "Of the maker" in ceilings and len(re.findall(r">\d\d %</td>", ceilings)) == 3
@@ -132,18 +146,32 @@ def test_a_gpus_ceilings_are_held_against_its_maker(tmp_path):
 
 
 def inside(entry: Record, image: str) -> Record:
-    """The record as if it had been measured in an image, whose digest consists of these two letters; outside of any if empty."""
+    """The record as if it had been measured in an image, whose digest consists of these two letters; outside
+    of any if empty."""
     assert entry.environment is not None
     contained = {"container": f"sha256:{image * 32}", "lock": f"sha256:{image[::-1] * 32}"} if image else {}
     software = entry.environment.software.model_copy(update=contained)
-    return entry.model_copy(update={"environment": entry.environment.model_copy(update={"software": software})})
+    return entry.model_copy(
+        update={"environment": entry.environment.model_copy(update={"software": software})}
+    )
 
 
-@pytest.mark.parametrize("images, finding", [
-    (("", "", ""), ""),
-    (("ab", "ab", "ab"), "3 cells were measured in 1 image"),
-    (("ab", "cd", "ab"), "3 cells were measured in 2 images: their software differs, and so can their numbers"),
-    (("ab", "", ""), "1 cell was measured in 1 image, 2 outside of any: their software differs, and so can their numbers")])
+@pytest.mark.parametrize(
+    "images, finding",
+    [
+        (("", "", ""), ""),
+        (("ab", "ab", "ab"), "3 cells were measured in 1 image"),
+        (
+            ("ab", "cd", "ab"),
+            "3 cells were measured in 2 images: their software differs, and so can their numbers",
+        ),
+        (
+            ("ab", "", ""),
+            "1 cell was measured in 1 image, 2 outside of any: their software differs, and so can their "
+            "numbers",
+        ),
+    ],
+)
 def test_records_of_several_images_are_told_apart(images, finding):
     used = tables.images(inside(entry, image) for entry, image in zip(gpu_study(), images, strict=False))
     assert tables.finding_of_images(used) == finding
@@ -151,9 +179,13 @@ def test_records_of_several_images_are_told_apart(images, finding):
 
 
 def test_a_page_of_several_images_warns_first_and_lists_them(tmp_path):
-    chosen = [inside(entry, image) for entry, image in zip(gpu_study()[-9:], ("ab", "ab", "cd", ""), strict=False)]
+    chosen = [
+        inside(entry, image) for entry, image in zip(gpu_study()[-9:], ("ab", "ab", "cd", ""), strict=False)
+    ]
     text = build(chosen, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
-    warning, listed = re.search(r'<p class="warning"><svg.*?</svg>(.*?)</p>.*?id="images">(.*?)</table>', text, re.DOTALL).groups()
+    warning, listed = re.search(
+        r'<p class="warning"><svg.*?</svg>(.*?)</p>.*?id="images">(.*?)</table>', text, re.DOTALL
+    ).groups()
     assert "3 cells were measured in 2 images, 1 outside of any" in warning and 'href="#images"' in warning
     assert re.findall(r"<td>(?:<code>)?(none|sha256:[a-d]{64})", listed)[:1] == [f"sha256:{'ab' * 32}"]
     assert listed.count("<tr>") == 4 and f"sha256:{'dc' * 32}" in listed
@@ -170,34 +202,51 @@ def test_without_controls_the_page_says_so(tmp_path):
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
-    """Three pages side by side, by name: of strategies and kernels, of kernels alone, of kernels without a product."""
+    """Three pages side by side, by name: of strategies and kernels, of kernels alone, of kernels without a
+    product."""
     folder = tmp_path_factory.mktemp("beside")
     parallel = next(entry.cell for entry in few() if entry.cell.kind == "cp")
-    alone = [parallel.model_copy(update={"kind": "kernel", "strategy": None, "world": 1, "kernel": kernel}) for kernel in ("sdpa", "naive")]
+    alone = [
+        parallel.model_copy(update={"kind": "kernel", "strategy": None, "world": 1, "kernel": kernel})
+        for kernel in ("sdpa", "naive")
+    ]
     cells = [*(parallel.model_copy(update={"strategy": strategy}) for strategy in ("ulysses", "usp")), *alone]
     kernels = [entry for entry in few() if entry.cell.kind == "kernel" and entry.cell.mask == "full"]
     copy = [entry for entry in kernels if entry.cell.kernel != "matmul"]
     chosen = {"both": [record(cell) for cell in cells], "alone": kernels, "copy": copy}
-    return {name: build(records, [], folder / f"{name}.html", study_title="x") for name, records in chosen.items()}
+    return {
+        name: build(records, [], folder / f"{name}.html", study_title="x") for name, records in chosen.items()
+    }
 
 
 def test_kernels_and_strategies_have_rankings_of_their_own(text, beside):
     """The strategies' stands first; one strategy alone is ahead of nobody, and has none."""
     assert re.findall(r'<section id="(fastest[a-z-]*)">', text) == ["fastest"]
     both, alone, partial = (path.read_text(encoding="utf-8") for path in beside.values())
-    assert re.findall(r'<section id="(fastest[a-z-]*)">', both) == ["fastest-cp", "fastest"] and "The fastest strategies" in both
+    assert (
+        re.findall(r'<section id="(fastest[a-z-]*)">', both) == ["fastest-cp", "fastest"]
+        and "The fastest strategies" in both
+    )
     assert re.findall(r'<section id="(fastest[a-z-]*)">', alone) == ["fastest"] and "Who is fastest" in alone
-    assert "No product was measured" in partial and "its share of the" not in partial and "No product was measured" not in alone
+    assert (
+        "No product was measured" in partial
+        and "its share of the" not in partial
+        and "No product was measured" not in alone
+    )
 
 
 def test_the_archive_makes_it_again_in_any_order_without_torch(few_page, tmp_path):
     """In another process. The slow run has order and archive each by itself."""
     archive, again = few_page.parent / "records.parquet", tmp_path / "report.html"
-    code = ("import sys; from pathlib import Path; from longca.lab.report.build import build; from longca.lab.store.load import load;"
-            "from tests.lab.report.conftest import DAMAGED;"
-            f"build(load({str(archive)!r}).records[::-1], [DAMAGED], Path({str(again)!r}), study_title='Few & <plain>');"
-            "never = ('torch', 'triton', 'longca.masks', 'longca.kernels', 'longca.cp', 'longca.lab.bench');"
-            "print([name for name in never if name in sys.modules])")
+    code = (
+        "import sys; from pathlib import Path; from longca.lab.report.build import build; from "
+        "longca.lab.store.load import load;"
+        "from tests.lab.report.conftest import DAMAGED;"
+        f"build(load({str(archive)!r}).records[::-1], [DAMAGED], Path({str(again)!r}), study_title='Few & "
+        f"<plain>');"
+        "never = ('torch', 'triton', 'longca.masks', 'longca.kernels', 'longca.cp', 'longca.lab.bench');"
+        "print([name for name in never if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
     check_same_files(again, few_page)
@@ -229,9 +278,15 @@ def test_other_records_beside_the_page_stay_and_are_not_offered(tmp_path):
 
 def test_a_page_of_another_name_stands_alone(beside):
     """Two of them side by side would overwrite each other's figures, and links would lead to the other's."""
-    assert sorted(path.name for path in beside["both"].parent.iterdir()) == ["alone.html", "both.html", "copy.html"]
+    assert sorted(path.name for path in beside["both"].parent.iterdir()) == [
+        "alone.html",
+        "both.html",
+        "copy.html",
+    ]
     for page in beside.values():
-        assert all(link.startswith(("#", "https://")) for link in Outline(page.read_text(encoding="utf-8")).links)
+        assert all(
+            link.startswith(("#", "https://")) for link in Outline(page.read_text(encoding="utf-8")).links
+        )
 
 
 def test_a_page_names_the_files_of_its_records_that_lie_beside_it_and_no_others(tmp_path):
@@ -242,15 +297,27 @@ def test_a_page_names_the_files_of_its_records_that_lie_beside_it_and_no_others(
         file.touch()
 
     def text(*sources):
-        made = build(few()[-4:], [], tmp_path / "h200.html", study_title="x", sources=sources).read_text(encoding="utf-8")
+        made = build(few()[-4:], [], tmp_path / "h200.html", study_title="x", sources=sources).read_text(
+            encoding="utf-8"
+        )
         assert "records.csv" not in made and "records.parquet" not in made and "report.html" not in made
         return made
 
     whole = text(files[0])
-    assert "h%20200.parquet" in Outline(whole).links and "the same rows are in h 200.parquet beside this page" in whole
-    assert "longca report &#39;h 200.parquet&#39; --out h200.html" in whole and "columns of h 200.parquet" in whole
+    assert (
+        "h%20200.parquet" in Outline(whole).links
+        and "the same rows are in h 200.parquet beside this page" in whole
+    )
+    assert (
+        "longca report &#39;h 200.parquet&#39; --out h200.html" in whole
+        and "columns of h 200.parquet" in whole
+    )
     part = text(*files)
-    assert "h%20200.parquet" in Outline(part).links and "some of the records of this page" in part and "rebuilds this page" not in part
+    assert (
+        "h%20200.parquet" in Outline(part).links
+        and "some of the records of this page" in part
+        and "rebuilds this page" not in part
+    )
     assert "the same rows are in the files that it was made from" in part and "more.parquet" not in part
     assert "no side files" in text(files[1]) and "no side files" in text()
 
@@ -263,11 +330,18 @@ def test_a_page_links_to_the_pages_above_it_that_are_there(tmp_path):
     assert links() == []
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "index.html").write_text("<p>A page of somebody else.</p>")
-    assert write_index(tmp_path) and links() == ["../index.html"] * 2, "what this project did not make is none of them"
+    assert write_index(tmp_path) and links() == ["../index.html"] * 2, (
+        "what this project did not make is none of them"
+    )
     (tmp_path / "paper" / "index.html").write_text('<meta name="generator" content="longca 1">')
-    assert links() == ["../index.html", "../index.html", "../paper/index.html"], "in the top bar, and both in the summary"
+    assert links() == ["../index.html", "../index.html", "../paper/index.html"], (
+        "in the top bar, and both in the summary"
+    )
     index = write_index(tmp_path)
-    assert index is not None and Outline(index.read_text(encoding="utf-8")).links == ["paper/index.html", "h200/h200.html"]
+    assert index is not None and Outline(index.read_text(encoding="utf-8")).links == [
+        "paper/index.html",
+        "h200/h200.html",
+    ]
 
 
 def test_a_folder_in_the_pages_place_is_told_before_anything_is_written(tmp_path):
@@ -279,12 +353,16 @@ def test_a_folder_in_the_pages_place_is_told_before_anything_is_written(tmp_path
 
 def test_nothing_but_failures_is_a_page_too(tmp_path):
     cells = [entry.cell for entry in quick_study()]
-    records = [record(cell, Unavailable(reason="no such thing"), environment=None) for cell in cells[:2] + cells[-2:]]
+    records = [
+        record(cell, Unavailable(reason="no such thing"), environment=None) for cell in cells[:2] + cells[-2:]
+    ]
     text = build(records, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
     Outline(text)
     assert "0 of 4" in text and "no such thing" in text
     assert "<figure" not in text and 'id="decide"' not in text and 'id="views"' not in text
-    assert not re.search(r'(id="|href="#)(dense|sparse|cp|memory|accuracy)"', text), "empty sections and their menu entries vanish"
+    assert not re.search(r'(id="|href="#)(dense|sparse|cp|memory|accuracy)"', text), (
+        "empty sections and their menu entries vanish"
+    )
 
 
 def test_no_records_is_a_user_error(tmp_path):
@@ -302,7 +380,8 @@ def test_a_large_study_leaves_out_what_it_must(few_page, tmp_path, monkeypatch):
 
 
 def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, monkeypatch):
-    """Every record with twenty more draws: numbers are of all, the table has those that the page links to and some of each case."""
+    """Every record with twenty more draws: numbers are of all, the table has those that the page links to and
+    some of each case."""
     monkeypatch.setattr(rows, "MOST_ROWS", 80)
     drawn = [entry for entry in few() if entry.cell.kind == "kernel" and entry.work is None]
     many = [*few(), *(_another_draw(entry, seed) for entry in drawn for seed in range(1, 21))]
@@ -311,13 +390,21 @@ def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, mo
     text = page.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
     held = set(data["anchor"]["values"])
-    assert len(held) == 80 and f"This page holds 80 of {len(many)} records" in text and f'"all": {len(many)}' in text
+    assert (
+        len(held) == 80
+        and f"This page holds 80 of {len(many)} records" in text
+        and f'"all": {len(many)}' in text
+    )
     assert {link.removeprefix("#cell-") for link in Outline(text).links if link.startswith("#cell-")} <= held
     assert {_case(entry) for entry in many} == {_case(entry) for entry in many if entry.cell_id in held}
-    assert re.search(r'data-rows="[\d+/,]*\d+\+?[\d+]*/21', text), "a point of 21 cells says how many of them are here"
+    assert re.search(r'data-rows="[\d+/,]*\d+\+?[\d+]*/21', text), (
+        "a point of 21 cells says how many of them are here"
+    )
     assert "of them as dots" in text
     csv = (tmp_path / "figures/accuracy.csv").read_text().count("\n")
-    assert csv - 1 == sum(entry.accuracy is not None and entry.work is None for entry in many), "files have them all"
+    assert csv - 1 == sum(entry.accuracy is not None and entry.work is None for entry in many), (
+        "files have them all"
+    )
 
 
 def _case(entry):
@@ -332,11 +419,26 @@ def _another_draw(entry, seed):
 
 
 def test_it_decides_first(text):
-    """Title, finding, map and ranking stand before all else, and without a script they show the default setting."""
-    places = [text.index(part) for part in ("<h1>", '<p class="lead">', 'id="map"', 'id="ranking"', 'class="statusbar"', 'class="tiles"')]
+    """Title, finding, map and ranking stand before all else, and without a script they show the default
+    setting."""
+    places = [
+        text.index(part)
+        for part in (
+            "<h1>",
+            '<p class="lead">',
+            'id="map"',
+            'id="ranking"',
+            'class="statusbar"',
+            'class="tiles"',
+        )
+    ]
     assert places == sorted(places)
     table = re.search(r'id="map".*?</table>', text, re.DOTALL)[0]
-    assert len(re.findall(r'class="case[^"]*best', table)) == len(re.findall(r'scope="row"><button', table)) == 15
+    assert (
+        len(re.findall(r'class="case[^"]*best', table))
+        == len(re.findall(r'scope="row"><button', table))
+        == 15
+    )
     assert "worst share" in table and re.search(r"<b>\d+</b><small>\d+ of 15</small>", table)
     assert 'id="switches" hidden' in text and re.search(r'id="verdict">(\w+ leads \d|A tie of)', text)
 
@@ -351,7 +453,10 @@ def test_each_mask_is_drawn_once_and_used_everywhere(text, outline):
 
 
 def test_a_mask_without_a_drawing_has_none():
-    assert [drawing.name for drawing in mask_drawings(["causal", "of_a_plugin", "full"])] == ["causal", "full"]
+    assert [drawing.name for drawing in mask_drawings(["causal", "of_a_plugin", "full"])] == [
+        "causal",
+        "full",
+    ]
 
 
 def test_a_cell_measured_twice_has_two_anchors():
@@ -378,4 +483,8 @@ class Broken(Figure):
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
     text = build(few()[-4:], [], tmp_path / "out" / "report.html", study_title="").read_text()
     Outline(text)
-    assert "could not be drawn: KeyError" in text and "&lt;no such column&gt;" in text and 'id="fig-noise"' in text
+    assert (
+        "could not be drawn: KeyError" in text
+        and "&lt;no such column&gt;" in text
+        and 'id="fig-noise"' in text
+    )

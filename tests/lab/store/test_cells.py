@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from longca.lab.studies.cell import Cell
 from longca.core.errors import UserError
-from longca.lab.studies.record import SCHEMA_VERSION, Accuracy, Incorrect, Ok, Record, Samples
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.decode import encode
 from longca.lab.store.lock import holders
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import SCHEMA_VERSION, Accuracy, Incorrect, Ok, Record, Samples
 
 WRITE_FOREVER = """
 import sys
@@ -49,21 +49,41 @@ SCHEMA = f'"schema_version":{SCHEMA_VERSION}'
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
     def make(seqlen: int = 128, time_ms: float = 1.0, relative: float = 1e-3) -> Record:
-        cell = Cell(kind="kernel", kernel="naive", mask="causal", seqlen=seqlen, num_q_heads=4, num_kv_heads=2,
-                    head_dim=32, dtype="fp32", direction="fwd")
+        cell = Cell(
+            kind="kernel",
+            kernel="naive",
+            mask="causal",
+            seqlen=seqlen,
+            num_q_heads=4,
+            num_kv_heads=2,
+            head_dim=32,
+            dtype="fp32",
+            direction="fwd",
+        )
         is_right = relative <= 1.0
-        return Record(cell_id=cell.cell_id, cell=cell, study="tiny", run_id="r", method_version="m",
-                      outcome=Ok() if is_right else Incorrect(reason="out is off"),
-                      samples=Samples(time_ms=((time_ms, time_ms),), warmup=1, timer="monotonic") if is_right else None,
-                      accuracy=Accuracy(reference="float64", scope="all", relative={"out": relative}, budget={"out": 1.0}),
-                      started_at="2026-01-01T00:00:00+00:00", seconds=0.1)
+        return Record(
+            cell_id=cell.cell_id,
+            cell=cell,
+            study="tiny",
+            run_id="r",
+            method_version="m",
+            outcome=Ok() if is_right else Incorrect(reason="out is off"),
+            samples=Samples(time_ms=((time_ms, time_ms),), warmup=1, timer="monotonic") if is_right else None,
+            accuracy=Accuracy(
+                reference="float64", scope="all", relative={"out": relative}, budget={"out": 1.0}
+            ),
+            started_at="2026-01-01T00:00:00+00:00",
+            seconds=0.1,
+        )
+
     return make
 
 
 def start(program: str, *arguments: str, text: str = "") -> subprocess.Popen:
     """A process that has said that it is where the test wants it."""
-    process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     process.stdin.write(text)
     process.stdin.close()
     assert process.stdout.readline()
@@ -98,26 +118,47 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
     assert len(list(tmp_path.rglob("*.json"))) == 1
 
 
-@pytest.mark.parametrize(("content", "reason"), [
-    (lambda text: "[" * 100_000, "nested too deeply"),
-    (lambda text: text[: len(text) // 2], "not valid JSON"),
-    (lambda text: "", "not valid JSON"),
-    (lambda text: "\x00" * 50, "not valid JSON"),
-    (lambda text: text.replace('"run_id":"r"', '"run_id":"s"'), "its checksum says otherwise"),
-    (lambda text: text.replace('"checksum":"sha256:', '"checksum":"md5:'), "its checksum says otherwise"),
-    (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id":"r"'), "it has key 'run_id' twice"),
-    (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id" :"r"'), "it has key 'run_id' twice"),
-    (lambda text: text.replace('"out":1.0', '"out":1.0,"out":2.0'), "it has key 'out' twice"),
-    (lambda text: text.replace(SCHEMA, '"schema_version":"1"'), "its schema version is '1', no whole number"),
-    (lambda text: text.replace(SCHEMA, '"schema_version":true'), "its schema version is True, no whole number"),
-    (lambda text: text.replace(SCHEMA, '"schema_version":1.0'), "its schema version is 1.0, no whole number"),
-    (lambda text: text.replace('"seconds":0.1', f'"seconds":{"9" * 5000}'), "it has a number of thousands of digits"),
-    (lambda text: text + " " * (9 << 20), "larger than 8 MiB"),
-    (lambda text: "[1, 2]", "not a record"),
-    (lambda text: text.replace(SCHEMA, '"schema_version":99'), "schema version 99, this longca reads 1 to 3"),
-    (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "'seconds' = 'long'"),
-    (lambda text: text.replace('"seqlen":128', '"seqlen":256'), "cell_id is"),
-])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (lambda text: "[" * 100_000, "nested too deeply"),
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: "", "not valid JSON"),
+        (lambda text: "\x00" * 50, "not valid JSON"),
+        (lambda text: text.replace('"run_id":"r"', '"run_id":"s"'), "its checksum says otherwise"),
+        (lambda text: text.replace('"checksum":"sha256:', '"checksum":"md5:'), "its checksum says otherwise"),
+        (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id":"r"'), "it has key 'run_id' twice"),
+        (
+            lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id" :"r"'),
+            "it has key 'run_id' twice",
+        ),
+        (lambda text: text.replace('"out":1.0', '"out":1.0,"out":2.0'), "it has key 'out' twice"),
+        (
+            lambda text: text.replace(SCHEMA, '"schema_version":"1"'),
+            "its schema version is '1', no whole number",
+        ),
+        (
+            lambda text: text.replace(SCHEMA, '"schema_version":true'),
+            "its schema version is True, no whole number",
+        ),
+        (
+            lambda text: text.replace(SCHEMA, '"schema_version":1.0'),
+            "its schema version is 1.0, no whole number",
+        ),
+        (
+            lambda text: text.replace('"seconds":0.1', f'"seconds":{"9" * 5000}'),
+            "it has a number of thousands of digits",
+        ),
+        (lambda text: text + " " * (9 << 20), "larger than 8 MiB"),
+        (lambda text: "[1, 2]", "not a record"),
+        (
+            lambda text: text.replace(SCHEMA, '"schema_version":99'),
+            "schema version 99, this longca reads 1 to 3",
+        ),
+        (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "'seconds' = 'long'"),
+        (lambda text: text.replace('"seqlen":128', '"seqlen":256'), "cell_id is"),
+    ],
+)
 def test_a_damaged_file_is_named_and_harms_nothing(tmp_path, make_record, content, reason):
     store, good = CellStore(tmp_path), make_record(seqlen=64)
     store.write(good)
@@ -208,7 +249,8 @@ def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path, make_record,
 
 
 def test_a_disk_that_is_really_full(tmp_path, make_record):
-    """A limit on file size is the nearest thing to a full disk that needs no rights: the write itself fails."""
+    """A limit on file size is the nearest thing to a full disk that needs no rights: the write itself
+    fails."""
     program = """
 import resource, signal, sys
 from longca.core.errors import UserError
@@ -223,8 +265,14 @@ except UserError as error:
 """
     store, old = CellStore(tmp_path), make_record(time_ms=1.0)
     store.write(old)
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True,
-                          input=make_record(time_ms=2.0).model_dump_json(), timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        input=make_record(time_ms=2.0).model_dump_json(),
+        timeout=60,
+    )
     assert "Cannot write" in done.stdout and done.stdout.count("\n") == 1 and not done.stderr
     assert store.read_all() == ([old], []) and not list(tmp_path.rglob("*.tmp"))
 
@@ -248,7 +296,10 @@ def test_a_folder_that_cannot_be_written(tmp_path, make_record, monkeypatch):
 def test_a_second_run_is_refused_and_told_who_runs(tmp_path):
     first = start(HOLD, str(tmp_path), "")
     try:
-        with pytest.raises(UserError, match=f"pid {first.pid} on .*, since 2") as caught, CellStore(tmp_path).lock():
+        with (
+            pytest.raises(UserError, match=f"pid {first.pid} on .*, since 2") as caught,
+            CellStore(tmp_path).lock(),
+        ):
             pass
         assert "\n" not in str(caught.value)
         with pytest.raises(UserError, match=f"pid {first.pid}"), CellStore(tmp_path).lock("a"):
@@ -269,12 +320,16 @@ def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, kind, part):
     lock = results / (".lock" if part is None else f".lock.{part}")
     if kind != "dangling link":
         other.write_text("of somebody else")
-    {"hard link": lambda: lock.hardlink_to(other), "FIFO": lambda: os.mkfifo(lock)}.get(kind, lambda: lock.symlink_to(other))()
+    {"hard link": lambda: lock.hardlink_to(other), "FIFO": lambda: os.mkfifo(lock)}.get(
+        kind, lambda: lock.symlink_to(other)
+    )()
     expected = rf"Cannot write .*'{re.escape(lock.name)}' in it is (a|no) .*remove it"
     with pytest.raises(UserError, match=expected), CellStore(results).lock(part):
         pass
     assert holders(results) == []
-    assert other.exists() == (kind != "dangling link") and (not other.exists() or other.read_text() == "of somebody else")
+    assert other.exists() == (kind != "dangling link") and (
+        not other.exists() or other.read_text() == "of somebody else"
+    )
 
 
 def test_a_second_run_waits_if_told_to(tmp_path):
@@ -309,6 +364,7 @@ def test_locks_that_cannot_be(tmp_path, monkeypatch):
     def refuse(number: int) -> None:
         def flock(file: object, mode: int) -> None:
             raise OSError(number, os.strerror(number))
+
         monkeypatch.setattr("longca.lab.store.lock.fcntl.flock", flock)
 
     refuse(errno.ENOLCK)
@@ -339,8 +395,16 @@ def test_a_holder_that_has_not_signed_is_still_a_holder(tmp_path):
         first.wait()
 
 
-@pytest.mark.parametrize("content", ["[" * 4000, "[]", "9" * 4000, '{"pid": 1, "host": "h"}',
-                                     '{"pid": "\\u001b[2J\\n", "host": "' + "y" * 2000 + '", "since": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 4000,
+        "[]",
+        "9" * 4000,
+        '{"pid": 1, "host": "h"}',
+        '{"pid": "\\u001b[2J\\n", "host": "' + "y" * 2000 + '", "since": "x"}',
+    ],
+)
 def test_whatever_a_holder_signs_is_told_in_one_plain_line(tmp_path, content):
     with CellStore(tmp_path).lock():
         (tmp_path / ".lock").write_text(content)
@@ -351,5 +415,13 @@ def test_whatever_a_holder_signs_is_told_in_one_plain_line(tmp_path, content):
 
 
 def test_the_store_needs_no_heavy_library():
-    program = "import sys, longca.lab.store.cells; print([m for m in ('torch', 'pandas', 'numpy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"
+    program = (
+        "import sys, longca.lab.store.cells; print([m for m in ('torch', 'pandas', 'numpy') if m in "
+        "sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        == "[]"
+    )

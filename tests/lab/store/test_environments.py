@@ -9,6 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from longca.lab.store.cells import CellStore
+from longca.lab.store.environments.images import ImageList
+from longca.lab.store.environments.listings import FOLDER, Environments, packed, unpacked
+from longca.lab.store.export import export
+from longca.lab.store.load import load
+from longca.lab.store.parquet import ENVIRONMENTS_KEY
 from longca.lab.studies.facts.inventory import (
     Distribution,
     Installation,
@@ -20,12 +26,6 @@ from longca.lab.studies.facts.inventory import (
     listing_digest,
 )
 from longca.lab.studies.record import Record
-from longca.lab.store.cells import CellStore
-from longca.lab.store.environments.images import ImageList
-from longca.lab.store.environments.listings import FOLDER, Environments, packed, unpacked
-from longca.lab.store.export import export
-from longca.lab.store.load import load
-from longca.lab.store.parquet import ENVIRONMENTS_KEY
 from tests.lab.environment.made import folder_of_packages, loaded_in
 from tests.records import quick_study
 

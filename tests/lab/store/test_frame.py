@@ -33,7 +33,12 @@ def test_a_study_a_folder_and_a_file_are_the_same_records(folder: Path):
     export(RECORDS, folder / "exported")
     assert list(frame.columns) == [column.name for column in COLUMNS] and len(frame) == len(RECORDS)
     assert set(frame.cell_id) == {record.cell_id for record in RECORDS}
-    for sources in (["results/quick"], [folder / "exported"], ["exported/records.json"], ["quick", "exported/records.parquet"]):
+    for sources in (
+        ["results/quick"],
+        [folder / "exported"],
+        ["exported/records.json"],
+        ["quick", "exported/records.parquet"],
+    ):
         assert longca.load(*sources).equals(frame)
 
 
@@ -44,7 +49,9 @@ def test_units_and_meanings_stand_with_the_frame(folder: Path):
     assert frame[frame.status == "ok"].attrs == frame.attrs
 
 
-def test_own_records_stand_for_a_study_that_was_not_measured_here(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_own_records_stand_for_a_study_that_was_not_measured_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(store, "COMMITTED", folder / "own")
     with pytest.raises(UserError, match=r"no records of its own\. Give a study"):
         longca.load()
@@ -60,8 +67,10 @@ def test_damaged_rows_are_told(folder: Path):
         assert len(longca.load("quick")) == len(RECORDS) - 1
 
 
-@pytest.mark.parametrize(("source", "message"), [
-    ("quik", "quik"), ("nowhere.parquet", "There is no file 'nowhere.parquet'"), ("config", "config")])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("quik", "quik"), ("nowhere.parquet", "There is no file 'nowhere.parquet'"), ("config", "config")],
+)
 def test_what_is_not_there(folder: Path, source: str, message: str):
     with pytest.raises(UserError, match=message) as error:
         longca.load(source)
@@ -74,11 +83,14 @@ def test_a_study_without_records(folder: Path):
         longca.load("new")
 
 
-@pytest.mark.parametrize(("source", "message"), [
-    (3, "A source of records cannot be 3. Give the name of a study, a folder of results or a file"),
-    (None, "A source of records cannot be None. Give the name of a study"),
-    (["quick"], r"cannot be \['quick'\]. Give each as an argument of its own: longca.load\(\*sources\)"),
-])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (3, "A source of records cannot be 3. Give the name of a study, a folder of results or a file"),
+        (None, "A source of records cannot be None. Give the name of a study"),
+        (["quick"], r"cannot be \['quick'\]. Give each as an argument of its own: longca.load\(\*sources\)"),
+    ],
+)
 def test_what_is_no_source_is_refused_in_a_line(source: object, message: str):
     with pytest.raises(UserError, match=message) as error:
         longca.load(source)  # type: ignore[arg-type]

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from longca.lab.studies.record import Failed
 from longca.lab.store import index
 from longca.lab.store.cells import CellStore
 from longca.lab.store.index import CellFacts, cell_facts
+from longca.lab.studies.record import Failed
 from tests.records import quick_study
 
 
@@ -41,14 +41,18 @@ def test_facts_are_those_of_the_records_and_are_read_once(store, reads):
     assert cell_facts(store) == (expected, []) and sorted(reads) == sorted(expected)
     reads.clear()
     assert cell_facts(store) == (expected, []) and reads == []
-    assert {facts.status for facts in expected.values()} > {"ok"} and any(facts.time_ms for facts in expected.values())
+    assert {facts.status for facts in expected.values()} > {"ok"} and any(
+        facts.time_ms for facts in expected.values()
+    )
 
 
 def test_a_changed_a_new_and_a_removed_cell(store, reads):
     cell_facts(store)
     reads.clear()
     records = store.read_all()[0]
-    changed = records[0].model_copy(update={"outcome": Failed(type="E", message="m", log="a\nb\nc"), "samples": None, "run_id": "again"})
+    changed = records[0].model_copy(
+        update={"outcome": Failed(type="E", message="m", log="a\nb\nc"), "samples": None, "run_id": "again"}
+    )
     path = store.path(records[1].cell_id)
     stamp = path.stat()
     store.write(changed)
@@ -77,8 +81,17 @@ def test_a_damaged_cell_is_told_each_time(store):
     assert {problem.path for problem in problems} == {path, stray} and stray.stem in facts
 
 
-@pytest.mark.parametrize("content", [
-    "", "{", "[]", '["x",[],[],[],[],[[],[],[],[],[],[],[],[],[],[]]]', "null", '["code",["a"],[1],[1],[1],[[]]]'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '["x",[],[],[],[],[[],[],[],[],[],[],[],[],[],[]]]',
+        "null",
+        '["code",["a"],[1],[1],[1],[[]]]',
+    ],
+)
 def test_an_index_that_cannot_be_used_is_made_anew(store, content):
     expected = cell_facts(store)
     path = store.cells / index.NAME

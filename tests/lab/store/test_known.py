@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from longca.lab.store.checks.known import known_cells, other_protocol
+from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Record, Unsupported
 from longca.lab.studies.study import Measure
-from longca.lab.store.checks.known import known_cells, other_protocol
-from longca.lab.store.export import export
 from tests.records import record
 
 MEASURE = Measure(repeats=3, precision=0.005)
@@ -93,7 +93,6 @@ def test_says_how_many_were_not_taken_and_why(tmp_path: Path):
     export(records, tmp_path)
     file = tmp_path / "records.parquet"
     sentence = known_cells(cells, [file], lambda cell: MEASURE).sentence(len(cells), [file])
-    assert (
-        sentence
-        == f"1 of 3 cells are known from {file}; records of 2 cells were not taken: 2 of a GPU that did not rest"
+    assert sentence == (
+        f"1 of 3 cells are known from {file}; records of 2 cells were not taken: 2 of a GPU that did not rest"
     )

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from longca.core.errors import UserError
-from longca.lab.studies.record import Record
 from longca.lab.store.cells import CellStore
 from longca.lab.store.export import export, record_json
 from longca.lab.store.load import load, load_columns
+from longca.lab.studies.record import Record
 from tests.records import quick_study
 
 MEASURED = Path(__file__).parents[3] / "reports/h200/h200-cp.parquet"
@@ -31,7 +31,8 @@ def folder(records, tmp_path):
 
 
 def test_committed_records_of_strategies_keep_their_cells_and_ids():
-    """They are from before cells had parameters of strategies. `Record` itself holds each id against its cell."""
+    """They are from before cells had parameters of strategies. `Record` itself holds each id against its
+    cell."""
     texts = pq.read_table(MEASURED, columns=["record"])["record"].to_pylist()[::40]
     asked = [json.loads(text)["cell"] for text in texts]
     records = [Record.model_validate_json(text) for text in texts]
@@ -39,12 +40,16 @@ def test_committed_records_of_strategies_keep_their_cells_and_ids():
     assert [json.loads(record.cell.model_dump_json()) for record in records] == asked
     assert all(not record.cell.strategy_params and "[" not in record.cell.method for record in records)
     later = load_columns([MEASURED], ["strategy_params", "input_values", "sustained"])[0]
-    assert later.drop_duplicates().to_numpy().tolist() == [["", "normal", False]], "columns that the file does not have"
+    assert later.drop_duplicates().to_numpy().tolist() == [["", "normal", False]], (
+        "columns that the file does not have"
+    )
 
 
 def test_a_folder_of_cells(records, folder):
     loaded = load(folder)
-    assert {record.cell_id for record in loaded.records} == {record.cell_id for record in records} and not loaded.problems
+    assert {record.cell_id for record in loaded.records} == {
+        record.cell_id for record in records
+    } and not loaded.problems
 
 
 def test_damaged_cells_are_named_and_the_rest_is_read(records, folder):
@@ -74,9 +79,11 @@ def test_a_changed_byte_of_a_parquet_file_changes_no_record(records, tmp_path):
     path = export(records, tmp_path)[0]
     whole = path.read_bytes()
     for place in range(0, len(whole), 97):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1:])
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         loaded = load(path)
-        assert loaded.problems or sorted(map(record_json, loaded.records)) == sorted(map(record_json, records)), place
+        assert loaded.problems or sorted(map(record_json, loaded.records)) == sorted(
+            map(record_json, records)
+        ), place
 
 
 def test_rows_that_cannot_be_read_are_named(records, tmp_path):
@@ -93,9 +100,15 @@ def test_rows_that_cannot_be_read_are_named(records, tmp_path):
     assert {problem.path for problem in loaded.problems} == {path}
 
 
-@pytest.mark.parametrize(("name", "content"), [
-    ("records.parquet", b"PAR1 and then nothing"), ("records.json", b"{"), ("records.json", b"[]"),
-    ("records.json", b'{"records": 3}')])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("records.parquet", b"PAR1 and then nothing"),
+        ("records.json", b"{"),
+        ("records.json", b"[]"),
+        ("records.json", b'{"records": 3}'),
+    ],
+)
 def test_damaged_files_are_problems(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     loaded = load(tmp_path / name)

@@ -8,15 +8,15 @@ import pytest
 from pydantic import ValidationError
 
 import longca
+from longca.lab.store.beside.playoffs import PlayoffStore
+from longca.lab.store.cells import CellStore, UnusableFile
+from longca.lab.store.export import export
+from longca.lab.store.load import load, load_columns
 from longca.lab.studies.playoff.case import case_id, may_play, playoff_id
 from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Record
 from longca.lab.studies.study import Study
-from longca.lab.store.beside.playoffs import PlayoffStore
-from longca.lab.store.cells import CellStore, UnusableFile
-from longca.lab.store.export import export
-from longca.lab.store.load import load, load_columns
 from tests.records import quick_study
 
 

@@ -7,10 +7,22 @@ import pytest
 from longca.lab.store.text import format_bytes, number, percent, plural
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    (0.0613, "0.0613"), (12.345, "12.3"), (1234.5, "1,230"), (0.9996, "1.00"), (999.6, "1,000"), (0.0000123, "1.2e-5"),
-    (0, "0"), (-2.5, "-2.50"),
-    (None, "–"), (math.nan, "–"), (math.inf, "∞")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0613, "0.0613"),
+        (12.345, "12.3"),
+        (1234.5, "1,230"),
+        (0.9996, "1.00"),
+        (999.6, "1,000"),
+        (0.0000123, "1.2e-5"),
+        (0, "0"),
+        (-2.5, "-2.50"),
+        (None, "–"),
+        (math.nan, "–"),
+        (math.inf, "∞"),
+    ],
+)
 def test_number(value, text):
     assert number(value) == text
 

@@ -31,23 +31,56 @@ from longca.lab.studies.record import (
     Unsupported,
 )
 
-CELL = Cell(kind="kernel", kernel="sdpa", mask="causal", mask_params={"share": 1.0, "compat": False}, seqlen=64,
-            num_q_heads=2, num_kv_heads=1, head_dim=16, dtype="fp32", direction="bwd")
-SAMPLES = Samples(time_ms=((1.5, 1.25), (0.1, 0.3)), warmup=1, timer="monotonic", sm_clock_mhz=(1980.0, 1975.0), stopped="time")
-ACCURACY = Accuracy(reference="float64", scope="all", relative={"out": 1e-7, "dq": math.nan},
-                    budget={"out": 1e-6, "dq": math.inf})
+CELL = Cell(
+    kind="kernel",
+    kernel="sdpa",
+    mask="causal",
+    mask_params={"share": 1.0, "compat": False},
+    seqlen=64,
+    num_q_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    dtype="fp32",
+    direction="bwd",
+)
+SAMPLES = Samples(
+    time_ms=((1.5, 1.25), (0.1, 0.3)),
+    warmup=1,
+    timer="monotonic",
+    sm_clock_mhz=(1980.0, 1975.0),
+    stopped="time",
+)
+ACCURACY = Accuracy(
+    reference="float64",
+    scope="all",
+    relative={"out": 1e-7, "dq": math.nan},
+    budget={"out": 1e-6, "dq": math.inf},
+)
 OUTCOMES: list[Any] = [
-    Ok(), Unsupported(reason="no backward"), Unavailable(reason="not installed"), OutOfMemory(requested_bytes=None, where="fwd"),
-    OutOfMemory(requested_bytes=1 << 40, where="prepare"), Incorrect(reason="dq is NaN"),
+    Ok(),
+    Unsupported(reason="no backward"),
+    Unavailable(reason="not installed"),
+    OutOfMemory(requested_bytes=None, where="fwd"),
+    OutOfMemory(requested_bytes=1 << 40, where="prepare"),
+    Incorrect(reason="dq is NaN"),
     Implausible(reason="too fast"),
-    Failed(type="ValueError", message="x", log="a\nb"), TimedOut(seconds=60.0)]
+    Failed(type="ValueError", message="x", log="a\nb"),
+    TimedOut(seconds=60.0),
+]
 
 
 def record(outcome: Outcome, **changes: Any) -> Record:
     """A record in which everything goes together, but for the changes."""
     fields: dict[str, Any] = {
-        "cell_id": CELL.cell_id, "cell": CELL, "study": "tiny", "run_id": "r1", "method_version": "abc", "outcome": outcome,
-        "started_at": "2026-01-01T00:00:00+00:00", "seconds": 1.5}
+        "cell_id": CELL.cell_id,
+        "cell": CELL,
+        "study": "tiny",
+        "run_id": "r1",
+        "method_version": "abc",
+        "outcome": outcome,
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.5,
+    }
     if outcome.status in ("ok", "incorrect"):
         fields["accuracy"] = ACCURACY
     if outcome.status == "ok":
@@ -62,13 +95,27 @@ def test_every_status_has_an_outcome():
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.status)
 def test_round_trip(outcome: Outcome):
     full = record(
-        outcome, memory=Memory(peak_bytes=(1,), absolute_peak_bytes=(2,), source="resident_set"), costs={"plan_ms": 0.5},
-        notes=("a note",), mask=MaskFacts(digest="d", area=2080, num_groups=1, num_bands=1,
-                                          drawn={"window": 4, "share": 0.5, "name": "x", "compat": True}),
+        outcome,
+        memory=Memory(peak_bytes=(1,), absolute_peak_bytes=(2,), source="resident_set"),
+        costs={"plan_ms": 0.5},
+        notes=("a note",),
+        mask=MaskFacts(
+            digest="d",
+            area=2080,
+            num_groups=1,
+            num_bands=1,
+            drawn={"window": 4, "share": 0.5, "name": "x", "compat": True},
+        ),
         environment=Environment(
-            nodes=(Node(hostname="h", os="o", cpu="c", num_cores=2, memory_bytes=8, gpu={"name": "g", "mig": None}),),
+            nodes=(
+                Node(
+                    hostname="h", os="o", cpu="c", num_cores=2, memory_bytes=8, gpu={"name": "g", "mig": None}
+                ),
+            ),
             software=Software(python="3.11", packages={"numpy": "2"}, env={"OMP_NUM_THREADS": "1"}),
-            source=Source(version="0.1.0", git_sha=None, git_dirty=None)))
+            source=Source(version="0.1.0", git_sha=None, git_dirty=None),
+        ),
+    )
     text = full.model_dump_json()
     back = Record.model_validate_json(text)
     assert repr(back) == repr(full)  # by repr, for NaN equals nothing
@@ -78,24 +125,29 @@ def test_round_trip(outcome: Outcome):
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-@pytest.mark.parametrize(("outcome", "changes", "message"), [
-    (Ok(), {"cell_id": "0" * 16}, f"cell_id is {'0' * 16}, its cell gives {CELL.cell_id}"),
-    (Ok(), {"samples": None}, "no timing without a passed check"),
-    (Ok(), {"accuracy": None}, "no timing without a passed check"),
-    (Incorrect(reason="x"), {"accuracy": None}, "an incorrect record needs its errors"),
-    (Incorrect(reason="x"), {"samples": SAMPLES}, "a record that is incorrect has no samples"),
-    (TimedOut(seconds=1), {"samples": SAMPLES}, "a record that is timeout has no samples"),
-    (Unsupported(reason="x"), {"samples": SAMPLES}, "a record that is unsupported has no samples"),
-    (Ok(), {"schema_version": SCHEMA_VERSION + 1}, "schema_version"),
-    (Ok(), {"tflops": 3.0}, "Extra inputs are not permitted"),
-    (Ok(), {"seconds": "soon"}, "seconds"),
-])
+@pytest.mark.parametrize(
+    ("outcome", "changes", "message"),
+    [
+        (Ok(), {"cell_id": "0" * 16}, f"cell_id is {'0' * 16}, its cell gives {CELL.cell_id}"),
+        (Ok(), {"samples": None}, "no timing without a passed check"),
+        (Ok(), {"accuracy": None}, "no timing without a passed check"),
+        (Incorrect(reason="x"), {"accuracy": None}, "an incorrect record needs its errors"),
+        (Incorrect(reason="x"), {"samples": SAMPLES}, "a record that is incorrect has no samples"),
+        (TimedOut(seconds=1), {"samples": SAMPLES}, "a record that is timeout has no samples"),
+        (Unsupported(reason="x"), {"samples": SAMPLES}, "a record that is unsupported has no samples"),
+        (Ok(), {"schema_version": SCHEMA_VERSION + 1}, "schema_version"),
+        (Ok(), {"tflops": 3.0}, "Extra inputs are not permitted"),
+        (Ok(), {"seconds": "soon"}, "seconds"),
+    ],
+)
 def test_what_does_not_go_together(outcome: Outcome, changes: dict[str, Any], message: str):
     with pytest.raises(ValidationError, match=message):
         record(outcome, **changes)
 
 
-@pytest.mark.parametrize("outcome", [{"status": "slow"}, {}, {"status": "oom"}, {"status": "ok", "reason": "x"}, "ok", None])
+@pytest.mark.parametrize(
+    "outcome", [{"status": "slow"}, {}, {"status": "oom"}, {"status": "ok", "reason": "x"}, "ok", None]
+)
 def test_outcomes_that_are_none(outcome: Any):
     data = json.loads(record(Ok()).model_dump_json()) | {"outcome": outcome}
     with pytest.raises(ValidationError, match="outcome"):

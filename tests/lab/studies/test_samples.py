@@ -13,7 +13,9 @@ Draw = Callable[[random.Random], float]
 NOISE: dict[str, Draw] = {
     "symmetric": lambda chance: 10 * (1 + 0.01 * chance.gauss(0, 1)),
     "skewed": lambda chance: 10 * (1 + 0.01 * chance.expovariate(1)),
-    "outliers": lambda chance: 10 * (1 + 0.01 * chance.gauss(0, 1)) * (1 if chance.random() < 0.9 else 1 + chance.random()),
+    "outliers": lambda chance: (
+        10 * (1 + 0.01 * chance.gauss(0, 1)) * (1 if chance.random() < 0.9 else 1 + chance.random())
+    ),
     "rounded": lambda chance: round(10 * (1 + 0.002 * chance.gauss(0, 1)), 2),
     "two clocks": lambda chance: (10 if chance.random() < 0.7 else 10.3) * (1 + 0.002 * chance.gauss(0, 1)),
 }
@@ -27,7 +29,9 @@ def test_the_interval_holds_the_median_of_all_there_could_be(noise: str) -> None
     true = median(NOISE[noise](chance) for _ in range(50_001))
     for count in (10, 20, 57):
         intervals = [median_interval([NOISE[noise](chance) for _ in range(count)]) for _ in range(1500)]
-        share = sum(interval is not None and interval.low <= true <= interval.high for interval in intervals) / len(intervals)
+        share = sum(
+            interval is not None and interval.low <= true <= interval.high for interval in intervals
+        ) / len(intervals)
         assert share >= 0.93, f"{share:.3f} of {count} samples"
 
 
@@ -59,7 +63,10 @@ def test_a_clock_that_falls_is_found() -> None:
 
     def falling(count: int) -> list[float]:
         places = [4 * number / (count - 1) for number in range(count)]
-        times = [ISSUE[int(place)] + (place % 1) * (ISSUE[min(int(place) + 1, 4)] - ISSUE[int(place)]) for place in places]
+        times = [
+            ISSUE[int(place)] + (place % 1) * (ISSUE[min(int(place) + 1, 4)] - ISSUE[int(place)])
+            for place in places
+        ]
         return [time * (1 + 0.005 * chance.gauss(0, 1)) for time in times]
 
     for count in (10, 20, 40):
@@ -70,11 +77,17 @@ def test_a_clock_that_falls_is_found() -> None:
 
 def test_a_trend_without_size_is_none() -> None:
     times = [100 + 0.01 * number for number in range(60)]
-    assert trend_chance(times) < 1e-6 and shift(times) == pytest.approx(0.004, abs=1e-4) and drift(times) == "none"
+    assert (
+        trend_chance(times) < 1e-6
+        and shift(times) == pytest.approx(0.004, abs=1e-4)
+        and drift(times) == "none"
+    )
     assert trend_chance([1.0] * 20) == 1.0 and drift([1.0] * 20) == "none"
 
 
 def test_the_test_of_mann_and_kendall() -> None:
     """Ten values in order: score 45, variance 125; with ties the variance is less."""
     assert trend_chance(range(10)) == pytest.approx(math.erfc(44 / math.sqrt(2 * 125)))
-    assert trend_chance([1, 1, 2, 2, 3, 3]) == pytest.approx(math.erfc(11 / math.sqrt(2 * (510 - 3 * 18) / 18)))
+    assert trend_chance([1, 1, 2, 2, 3, 3]) == pytest.approx(
+        math.erfc(11 / math.sqrt(2 * (510 - 3 * 18) / 18))
+    )

@@ -38,7 +38,7 @@ def content_digest(x_LHD: torch.Tensor, positions_L: torch.Tensor | None = None)
             .flatten(1)
             .long()
         )
-        total += ((bits * columns).sum(1) * row_weights[start:start + step]).sum()
+        total += ((bits * columns).sum(1) * row_weights[start : start + step]).sum()
     return int(total) % (1 << 64)
 
 

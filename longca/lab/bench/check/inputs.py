@@ -48,15 +48,24 @@ def make_inputs(cell: Cell, device: torch.device) -> Inputs:
             return torch.where(normal < 0, -1.0, 1.0).to(normal.dtype)
         return normal.mul_(SMALL) if cell.input_values == "small" else normal
 
-    return Inputs(q_THD=draw(cell.num_q_heads), k_TGD=draw(cell.num_kv_heads), v_TGD=draw(cell.num_kv_heads),
-                  dout_THD=draw(cell.num_q_heads))
+    return Inputs(
+        q_THD=draw(cell.num_q_heads),
+        k_TGD=draw(cell.num_kv_heads),
+        v_TGD=draw(cell.num_kv_heads),
+        dout_THD=draw(cell.num_q_heads),
+    )
 
 
 def input_seed(cell: Cell) -> int:
     """The seed of the inputs and of the checked subset. It depends only on the problem, not on kernel,
     strategy or direction."""
-    shared = {"mask": cell.mask, **cell.mask_key, "num_q_heads": cell.num_q_heads, "head_dim": cell.head_dim,
-              "dtype": cell.dtype}
+    shared = {
+        "mask": cell.mask,
+        **cell.mask_key,
+        "num_q_heads": cell.num_q_heads,
+        "head_dim": cell.head_dim,
+        "dtype": cell.dtype,
+    }
     if cell.input_values != "normal":
         shared["input_values"] = cell.input_values
     digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).digest()

@@ -158,8 +158,14 @@ class _TimedGradients:
             errors[name].add(given[name][:, 0].double(), exact, exact + off, size)
         return None
 
-    def _compare_with_first(self, head: int, keys: list[int], given: PartResult, now: HeadKeys,
-                            errors: dict[str, ErrorAccumulator]) -> None:
+    def _compare_with_first(
+        self,
+        head: int,
+        keys: list[int],
+        given: PartResult,
+        now: HeadKeys,
+        errors: dict[str, ErrorAccumulator],
+    ) -> None:
         results = {name: dict(zip(keys, given[name][:, 0].double(), strict=True)) for name in ("dk", "dv")}
         if head not in self._first:
             self._first[head] = results, now

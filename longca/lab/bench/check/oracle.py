@@ -10,10 +10,10 @@ be off by
 
     MULTIPLE · (error of the emulation)  +  (ROUNDING · eps(dtype)  +  SUMMING · eps(float32)) · (size before cancelling)
 
-relative to the reference; the constants are in `longca.lab.bench.check.tally`. The multiple leaves room for other
-orders of summation and for gradients that are summed in the dtype. The second term leaves room for one more
-rounding, of scores or of dP, as unfused attention has it, and for float32 itself where the emulation happens
-to be exact. This term uses the size of the summands, not of the
+relative to the reference; the constants are in `longca.lab.bench.check.tally`. The multiple leaves room for
+other orders of summation and for gradients that are summed in the dtype. The second term leaves room for one
+more rounding, of scores or of dP, as unfused attention has it, and for float32 itself where the emulation
+happens to be exact. This term uses the size of the summands, not of the
 sum: dS is a difference, and where the differences of a row cancel (a row with one key), no kernel can have a
     small relative error.
 
@@ -35,12 +35,12 @@ from functools import cached_property
 
 import torch
 
+from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.reference import HeadKeys, HeadsReference, Reference, RowsReference, index_of
 from longca.lab.bench.check.scope import CheckedSubset, whole
 from longca.lab.bench.check.tally import EPS32, ErrorAccumulator
 from longca.lab.studies.record import Accuracy
-from longca.kernels.contract import Problem
 
 FIELDS = {"out": "out_GRnD", "lse": "lse_GRn", "dq": "dq_GRnD"}
 Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -105,9 +105,15 @@ class Oracle:
         keys_of: KV heads of which the reference of dk and dv is kept in `keys`, once gradients were judged.
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, kv_heads: tuple[int, ...] | None = None,
-                 scope: CheckedSubset | None = None, reference: Reference | None = None,
-                 keys_of: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        inputs: Inputs,
+        kv_heads: tuple[int, ...] | None = None,
+        scope: CheckedSubset | None = None,
+        reference: Reference | None = None,
+        keys_of: Collection[int] = (),
+    ) -> None:
         self.problem, self.inputs = problem, inputs
         self.scope = whole(problem, kv_heads) if scope is None else scope
         self._ratio = problem.num_q_heads // problem.num_kv_heads
@@ -180,12 +186,15 @@ class Oracle:
             for name, error in errors.items()
             if are_finite[name] and math.isfinite(error.relative())
         }
-        return Accuracy(reference="float64", scope=self.scope.text,
-                        relative={name: error.relative() for name, error in known.items()},
-                        max_abs={name: error.max_abs() for name, error in known.items()},
-                        budget={name: error.budget() for name, error in errors.items()},
-                        worst_row={name: error.worst_row() for name, error in known.items()},
-                        empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
+        return Accuracy(
+            reference="float64",
+            scope=self.scope.text,
+            relative={name: error.relative() for name, error in known.items()},
+            max_abs={name: error.max_abs() for name, error in known.items()},
+            budget={name: error.budget() for name, error in errors.items()},
+            worst_row={name: error.worst_row() for name, error in known.items()},
+            empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None,
+        )
 
 
 def wrong(accuracy: Accuracy, *, rows_alone: bool = False) -> str | None:
@@ -214,9 +223,14 @@ def wrong(accuracy: Accuracy, *, rows_alone: bool = False) -> str | None:
 class _Comparison:
     """Results of the KV heads under one mask against their reference, chunk by chunk."""
 
-    def __init__(self, oracle: Oracle, reference: HeadsReference, given: dict[str, torch.Tensor],
-                 errors: dict[str, ErrorAccumulator],
-                 empty_rows_ok: list[bool]) -> None:
+    def __init__(
+        self,
+        oracle: Oracle,
+        reference: HeadsReference,
+        given: dict[str, torch.Tensor],
+        errors: dict[str, ErrorAccumulator],
+        empty_rows_ok: list[bool],
+    ) -> None:
         self.reference, self.given, self.errors, self.empty_rows_ok = reference, given, errors, empty_rows_ok
         self.scale = oracle.problem.scale
         self.factors = oracle.row_factors
@@ -240,7 +254,7 @@ class _Comparison:
         empty = chunk.exact.lse_GRn == float("-inf")
         any_empty = bool(empty.any())
         for name in FIELDS.keys() & self.given.keys():
-            result = self.reference.grouped(self.given[name][chunk.start:chunk.start + len(chunk.rows)])
+            result = self.reference.grouped(self.given[name][chunk.start : chunk.start + len(chunk.rows)])
             reference, emulation = getattr(chunk.exact, FIELDS[name]), getattr(chunk.emulated, FIELDS[name])
             weight = chunk.exact.weight_GRn
             if any_empty:

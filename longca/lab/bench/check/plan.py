@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from longca.kernels.contract import Problem
 from longca.lab.bench.check.changes import NAMES, TIMED, Changes
 from longca.lab.bench.check.inputs import Inputs, input_seed, make_inputs
 from longca.lab.bench.check.oracle import PartResult, checked_dout
 from longca.lab.bench.check.scope import CheckedPart, CheckedSubset, affordable, whole
 from longca.lab.studies.cell import Cell
-from longca.kernels.contract import Problem
 
 EXTRA_ROWS = 6  # of each KV head of a site, in each timed call that is judged: drawn for that call
 NUM_JUDGED = 2  # timed calls whose results are judged
@@ -118,8 +118,14 @@ class CheckPlan:
         for timed in self.expected_parts(call):
             [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(self.ratio)
             rows, keys = list(timed.part.rows), list(timed.keys)
-            results.append({name: x[keys, kv_head][:, None] if name in ("dk", "dv")
-                            else x[:, q_heads[0]:q_heads[-1] + 1][rows] for name, x in tensors.items()})
+            results.append(
+                {
+                    name: x[keys, kv_head][:, None]
+                    if name in ("dk", "dv")
+                    else x[:, q_heads[0] : q_heads[-1] + 1][rows]
+                    for name, x in tensors.items()
+                }
+            )
         return results
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.scope import CheckedPart, CheckedSubset
-from longca.kernels.contract import Problem
 from longca.masks import band
 from longca.masks.mask import Mask
 
@@ -251,9 +251,17 @@ class HeadsReference:
     def _compute(self, backward: bool) -> Iterator[RowsReference]:
         exact, emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, self._problem.dtype)
         k, v = (x_TGD[:, self.kv_heads].transpose(0, 1) for x_TGD in (self._inputs.k_TGD, self._inputs.v_TGD))
-        sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide),
-                             torch.zeros_like(v, dtype=arithmetic.wide))
-                for arithmetic in (exact, emulated)} if backward else {}
+        sums = (
+            {
+                arithmetic: (
+                    torch.zeros_like(k, dtype=arithmetic.wide),
+                    torch.zeros_like(v, dtype=arithmetic.wide),
+                )
+                for arithmetic in (exact, emulated)
+            }
+            if backward
+            else {}
+        )
         weight_squared = torch.zeros_like(k[..., 0], dtype=torch.float64)
         for start, rows in self._chunk_rows():
             visible = self._dense_mask.rows(rows)
@@ -290,16 +298,28 @@ class HeadsReference:
                 if step * num_keys <= (pairs if is_run or num_keys <= allowed else min(pairs, free)):
                     break
                 step = (step + 1) // 2
-            yield start, rows[start:start + step]
+            yield start, rows[start : start + step]
             start += step
 
-    def _chunk(self, wide: torch.dtype, rows: Sequence[int], k: torch.Tensor, v: torch.Tensor,
-               visible: torch.Tensor,
-               backward: bool) -> Chunk:
+    def _chunk(
+        self,
+        wide: torch.dtype,
+        rows: Sequence[int],
+        k: torch.Tensor,
+        v: torch.Tensor,
+        visible: torch.Tensor,
+        backward: bool,
+    ) -> Chunk:
         dout = self.rows_of(self._inputs.dout_THD, rows).to(wide) if backward else None
         scale = self._problem.scale
-        return Chunk(self.rows_of(self._inputs.q_THD, rows).to(wide) * scale, k.to(wide), v.to(wide), dout,
-                     visible, scale)
+        return Chunk(
+            self.rows_of(self._inputs.q_THD, rows).to(wide) * scale,
+            k.to(wide),
+            v.to(wide),
+            dout,
+            visible,
+            scale,
+        )
 
 
 class Reference:

@@ -128,8 +128,10 @@ def _sample_text(problem: Problem, parts: tuple[CheckedPart, ...]) -> str:
     tiles = len({row // ROWS_PER_TILE for part in parts for row in part.rows})
     checked = sum(len(part.rows) for part in parts)
     share = 100 * checked / (seqlen * num_heads)
-    return (f"{share:.2g} % of the rows of all heads: {_of('KV heads', len(parts), num_heads)}, "
-            f"{_of(f'tiles of {ROWS_PER_TILE} rows', tiles, num_tiles)}")
+    return (
+        f"{share:.2g} % of the rows of all heads: {_of('KV heads', len(parts), num_heads)}, "
+        f"{_of(f'tiles of {ROWS_PER_TILE} rows', tiles, num_tiles)}"
+    )
 
 
 def _of(things: str, number: int, total: int) -> str:

@@ -43,9 +43,16 @@ class Shards:
         """The shards of this rank, copied from the whole inputs."""
         device = inputs.q_THD.device
         mine = torch.from_numpy(mine_L).to(device)
-        q, k, v, dout, dout_checked = (x[mine] for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD,
-                                                         inputs.dout_THD,
-                                                         plan.dout_checked(inputs.dout_THD)))
+        q, k, v, dout, dout_checked = (
+            x[mine]
+            for x in (
+                inputs.q_THD,
+                inputs.k_TGD,
+                inputs.v_TGD,
+                inputs.dout_THD,
+                plan.dout_checked(inputs.dout_THD),
+            )
+        )
         places = {name: plan.changes.shard_place(name, mine_L, device) for name in plan.timed_names}
         return cls(q, k, v, dout, dout_checked, positions, mine_L, places, plan.used_names)
 

@@ -30,16 +30,23 @@ class TimedCalls:
         chance: selects the calls that are judged; several ranks must select the same ones.
     """
 
-    def __init__(self, call: Callable[[], object], *, tensors: Callable[[object], Tensors],
-                 raw: Callable[[object], Iterable[torch.Tensor | None]], change: Callable[[int], object],
-                 cut: Callable[[int, Tensors], list[PartResult]], kept: Iterable[torch.Tensor],
-                 chance: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        call: Callable[[], object],
+        *,
+        tensors: Callable[[object], Tensors],
+        raw: Callable[[object], Iterable[torch.Tensor | None]],
+        change: Callable[[int], object],
+        cut: Callable[[int, Tensors], list[PartResult]],
+        kept: Iterable[torch.Tensor],
+        chance: random.Random | None = None,
+    ) -> None:
         self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
         self.kept = {x.untyped_storage().data_ptr() for x in kept}
         """addresses of memory that must not be overwritten"""
         self._result: object = None
         self._chance = chance or random.SystemRandom()
-        
+
         self._chosen: list[tuple[int, list[PartResult], Tensors]] = []
         self._num_timed = 0
         self.number = 0
@@ -93,7 +100,7 @@ class TimedCalls:
         tensors = self._tensors(self._result)
         # first of all: work that goes on after the call must not get done
         parts = self._cut(self.number, tensors)
-        self._chosen[place:place + 1] = [(self.number, parts, finite(tensors))]
+        self._chosen[place : place + 1] = [(self.number, parts, finite(tensors))]
 
 
 def overwrite(tensors: Iterable[torch.Tensor | None], kept: set[int]) -> None:

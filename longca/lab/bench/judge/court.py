@@ -1,4 +1,5 @@
-"""The court: what the judge's process holds, which is the present cells, their judges, and references that the next cells may share."""
+"""The court: what the judge's process holds, which is the present cells, their judges, and references that
+the next cells may share."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES
 from longca.lab.bench.check.judge import Judge
 from longca.lab.bench.check.plan import CheckPlan, TimedResult
@@ -22,7 +24,6 @@ from longca.lab.bench.measure.warm_math import warm_math
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Incorrect, Ok, Outcome
 from longca.lab.studies.study import Measure
-from longca.kernels.contract import Problem
 
 Message = dict[str, Any]
 
@@ -57,9 +58,12 @@ class Court:
 
     def _verdict(self, player: int) -> Judgement:
         judge = self._judges.get(player)
-        return Judgement(outcome=self._outcomes.get(player), accuracy=None if judge is None else judge.accuracy,
-                         mask=None if judge is None else mask_facts(judge.plan.problem.mask),
-                         is_complete=judge is not None and judge.is_complete)
+        return Judgement(
+            outcome=self._outcomes.get(player),
+            accuracy=None if judge is None else judge.accuracy,
+            mask=None if judge is None else mask_facts(judge.plan.problem.mask),
+            is_complete=judge is not None and judge.is_complete,
+        )
 
     def serve(self, worker: socket) -> bool:
         """Judge what a worker sends, and answer. False if it is gone, or sends what is no frame."""
@@ -95,24 +99,38 @@ class Court:
             raise ValueError("timed calls are judged after the checked one")
         judge = self._judges[player]
         tensors = [x.to(judge.plan.problem.device) for x in tensors]
-        timed = [TimedResult(int(call["call"]), unpacked(call["parts"], tensors), call["are_finite"]) for call in header["calls"]]
+        timed = [
+            TimedResult(int(call["call"]), unpacked(call["parts"], tensors), call["are_finite"])
+            for call in header["calls"]
+        ]
         return judge.check_timed(timed, header["digests"], int(header["last_call"]))
 
     def _reference(self, plan: CheckPlan) -> Reference | None:
-        """The reference that this judge shares with others: players have one problem, and one copy of its inputs is enough."""
+        """The reference that this judge shares with others: players have one problem, and one copy of its
+        inputs is enough."""
         if (kept := self._references.get(plan)) is not None or len(self._request["cells"]) == 1:
             return kept
         self._shared = self._shared or Reference(plan.problem, plan.inputs(), plan.scope)
         return self._shared
 
     def _plan(self, player: int) -> CheckPlan:
-        cell, measure = (Cell.model_validate(self._request["cells"][player]), Measure.model_validate(self._request["measure"]))
+        cell, measure = (
+            Cell.model_validate(self._request["cells"][player]),
+            Measure.model_validate(self._request["measure"]),
+        )
         device = choose_device(*self._request["device"])
         if device.type == "cuda":
             torch.cuda.set_device(device)
         mask, _ = self._masks.get(cell)
-        problem = Problem(mask, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, DTYPES[cell.dtype], device,
-                          needs_backward=cell.direction == "bwd")
+        problem = Problem(
+            mask,
+            cell.num_q_heads,
+            cell.num_kv_heads,
+            cell.head_dim,
+            DTYPES[cell.dtype],
+            device,
+            needs_backward=cell.direction == "bwd",
+        )
         return CheckPlan(cell, problem, self._request["seed"], everything=measure.check == "all")
 
     def _free(self) -> None:

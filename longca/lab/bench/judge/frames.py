@@ -1,6 +1,8 @@
-"""Frames between a worker and the judge: a JSON header and tensors as raw bytes. Nothing that is received is ever run.
+"""Frames between a worker and the judge: a JSON header and tensors as raw bytes. Nothing that is received is
+ever run.
 
-The judge reads what a process sends that may hold any code. So it takes no pickles, and no tensor beyond `MOST_BYTES`.
+The judge reads what a process sends that may hold any code. So it takes no pickles, and no tensor beyond
+`MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def send_frame(connection: socket, header: Frame, tensors: list[torch.Tensor] | 
 
 
 def receive_frame(connection: socket) -> tuple[Frame, list[torch.Tensor]]:
-    """The next frame, its tensors on the CPU. Raises EOFError at the end, and ValueError for what is no frame."""
+    """The next frame, its tensors on the CPU. Raises EOFError at the end, and ValueError for what is no
+    frame."""
     (length,) = LENGTH.unpack(_receive(connection, LENGTH.size))
     if length > MOST_HEADER:
         raise ValueError(f"a header of {length} bytes")
@@ -46,7 +49,9 @@ def receive_frame(connection: socket) -> tuple[Frame, list[torch.Tensor]]:
         if not 0 <= num_bytes <= MOST_BYTES or any(size < 0 for size in shape):
             raise ValueError(f"a tensor of {shape}")
         data = _receive(connection, num_bytes)
-        tensors.append(torch.frombuffer(data, dtype=dtype).view(shape) if num_bytes else torch.empty(shape, dtype=dtype))
+        tensors.append(
+            torch.frombuffer(data, dtype=dtype).view(shape) if num_bytes else torch.empty(shape, dtype=dtype)
+        )
     return content["header"], tensors
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from longca.core.schema import Frozen
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.result import Result
 from longca.lab.studies.record import Accuracy, MaskFacts, Outcome
-from longca.core.schema import Frozen
 
 JUDGED = ("ok", "incorrect")  # outcomes that only the judge gives
 
@@ -22,7 +22,8 @@ class Judgement(Frozen):
 
 
 def with_judgement(result: Result, verdict: Judgement) -> Result:
-    """The result of a cell of attention as the judge sees it. What the measuring process says about being right does not count."""
+    """The result of a cell of attention as the judge sees it. What the measuring process says about being
+    right does not count."""
     facts = {"accuracy": verdict.accuracy, "mask": verdict.mask or result.mask}
     outcome = verdict.outcome
     if outcome is not None and outcome.status != "ok":
@@ -31,5 +32,11 @@ def with_judgement(result: Result, verdict: Judgement) -> Result:
         return result.model_copy(update=facts)
     if result.outcome.status == "ok" and outcome is not None and verdict.is_complete:
         return result.model_copy(update=facts)
-    reason = "the judge has seen no wrong result" if result.outcome.status == "incorrect" else "its results did not reach the judge"
-    return result.model_copy(update={**facts, "outcome": as_failed("NotJudged", reason), "samples": None, "memory": None})
+    reason = (
+        "the judge has seen no wrong result"
+        if result.outcome.status == "incorrect"
+        else "its results did not reach the judge"
+    )
+    return result.model_copy(
+        update={**facts, "outcome": as_failed("NotJudged", reason), "samples": None, "memory": None}
+    )

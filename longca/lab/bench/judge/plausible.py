@@ -1,8 +1,9 @@
 """The bound on rates: a cell that is faster than its device can be has no speed.
 
-The bound is generous, since no cell that is right may reach it. On a GPU it is the maker's peak rate with a margin for its clock.
-On a CPU it follows from the widest multipliers that CPUs have, at a clock that none holds. Attention has to do the operations that are
-counted (those of visible pairs alone), on any way that is known.
+The bound is generous, since no cell that is right may reach it. On a GPU it is the maker's peak rate with a
+margin for its clock.
+On a CPU it follows from the widest multipliers that CPUs have, at a clock that none holds. Attention has to
+do the operations that are counted (those of visible pairs alone), on any way that is known.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import functools
 import statistics
 
 from longca.lab.bench.measure.result import Result
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Implausible, Node, Samples
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.text import number
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Implausible, Node, Samples
 
 GPU_MARGIN = 1.25  # peak rates are stated for a boost clock, which some GPUs exceed
 CPU_HZ = 6e9
@@ -23,13 +24,16 @@ CPU_FLOPS_PER_CYCLE = {"fp32": 64, "fp16": 2048, "bf16": 2048}
 
 
 def plausible(cell: Cell, result: Result, hardware: Hardware | None = None) -> Result:
-    """The result of a cell of attention, or none of its numbers where its rate is above what the device can do."""
+    """The result of a cell of attention, or none of its numbers where its rate is above what the device can
+    do."""
     if result.outcome.status != "ok" or result.samples is None or result.mask is None or not result.nodes:
         return result
     peak_tflops = _peak_tflops(cell, result.nodes[0], hardware or _hardware())
     if peak_tflops is None:
         return result
-    tflops = cell.flops(result.mask.area, result.mask.num_groups) / cell.world / (_usual_ms(result.samples) * 1e9)
+    tflops = (
+        cell.flops(result.mask.area, result.mask.num_groups) / cell.world / (_usual_ms(result.samples) * 1e9)
+    )
     if tflops <= peak_tflops:
         return result
     reason = f"{number(tflops)} TFLOP/s are more than this device can do: at most {number(peak_tflops)}"

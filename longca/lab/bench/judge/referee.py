@@ -19,7 +19,8 @@ class JudgeLost(Exception):
 
 
 class RemoteReferee:
-    """Sends what is judged of one cell. The verdict goes from the judge to the runner; here is only what the next step needs."""
+    """Sends what is judged of one cell. The verdict goes from the judge to the runner; here is only what the
+    next step needs."""
 
     accuracy: Accuracy | None = None
 
@@ -32,7 +33,9 @@ class RemoteReferee:
 
     def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
         parts, tensors = packed(results)
-        return self._ask({"do": "check", "parts": parts, "are_finite": are_finite, "digests": digests}, tensors)
+        return self._ask(
+            {"do": "check", "parts": parts, "are_finite": are_finite, "digests": digests}, tensors
+        )
 
     def check_timed(self, timed: list[TimedResult], digests: Digests, last_call: int) -> str | None:
         calls: list[dict[str, Any]] = []
@@ -41,7 +44,9 @@ class RemoteReferee:
             parts, of_call = packed(result.parts)
             calls.append({"call": result.call, "parts": parts, "are_finite": result.are_finite})
             tensors += of_call
-        return self._ask({"do": "check_timed", "calls": calls, "digests": digests, "last_call": last_call}, tensors)
+        return self._ask(
+            {"do": "check_timed", "calls": calls, "digests": digests, "last_call": last_call}, tensors
+        )
 
     def _ask(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> str | None:
         try:

@@ -17,6 +17,10 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
+from longca.core.plugin import Registry
+from longca.cp.comm.backend import Comm
+from longca.cp.contract import PreparedStrategy, strategy_of
+from longca.kernels.contract import Forward
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import cut, finite
 from longca.lab.bench.check.plan import CheckPlan, TimedResult
@@ -29,19 +33,32 @@ from longca.lab.bench.measure.permute import Permutation
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.studies.cell import Cell
-from longca.core.plugin import Registry
-from longca.lab.studies.record import Accuracy, Incorrect, Memory, Node, Ok, Outcome, Samples, Unavailable, Unsupported
+from longca.lab.studies.record import (
+    Accuracy,
+    Incorrect,
+    Memory,
+    Node,
+    Ok,
+    Outcome,
+    Samples,
+    Unavailable,
+    Unsupported,
+)
 from longca.lab.studies.study import Measure
-from longca.cp.comm.backend import Comm
-from longca.cp.contract import PreparedStrategy, strategy_of
-from longca.kernels.contract import Forward
 from longca.masks.build import cell_mask
 
 T = TypeVar("T")
 
 
-def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm, *, seed: int = 0,
-               referee: Callable[[CheckPlan], Referee] | None = None) -> Result:
+def measure_cp(
+    cell: Cell,
+    measure: Measure,
+    device: torch.device,
+    comm: Comm,
+    *,
+    seed: int = 0,
+    referee: Callable[[CheckPlan], Referee] | None = None,
+) -> Result:
     """The result of one cell of kind `cp`. A collective call of `cell.world` ranks. An error of the cell
     becomes an outcome, never an exception.
 
@@ -71,8 +88,15 @@ class _EndedTogether(Exception):
 
 
 class _CpMeasurement(CellMeasurement):
-    def __init__(self, cell: Cell, measure: Measure, device: torch.device, comm: Comm, seed: int,
-                 referee: Callable[[CheckPlan], Referee]) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        measure: Measure,
+        device: torch.device,
+        comm: Comm,
+        seed: int,
+        referee: Callable[[CheckPlan], Referee],
+    ) -> None:
         super().__init__(cell, measure, device)
         self.comm, self.seed, self._make_referee = comm, seed, referee
         self._before_bytes: int | None = None  # allocated before the strategy is prepared
@@ -132,8 +156,13 @@ class _CpMeasurement(CellMeasurement):
         if reason is None:
             if plan.problem.needs_backward:
                 kept = [*shards.tensors(), forward.out, *([] if forward.lse is None else [forward.lse])]
-                calls = self._calls(plan, shards, lambda: prepared.backward(forward, shards.dout_LHD), kept,
-                                    lambda grads: dict(zip(("dq", "dk", "dv"), grads, strict=True)))
+                calls = self._calls(
+                    plan,
+                    shards,
+                    lambda: prepared.backward(forward, shards.dout_LHD),
+                    kept,
+                    lambda grads: dict(zip(("dq", "dk", "dv"), grads, strict=True)),
+                )
             else:
                 calls = self._calls(
                     plan,
@@ -183,24 +212,36 @@ class _CpMeasurement(CellMeasurement):
         self.accuracy = self._gathered(Accuracy | None, self.accuracy)[0]
         return self._gathered(str | None, reason)[0]
 
-    def _calls(self, plan: CheckPlan, shards: Shards, call: Callable[[], Any], kept: list[torch.Tensor],
-               tensors: Callable[[Any], dict[str, torch.Tensor]]) -> TimedCalls:
+    def _calls(
+        self,
+        plan: CheckPlan,
+        shards: Shards,
+        call: Callable[[], Any],
+        kept: list[torch.Tensor],
+        tensors: Callable[[Any], dict[str, torch.Tensor]],
+    ) -> TimedCalls:
         [seed, *_] = self.comm.gather(random.SystemRandom().getrandbits(48))  # all ranks keep the same calls
-        return TimedCalls(call, tensors=tensors, raw=lambda result: tensors(result).values(), kept=kept,
-                          change=lambda number: shards.change(plan, number), cut=lambda number,
-                          x: shards.cut(plan, number, x),
-                          chance=random.Random(seed))
+        return TimedCalls(
+            call,
+            tensors=tensors,
+            raw=lambda result: tensors(result).values(),
+            kept=kept,
+            change=lambda number: shards.change(plan, number),
+            cut=lambda number, x: shards.cut(plan, number, x),
+            chance=random.Random(seed),
+        )
 
     def _whole_digests(self, shards: Shards, *, checked: bool) -> Digests:
         """Digests of the inputs of all ranks together."""
         of_ranks = self.comm.gather(shards.digests(checked=checked))
         return {name: sum(digests[name] for digests in of_ranks) % (1 << 64) for name in of_ranks[0]}
 
-    def _inputs(self, plan: CheckPlan, prepared: PreparedStrategy, positions: list[np.ndarray],
-                       part: range) -> tuple[list[torch.Tensor], Shards]:
+    def _inputs(
+        self, plan: CheckPlan, prepared: PreparedStrategy, positions: list[np.ndarray], part: range
+    ) -> tuple[list[torch.Tensor], Shards]:
         """q, k and v of a contiguous part, and all inputs of this rank's own tokens."""
         inputs = plan.inputs()
-        contiguous = [x[part.start:part.stop].clone() for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)]
+        contiguous = [x[part.start : part.stop].clone() for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)]
         return contiguous, Shards.of(plan, inputs, prepared.shard.positions_L, positions)
 
     def _time(
@@ -220,14 +261,23 @@ class _CpMeasurement(CellMeasurement):
             zip(self._gathered(Samples, samples), self._gathered(Memory | None, memory), strict=True)
         )
         enqueue_ms = [part.enqueue_ms for part, _ in of_ranks if part.enqueue_ms is not None]
-        self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks),
-                                                  "enqueue_ms": max(enqueue_ms, default=None)})
+        self.samples = samples.model_copy(
+            update={
+                "time_ms": tuple(part.time_ms[0] for part, _ in of_ranks),
+                "enqueue_ms": max(enqueue_ms, default=None),
+            }
+        )
         self.memory = _all_ranks([part for _, part in of_ranks])
         with self.at("oracle"):
             digests = self._whole_digests(shards, checked=False)
             timed = [self._whole_timed(plan, shards, result) for result in calls.results()]
-        return self._agreed(lambda: None if self.comm.rank else
-                            self._judged(lambda: self.referee.check_timed(timed, digests, calls.number)))
+        return self._agreed(
+            lambda: (
+                None
+                if self.comm.rank
+                else self._judged(lambda: self.referee.check_timed(timed, digests, calls.number))
+            )
+        )
 
     def _whole_timed(self, plan: CheckPlan, shards: Shards, result: TimedResult) -> TimedResult:
         """What is looked at of a timed call, of all ranks together; on rank 0."""
@@ -306,6 +356,9 @@ def _all_ranks(memories: list[Memory | None]) -> Memory | None:
     known = [memory for memory in memories if memory is not None]
     if len(known) < len(memories):
         return None
-    return Memory(peak_bytes=tuple(memory.peak_bytes[0] for memory in known), source=known[0].source,
-                  absolute_peak_bytes=tuple(memory.absolute_peak_bytes[0] for memory in known),
-                  above_shards_bytes=tuple(part for memory in known for part in memory.above_shards_bytes))
+    return Memory(
+        peak_bytes=tuple(memory.peak_bytes[0] for memory in known),
+        source=known[0].source,
+        absolute_peak_bytes=tuple(memory.absolute_peak_bytes[0] for memory in known),
+        above_shards_bytes=tuple(part for memory in known for part in memory.above_shards_bytes),
+    )

@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.core.checkout import IMAGES
+from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.lab.studies.record import Node, Software
 
 if TYPE_CHECKING:
@@ -25,30 +25,72 @@ LOCK_FILE = "longca-lock"  # the same in a virtual environment, written by tools
 TORCH_FILE = "longca-torch"  # digest of the file that its torch was installed from, likewise
 TORCH_WHEEL = "torch wheel"  # its name among the packages
 PACKAGES = (
-    "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12",
-            "nvidia-nccl-cu13",
-    "flashinfer-python", "fastvideo-kernel", "vsa", "ring-flash-attn", "yunchang", "transformer-engine",
-    "apache-tvm-ffi", "quack-kernels")
+    "torch",
+    "triton",
+    "numpy",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+    "xformers",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
+    "nvidia-cutlass-dsl",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "flashinfer-python",
+    "fastvideo-kernel",
+    "vsa",
+    "ring-flash-attn",
+    "yunchang",
+    "transformer-engine",
+    "apache-tvm-ffi",
+    "quack-kernels",
+)
 ENV = (
-    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
-       "MALLOC_CONF", "CUDA_VISIBLE_DEVICES",
-    "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF",
-       "PYTORCH_ALLOC_CONF",
-    "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_DISABLE", "TRITON_INTERPRET", "NCCL_ALGO", "NCCL_PROTO",
-       "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE", "NCCL_P2P_USE_CUDA_MEMCPY", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
-       "NCCL_IB_DISABLE",
-    "NCCL_SOCKET_IFNAME", "TORCH_NCCL_AVOID_RECORD_STREAMS")
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MKL_NUM_THREADS",
+    "KMP_AFFINITY",
+    "GOMP_CPU_AFFINITY",
+    "MALLOC_CONF",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_MODULE_LOADING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCH_COMPILE_DISABLE",
+    "TRITON_INTERPRET",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_USE_CUDA_MEMCPY",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_IB_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+)
 
 
 def node(device: torch.device) -> Node:
     """This machine and the measured GPU."""
     import psutil
 
-    return Node(hostname=platform.node(), os=platform.platform(), cpu=cpu_name(), num_cores=num_cores(),
-                memory_bytes=psutil.virtual_memory().total, gpu=_gpu(device))
+    return Node(
+        hostname=platform.node(),
+        os=platform.platform(),
+        cpu=cpu_name(),
+        num_cores=num_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        gpu=_gpu(device),
+    )
 
 
 def software() -> Software:
@@ -56,10 +98,16 @@ def software() -> Software:
     import torch
 
     has_cuda = torch.version.cuda is not None
-    return Software(python=platform.python_version(), packages=_packages(), cuda=torch.version.cuda,
-                    cudnn=_dotted(torch.backends.cudnn.version()) if has_cuda else None,
-                    nccl=_nccl() if has_cuda else None, container=_container(), lock=_lock(),
-                    env={name: os.environ[name] for name in ENV if name in os.environ})
+    return Software(
+        python=platform.python_version(),
+        packages=_packages(),
+        cuda=torch.version.cuda,
+        cudnn=_dotted(torch.backends.cudnn.version()) if has_cuda else None,
+        nccl=_nccl() if has_cuda else None,
+        container=_container(),
+        lock=_lock(),
+        env={name: os.environ[name] for name in ENV if name in os.environ},
+    )
 
 
 def slurm_job() -> str | None:
@@ -75,7 +123,11 @@ def _container() -> str | None:
     if os.environ.get(CONTAINER) or entered is None:
         return os.environ.get(CONTAINER)
     stamp = IMAGES / f"{Path(entered).name}.sha256"
-    return f"sha256:{stamp.read_text(encoding='utf-8')[:64]}" if stamp.is_file() else f"not obtained by longca: {entered}"
+    return (
+        f"sha256:{stamp.read_text(encoding='utf-8')[:64]}"
+        if stamp.is_file()
+        else f"not obtained by longca: {entered}"
+    )
 
 
 def _lock() -> str | None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from longca.core.plugin import BrokenPlugin, Registry
+from longca.kernels.contract import Forward, Prepared, Problem
+from longca.kernels.control import PreparedControl
 from longca.lab.bench.check.digest import content_digest
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import Grads, cut, finite, tensors_of, wrong
@@ -19,16 +22,20 @@ from longca.lab.bench.measure.memory import peak_memory
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls, time_sustained
 from longca.lab.studies.cell import Cell
-from longca.core.plugin import BrokenPlugin, Registry
 from longca.lab.studies.record import Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.lab.studies.study import Measure
-from longca.kernels.contract import Forward, Prepared, Problem
-from longca.kernels.control import PreparedControl
 
 
-def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None,
-                   references: LatestReferences | None = None, *, seed: int = 0,
-                   referee: Callable[[CheckPlan], Referee] | None = None) -> Result:
+def measure_kernel(
+    cell: Cell,
+    measure: Measure,
+    device: torch.device,
+    masks: LatestMasks | None = None,
+    references: LatestReferences | None = None,
+    *,
+    seed: int = 0,
+    referee: Callable[[CheckPlan], Referee] | None = None,
+) -> Result:
     """The result of one cell of kind `kernel`. An error of the cell becomes an outcome, never an exception.
 
     Args:
@@ -36,8 +43,14 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
         referee: the judge of the cell; by default a judge in this process, whose memory a kernel can access.
     """
     references = references or LatestReferences()
-    measurement = KernelMeasurement(cell, measure, device, masks or LatestMasks(), seed,
-                                    referee or (lambda plan: Judge(plan, references.get(plan))))
+    measurement = KernelMeasurement(
+        cell,
+        measure,
+        device,
+        masks or LatestMasks(),
+        seed,
+        referee or (lambda plan: Judge(plan, references.get(plan))),
+    )
     try:
         outcome = measurement.run()
     except Exception as error:  # any kernel may raise anything
@@ -52,8 +65,15 @@ class KernelMeasurement(CellMeasurement):
     calls: TimedCalls
     """the calls to time, once it is ready"""
 
-    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, seed: int,
-                 referee: Callable[[CheckPlan], Referee]) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        measure: Measure,
+        device: torch.device,
+        masks: LatestMasks,
+        seed: int,
+        referee: Callable[[CheckPlan], Referee],
+    ) -> None:
         super().__init__(cell, measure, device)
         self.masks, self.seed, self._make_referee = masks, seed, referee
         self._given: _GivenInputs
@@ -195,13 +215,23 @@ class _GivenInputs:
         """The calls to time: of backward, if it is needed, else of forward."""
         plan, prepared = self._plan, self._prepared
         if not plan.problem.needs_backward:
-            return TimedCalls(lambda: prepared.forward(*self.attention), tensors=self._of_forward,
-                              raw=lambda x: (x.out, x.lse),
-                              change=self._change, cut=plan.cut_timed, kept=self._own.values())
+            return TimedCalls(
+                lambda: prepared.forward(*self.attention),
+                tensors=self._of_forward,
+                raw=lambda x: (x.out, x.lse),
+                change=self._change,
+                cut=plan.cut_timed,
+                kept=self._own.values(),
+            )
         kept = [*self._own.values(), forward.out, *([] if forward.lse is None else [forward.lse])]
-        return TimedCalls(lambda: prepared.backward(forward, self._own["dout"]), tensors=self._of_backward,
-                          raw=tuple,
-                          change=self._change, cut=plan.cut_timed, kept=kept)
+        return TimedCalls(
+            lambda: prepared.backward(forward, self._own["dout"]),
+            tensors=self._of_backward,
+            raw=tuple,
+            change=self._change,
+            cut=plan.cut_timed,
+            kept=kept,
+        )
 
     def digests(self) -> Digests:
         """The digests of the inputs as they are now."""

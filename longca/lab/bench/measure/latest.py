@@ -42,9 +42,14 @@ class LatestMasks:
 
 def mask_facts(mask: Mask) -> MaskFacts:
     """The facts about a mask that a record holds."""
-    return MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups,
-                     num_bands=mask.traits.num_bands, drawn=mask.drawn,
-                     lengths={name: DrawnLengths.of(lengths) for name, lengths in mask.drawn_lengths.items()})
+    return MaskFacts(
+        digest=mask.digest,
+        area=mask.area,
+        num_groups=mask.num_groups,
+        num_bands=mask.traits.num_bands,
+        drawn=mask.drawn,
+        lengths={name: DrawnLengths.of(lengths) for name, lengths in mask.drawn_lengths.items()},
+    )
 
 
 class LatestReferences:
@@ -67,8 +72,15 @@ class LatestReferences:
         problem, scope = plan.problem, plan.scope
         if problem.device.type != "cpu" or kept_bytes(problem, scope) > KEPT_REFERENCE_BYTES:
             return None
-        key = (plan.seed, problem.mask.digest, problem.num_q_heads, problem.num_kv_heads, problem.head_dim,
-               problem.dtype, scope)
+        key = (
+            plan.seed,
+            problem.mask.digest,
+            problem.num_q_heads,
+            problem.num_kv_heads,
+            problem.head_dim,
+            problem.dtype,
+            scope,
+        )
         if key not in self._references:
             self._references[key] = Reference(problem, plan.inputs(), scope, keep=True)
             if len(self._references) > KEPT:

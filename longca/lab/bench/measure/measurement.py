@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from longca.kernels.contract import Prepared, Problem
 from longca.lab.bench.check.inputs import DTYPES
 from longca.lab.bench.measure.environment import node, software
 from longca.lab.bench.measure.latest import mask_facts
@@ -18,19 +19,18 @@ from longca.lab.bench.measure.result import Result
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Accuracy, MaskFacts, Memory, Outcome, Samples
 from longca.lab.studies.study import Measure
-from longca.kernels.contract import Prepared, Problem
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
+    from longca.cp.contract import PreparedStrategy
     from longca.lab.bench.check.judge import Digests
     from longca.lab.bench.check.oracle import PartResult
     from longca.lab.bench.check.plan import TimedResult
-    from longca.cp.contract import PreparedStrategy
 
 
 class Referee(Protocol):
-    """The judge of a cell as the measuring process sees it: `longca.lab.bench.check.judge.Judge`, or its like in
-    another process."""
+    """The judge of a cell as the measuring process sees it: `longca.lab.bench.check.judge.Judge`, or its like
+    in another process."""
 
     @property
     def accuracy(self) -> Accuracy | None:
@@ -65,16 +65,29 @@ class CellMeasurement:
 
     def result(self, outcome: Outcome) -> Result:
         timed = outcome.status == "ok"
-        return Result(outcome=outcome, samples=self.samples if timed else None, accuracy=self.accuracy,
-                      memory=self.memory if timed else None, mask=self.mask, costs=self.costs,
-                      notes=self.notes,
-                      nodes=self.nodes, software=self.software)
+        return Result(
+            outcome=outcome,
+            samples=self.samples if timed else None,
+            accuracy=self.accuracy,
+            memory=self.memory if timed else None,
+            mask=self.mask,
+            costs=self.costs,
+            notes=self.notes,
+            nodes=self.nodes,
+            software=self.software,
+        )
 
     def problem(self, mask: Mask) -> Problem:
         """The attention call of the cell."""
-        return Problem(mask, self.cell.num_q_heads, self.cell.num_kv_heads, self.cell.head_dim,
-                       DTYPES[self.cell.dtype],
-                       self.device, needs_backward=self.cell.direction == "bwd")
+        return Problem(
+            mask,
+            self.cell.num_q_heads,
+            self.cell.num_kv_heads,
+            self.cell.head_dim,
+            DTYPES[self.cell.dtype],
+            self.device,
+            needs_backward=self.cell.direction == "bwd",
+        )
 
     def take_mask(self, mask: Mask) -> None:
         """Keep the facts of the mask that a record has."""

@@ -1,8 +1,8 @@
 """The use of a device and its machine by other processes during the measurement of a cell. It is read before
 and after, never during it.
 
-A lock keeps other runs away (`longca.lab.bench.workers.device_lock`); this tells of all that take no lock. It has
-no part in a cell's number.
+A lock keeps other runs away (`longca.lab.bench.workers.device_lock`); this tells of all that take no lock. It
+has no part in a cell's number.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.core.host import boot_id
+from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.lab.studies.record import Others
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ def watch(device: torch.device, judge: int | None = None) -> Iterator[Uses]:
             "num_own_on_gpu": 1 + len(also),
         }
         with open_gpu(device) as gpu:
-            uses |= {"gpu_holders": None if gpu is None else _holders(gpu) | holders,
-                     "gpu_percents": {} if gpu is None else _percents(gpu, round(1e6 * start) - BEFORE_US)}
+            uses |= {
+                "gpu_holders": None if gpu is None else _holders(gpu) | holders,
+                "gpu_percents": {} if gpu is None else _percents(gpu, round(1e6 * start) - BEFORE_US),
+            }
 
 
 def others(of_ranks: Sequence[Uses]) -> Others:
@@ -77,7 +79,7 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         known: dict[str, float] = uses["gpu_percents"]
         if len(strange) == len(uses["gpu_holders"]) and not all(uses["gpu_holders"].values()):
             # NVML numbers processes as the host does, a container otherwise: so many of them are of this run
-            strange, known = strange[uses.get("num_own_on_gpu", 1):], {}
+            strange, known = strange[uses.get("num_own_on_gpu", 1) :], {}
         counts.append(len(strange))
         percents.append(
             max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None
@@ -131,7 +133,7 @@ def _cpu_seconds(pid: int, *, with_children: bool) -> float:
     """CPU time of a process, with its children that have ended; 0 for one that is gone."""
     fields = _text(PROCESSES / str(pid) / "stat").rpartition(") ")[2].split()
     # utime, stime, cutime, cstime: see proc(5)
-    ticks = [int(field) for field in fields[11:15 if with_children else 13]]
+    ticks = [int(field) for field in fields[11 : 15 if with_children else 13]]
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 

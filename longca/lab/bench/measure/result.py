@@ -5,11 +5,22 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
+from longca.core.schema import Frozen, problems_of
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.studies.facts.inventory import RankEnvironment
 from longca.lab.studies.playoff.turns import Turns
-from longca.lab.studies.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Others, Outcome, Samples, Software
-from longca.core.schema import Frozen, problems_of
+from longca.lab.studies.record import (
+    Accuracy,
+    Costs,
+    MaskFacts,
+    Memory,
+    Node,
+    Notes,
+    Others,
+    Outcome,
+    Samples,
+    Software,
+)
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 
@@ -86,4 +97,7 @@ class WrongRow(Frozen):
         off = f"off by {100 * self.error:.3g} % of its size" if math.isfinite(self.error) else "not finite"
         if not self.num_wrong:
             return f"no row is far off; the worst is {where}, {off}"
-        return f"first wrong row: {where}, {off}; {self.num_wrong:,} of {self.num_checked:,} checked rows are wrong"
+        return (
+            f"first wrong row: {where}, {off}; {self.num_wrong:,} of {self.num_checked:,} checked rows "
+            f"are wrong"
+        )

@@ -1,4 +1,5 @@
-"""The timer: raw samples of a call, in order, by the protocol of `longca.lab.bench.measure.timing.protocol`."""
+"""The timer: raw samples of a call, in order, by the protocol of
+`longca.lab.bench.measure.timing.protocol`."""
 
 from __future__ import annotations
 
@@ -34,8 +35,13 @@ Agree = Callable[[Sequence[float]], Sequence[float]]
 """the largest of each of these numbers over all ranks"""
 
 
-def time_calls(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
-               before_each: Callable[[], object] | None = None, agree: Agree | None = None) -> Samples:
+def time_calls(
+    call: Callable[[], object] | Repeated,
+    measure: Measure,
+    device: torch.device,
+    before_each: Callable[[], object] | None = None,
+    agree: Agree | None = None,
+) -> Samples:
     """Warms up a call and times it in this process, by the protocol of
     `longca.lab.bench.measure.timing.protocol`.
 
@@ -56,8 +62,12 @@ def time_calls(call: Callable[[], object] | Repeated, measure: Measure, device: 
         return collect(stopwatch, call, measure, Telemetry(gpu), before_each, agree)
 
 
-def time_sustained(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
-                   now: Callable[[], float] = time.monotonic) -> Samples:
+def time_sustained(
+    call: Callable[[], object] | Repeated,
+    measure: Measure,
+    device: torch.device,
+    now: Callable[[], float] = time.monotonic,
+) -> Samples:
     """Times calls that follow each other without a pause and without a flush of the L2, after
     `SETTLE_SECONDS` of such calls.
 
@@ -98,11 +108,16 @@ def time_sustained(call: Callable[[], object] | Repeated, measure: Measure, devi
         )
 
 
-def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure: Measure,
-            telemetry: Telemetry,
-            before_each: Callable[[], object] | None = None, agree: Agree | None = None,
-            now: Callable[[], float] = time.monotonic,
-            sleep: Callable[[float], object] = time.sleep) -> Samples:
+def collect(
+    stopwatch: Stopwatch,
+    call: Callable[[], object] | Repeated,
+    measure: Measure,
+    telemetry: Telemetry,
+    before_each: Callable[[], object] | None = None,
+    agree: Agree | None = None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Samples:
     """Calls until the device is warm, then samples.
 
     Args:
@@ -118,14 +133,27 @@ def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure
     times_ms, of_slowest, stopped = list[float](), list[float](), None
     while stopped is None:
         times_ms.append(calls.time_ms(timed=True))
-        slowest_ms, is_late, is_overdue = agree((times_ms[-1], now() - first > measure.max_seconds,
-                                                 now() - start > TIMED_SHARE * measure.timeout_s))
+        slowest_ms, is_late, is_overdue = agree(
+            (
+                times_ms[-1],
+                now() - first > measure.max_seconds,
+                now() - start > TIMED_SHARE * measure.timeout_s,
+            )
+        )
         calls.rest_after(slowest_ms)
         of_slowest.append(slowest_ms)
         stopped = ended(of_slowest, measure, is_late=bool(is_late), is_overdue=bool(is_overdue))
-    return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped,
-                   enqueue_ms=stopwatch.enqueue_ms, steady=is_steady, warm_seconds=round(warm_seconds, 6),
-                   duty=calls.duty, **telemetry.fields())
+    return Samples(
+        time_ms=(tuple(times_ms),),
+        warmup=warmup,
+        timer=stopwatch.name,
+        stopped=stopped,
+        enqueue_ms=stopwatch.enqueue_ms,
+        steady=is_steady,
+        warm_seconds=round(warm_seconds, 6),
+        duty=calls.duty,
+        **telemetry.fields(),
+    )
 
 
 def _warm(calls: _Calls, measure: Measure, agree: Agree, now: Callable[[], float]) -> tuple[int, bool | None]:
@@ -149,7 +177,8 @@ def _warm(calls: _Calls, measure: Measure, agree: Agree, now: Callable[[], float
         steadiness.add(time_ms, calls.clock_mhz, now())
         seconds = now() - start
         slowest_ms, is_unsteady, is_late, is_overdue = agree(
-            (time_ms, not steadiness.is_steady, seconds > measure.warm_seconds, seconds > most_s))
+            (time_ms, not steadiness.is_steady, seconds > measure.warm_seconds, seconds > most_s)
+        )
         is_steady = not is_unsteady
         calls.rest_after(slowest_ms)
     return number, is_steady if measure.warm_seconds else None
@@ -158,8 +187,15 @@ def _warm(calls: _Calls, measure: Measure, agree: Agree, now: Callable[[], float
 class _Calls:
     """Calls of one rank, one after another, each after the rest that the one before it asks for."""
 
-    def __init__(self, stopwatch: Stopwatch, call: Repeated, measure: Measure, telemetry: Telemetry,
-                 before_each: Callable[[], object], sleep: Callable[[float], object]) -> None:
+    def __init__(
+        self,
+        stopwatch: Stopwatch,
+        call: Repeated,
+        measure: Measure,
+        telemetry: Telemetry,
+        before_each: Callable[[], object],
+        sleep: Callable[[float], object],
+    ) -> None:
         self._stopwatch, self._call, self._telemetry = stopwatch, call, telemetry
         self._before_each, self._sleep = before_each, sleep
         self._rest_s = 0.0

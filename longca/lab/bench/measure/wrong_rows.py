@@ -26,9 +26,14 @@ from longca.lab.studies.study import Measure
 NOTABLE = 4.0  # times the tensor's budget, relative to the row or to a usual row, whichever is longer
 
 
-def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks,
-                    references: LatestReferences,
-                    seed: int = 0) -> list[WrongRow]:
+def find_wrong_rows(
+    cell: Cell,
+    measure: Measure,
+    device: torch.device,
+    masks: LatestMasks,
+    references: LatestReferences,
+    seed: int = 0,
+) -> list[WrongRow]:
     """One for each tensor that is off in the checked call, in the order out, lse, dq, dk, dv; none where that
     call is right."""
     search = _Search(cell, measure, device, masks, references, seed)
@@ -39,9 +44,15 @@ def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: L
 class _Search(KernelMeasurement):
     """A measurement that ends with its check."""
 
-    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks,
-                 references: LatestReferences,
-                 seed: int) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        measure: Measure,
+        device: torch.device,
+        masks: LatestMasks,
+        references: LatestReferences,
+        seed: int,
+    ) -> None:
         super().__init__(cell, measure, device, masks, seed, self._as_referee)
         self._references = references
         self.found: list[WrongRow] = []
@@ -91,10 +102,17 @@ def _wrong_rows(
         row, head, error = min(
             first for part, mark in zip(parts[name], marks, strict=True) if (first := _first(part, mark))
         )
-        found.append(WrongRow(tensor=name, kind="key" if name in ("dk", "dv") else "query", row=row,
-                              head=head, error=error,
-                              num_wrong=num_wrong,
-                              num_checked=sum(part.error.numel() for part in parts[name])))
+        found.append(
+            WrongRow(
+                tensor=name,
+                kind="key" if name in ("dk", "dv") else "query",
+                row=row,
+                head=head,
+                error=error,
+                num_wrong=num_wrong,
+                num_checked=sum(part.error.numel() for part in parts[name]),
+            )
+        )
     return found
 
 
@@ -114,7 +132,7 @@ def _compared(reference: Reference, results: list[PartResult], *, backward: bool
         for chunk in heads.chunks(backward=backward):
             for name in FIELDS.keys() & given.keys():
                 exact = getattr(chunk.exact, FIELDS[name]).flatten(0, 1)
-                result = given[name][chunk.start:chunk.start + len(chunk.rows)].transpose(0, 1)
+                result = given[name][chunk.start : chunk.start + len(chunk.rows)].transpose(0, 1)
                 yield _Part(name, chunk.rows, heads.q_heads, *_errors(result, exact))
         if backward:
             for name, exact in zip(("dk", "dv"), heads.keys.exact, strict=True):

@@ -27,8 +27,13 @@ class Played:
     is_lost: bool = False
 
     @classmethod
-    def answered(cls, cells: Sequence[Cell], answer: Mapping[str, Any], verdicts: Sequence[Judgement] | None,
-                 environment: Mapping[str, Any]) -> Played:
+    def answered(
+        cls,
+        cells: Sequence[Cell],
+        answer: Mapping[str, Any],
+        verdicts: Sequence[Judgement] | None,
+        environment: Mapping[str, Any],
+    ) -> Played:
         """The results in an answer, as the judge sees them.
 
         Args:

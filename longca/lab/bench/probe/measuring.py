@@ -1,4 +1,5 @@
-"""The measurements of a probe on its ranks: messages within a node and between nodes, their cost to a matrix product, kernels, launches."""
+"""The measurements of a probe on its ranks: messages within a node and between nodes, their cost to a matrix
+product, kernels, launches."""
 
 from __future__ import annotations
 
@@ -10,21 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from longca.core.host import boot_id
+from longca.core.plugin import Registry
+from longca.cp.comm.backend import Comm
+from longca.kernels.contract import Problem
 from longca.lab.bench.measure.others import others, watch
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.probe.profile import ProbeResult, TimedKernel, TimedMessage
-from longca.core.host import boot_id
-from longca.core.plugin import Registry
 from longca.lab.studies.study import Measure
-from longca.cp.comm.backend import Comm
-from longca.kernels.contract import Problem
 from longca.masks.build import build_mask
 from longca.predict.fitted import load_fitted
 
 if TYPE_CHECKING:
     from longca.kernels.contract import Kernel
 
-SIZES = {"cuda": (1 << 18, 1 << 22, 1 << 25, 1 << 27), "cpu": (1 << 14, 1 << 18, 1 << 22)}  # bytes of a message
+SIZES = {
+    "cuda": (1 << 18, 1 << 22, 1 << 25, 1 << 27),
+    "cpu": (1 << 14, 1 << 18, 1 << 22),
+}  # bytes of a message
 OVERLAPPED = 2  # largest sizes that are timed beside a matrix product, too
 MATMUL = {"cuda": 8192, "cpu": 256}
 BUFFER = "probe"
@@ -41,13 +45,26 @@ def probe(comm: Comm, seconds: float) -> ProbeResult:
         start_s = time.monotonic()
         messages = _messages(comm, seconds * (1 - SHARE_OF_KERNELS)) if comm.world > 1 else ({}, {}, [])
         left = max(seconds - (time.monotonic() - start_s), seconds * 0.2)
-        kernels, notes = _kernels(comm, left) if comm.device.type == "cuda" else ([], ["kernels: none that has records runs on a CPU"])
+        kernels, notes = (
+            _kernels(comm, left)
+            if comm.device.type == "cuda"
+            else ([], ["kernels: none that has records runs on a CPU"])
+        )
     seen = others(comm.gather(dict(uses)))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "cpu"
     intra, inter, told = messages
-    return ProbeResult(comm.world, _ranks_per_node(comm), name, intra, inter, kernels, _launch_us(comm),
-                       seen.disturbance(comm.device.type == "cuda", cores) or "", [*told, *notes])
+    return ProbeResult(
+        comm.world,
+        _ranks_per_node(comm),
+        name,
+        intra,
+        inter,
+        kernels,
+        _launch_us(comm),
+        seen.disturbance(comm.device.type == "cuda", cores) or "",
+        [*told, *notes],
+    )
 
 
 def _ranks_per_node(comm: Comm) -> int:
@@ -67,7 +84,9 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
     each_s = seconds / max(len(ways) * len(scopes) * (len(sizes) + OVERLAPPED), 1)
     measure = Measure.fixed(warmup=2, repeats=30, max_seconds=max(each_s * 0.7, 0.05))
     size = MATMUL[device_type]
-    matrix = torch.randn(size, size, device=comm.device, dtype=torch.bfloat16 if device_type == "cuda" else torch.float32)
+    matrix = torch.randn(
+        size, size, device=comm.device, dtype=torch.bfloat16 if device_type == "cuda" else torch.float32
+    )
     found: dict[str, Timed] = {"intra": {}, "inter": {}}
     for asked, way in ways.items():
         comm.use(asked)  # type: ignore[arg-type]
@@ -76,14 +95,17 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
             continue
         for scope, distance in scopes:
             hops = [_Hop(comm, num_bytes, distance, per_node) for num_bytes in sizes]
-            found[scope][way] = [_timed(comm, hop, measure, matrix if place >= len(hops) - OVERLAPPED else None)
-                                 for place, hop in enumerate(hops)]
+            found[scope][way] = [
+                _timed(comm, hop, measure, matrix if place >= len(hops) - OVERLAPPED else None)
+                for place, hop in enumerate(hops)
+            ]
     comm.use("nccl")
     return found["intra"], found["inter"], notes
 
 
 class _Hop:
-    """A message to the rank at some distance, of all ranks at once: the next one of the node, or the same place on the next node."""
+    """A message to the rank at some distance, of all ranks at once: the next one of the node, or the same
+    place on the next node."""
 
     def __init__(self, comm: Comm, num_bytes: int, distance: int, per_node: int) -> None:
         self.num_bytes, self._comm, self._buffers = num_bytes, comm, comm.receive_buffers()
@@ -100,7 +122,9 @@ class _Hop:
 
     def __call__(self, beside: Callable[[], object] = lambda: None) -> None:
         received = self._buffers.empty(BUFFER, self._message.shape, self._message)
-        pending = self._stream.post([(self._to, self._message, self._buffers.offset(BUFFER, 0))], [(self._from, received)])
+        pending = self._stream.post(
+            [(self._to, self._message, self._buffers.offset(BUFFER, 0))], [(self._from, received)]
+        )
         beside()
         pending.wait()
 
@@ -130,9 +154,12 @@ def _seconds(comm: Comm, call: Callable[[], object], measure: Measure) -> tuple[
 
 
 def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
-    """Calls of kernels that have records, alone on each GPU at once; those that do not run here are left out, and why."""
+    """Calls of kernels that have records, alone on each GPU at once; those that do not run here are left out,
+    and why."""
     fitted, found, notes = load_fitted(), list[TimedKernel](), list[str]()
-    measure = Measure.fixed(warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1))
+    measure = Measure.fixed(
+        warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1)
+    )
     for name in KERNELS:
         kernel: Kernel = Registry("kernel").load(name)
         reasons = comm.gather(kernel.available("cuda"))
@@ -140,7 +167,9 @@ def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
             notes.append(f"{name}: {next(filter(None, reasons))}")
             continue
         for mask_name, seqlen in CALLS:
-            mask = build_mask(mask_name, seqlen=seqlen, corpus="prolong64k" if mask_name.endswith("document") else None)
+            mask = build_mask(
+                mask_name, seqlen=seqlen, corpus="prolong64k" if mask_name.endswith("document") else None
+            )
             problem = Problem(mask, *HEADS, HEAD_DIM, torch.bfloat16, comm.device, needs_backward=True)
             reason = kernel.supports(problem.call_spec, mask.traits, "cuda")
             if reason is not None:
@@ -158,8 +187,14 @@ def _calls(kernel: Kernel, problem: Problem) -> list[tuple[str, Callable[[], Any
     """(direction, call) of random inputs."""
     prepared = kernel.prepare(problem)
     shape = (problem.mask.seqlen_q, HEADS[0], HEAD_DIM), (problem.mask.seqlen_k, HEADS[1], HEAD_DIM)
-    q, dout = (prepared.to_layout(torch.randn(shape[0], device=problem.device, dtype=problem.dtype)) for _ in range(2))
-    k, v = (prepared.to_layout(torch.randn(shape[1], device=problem.device, dtype=problem.dtype)) for _ in range(2))
+    q, dout = (
+        prepared.to_layout(torch.randn(shape[0], device=problem.device, dtype=problem.dtype))
+        for _ in range(2)
+    )
+    k, v = (
+        prepared.to_layout(torch.randn(shape[1], device=problem.device, dtype=problem.dtype))
+        for _ in range(2)
+    )
     forward = prepared.forward(q, k, v)
     return [("fwd", lambda: prepared.forward(q, k, v)), ("bwd", lambda: prepared.backward(forward, dout))]
 

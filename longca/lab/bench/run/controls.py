@@ -1,6 +1,8 @@
-"""Each device's own controls: a device that measures cells of a study measures the study's controls, too, unless they are known for it.
+"""Each device's own controls: a device that measures cells of a study measures the study's controls, too,
+unless they are known for it.
 
-What one of six GPUs reached says little of the other five. `longca.lab.store.view.Ceilings` holds each against its own.
+What one of six GPUs reached says little of the other five. `longca.lab.store.view.Ceilings` holds each
+against its own.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from longca.lab.studies.cell import Cell
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.lab.studies.study import Study
 from longca.lab.store.cells import CellStore
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Study
 
 
 class DeviceControls:
@@ -29,9 +31,16 @@ class DeviceControls:
     def __contains__(self, cell: Cell) -> bool:
         return cell.cell_id in self._ids
 
-    def due(self, todo: Sequence[Cell], store: CellStore, uuid: str, versions: Mapping[str, str],
-            retry: AbstractSet[str] = frozenset()) -> list[Cell]:
-        """The controls that a run measures in addition to its own cells: none where it has nothing but controls to do.
+    def due(
+        self,
+        todo: Sequence[Cell],
+        store: CellStore,
+        uuid: str,
+        versions: Mapping[str, str],
+        retry: AbstractSet[str] = frozenset(),
+    ) -> list[Cell]:
+        """The controls that a run measures in addition to its own cells: none where it has nothing but
+        controls to do.
 
         Args:
             todo: the cells that the run measures anyway.
@@ -42,8 +51,11 @@ class DeviceControls:
         asked = {cell.cell_id for cell in todo}
         if asked <= self._ids:
             return []
-        known = {cell_id for cell_id, record in store.read_controls(device_key(uuid)).items()
-                 if record.method_version == versions.get(cell_id) and record.outcome.status not in retry}
+        known = {
+            cell_id
+            for cell_id, record in store.read_controls(device_key(uuid)).items()
+            if record.method_version == versions.get(cell_id) and record.outcome.status not in retry
+        }
         return [cell for cell in self.cells if cell.cell_id not in asked | known]
 
 

@@ -1,7 +1,8 @@
 """The ends of a run before all is measured: a signal, or the end of the workflow that started it.
 
-A run whose workflow is gone ends itself: the next workflow would wait for it, and nobody reads its end. A run that a user has started
-belongs to no workflow. It goes on after its terminal is closed, where it was told to (`nohup`).
+A run whose workflow is gone ends itself: the next workflow would wait for it, and nobody reads its end. A run
+that a user has started belongs to no workflow. It goes on after its terminal is closed, where it was told to
+(`nohup`).
 """
 
 import os
@@ -11,15 +12,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from longca.lab.bench.workers.process import ending_signals
 from longca.core.host import boot_id
+from longca.lab.bench.workers.process import ending_signals
 
 VARIABLE = "LONGCA_WORKFLOW"
 NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class Stop:
-    """Reasons to end a run before all is measured. None is an exception, so that nothing is interrupted half done."""
+    """Reasons to end a run before all is measured. None is an exception, so that nothing is interrupted half
+    done."""
 
     def __init__(self) -> None:
         self.signal = threading.Event()
@@ -50,7 +52,8 @@ def stopped_by_signals() -> Iterator[Stop]:
 
 
 def this_process() -> str:
-    """The text that a workflow puts into the variable for all that it starts: machine, process id, and start of the process."""
+    """The text that a workflow puts into the variable for all that it starts: machine, process id, and start
+    of the process."""
     return " ".join((_place(), str(os.getpid()), _started(os.getpid()) or ""))
 
 
@@ -60,7 +63,8 @@ def by_workflow(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def workflow_is_gone(environ: Mapping[str, str] = os.environ) -> bool:
-    """True if a workflow on this machine has started this process, and has ended. Of another machine's workflow nothing is known."""
+    """True if a workflow on this machine has started this process, and has ended. Of another machine's
+    workflow nothing is known."""
     place, _, process = environ.get(VARIABLE, "").partition(" ")
     pid, _, started = process.partition(" ")
     return place == _place() and pid.isdigit() and _started(int(pid)) != started
@@ -75,7 +79,8 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """The start of a process, in ticks since the machine's start; empty where the system does not say. None if it has ended."""
+    """The start of a process, in ticks since the machine's start; empty where the system does not say. None
+    if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return None if state in "ZX" else fields[18]

@@ -1,15 +1,15 @@
 """The freshness of a workflow's stages: by the content of records, not by the times of files.
 
-A job that measures ends with a stamp, the digest of its cells' records. When the workflow starts, it compares each stamp with the records
-of now, whoever measured them. The stamp of a job with cells that `longca run` would measure is removed, so that Snakemake runs the job. A
-stamp of other records is written again, so that Snakemake makes the tables and pages again and measures nothing. It follows the repeats
-of its cells as well.
+A job that measures ends with a stamp, the digest of its cells' records. When the workflow starts, it compares
+each stamp with the records of now, whoever measured them. The stamp of a job with cells that `longca run`
+would measure is removed, so that Snakemake runs the job. A stamp of other records is written again, so that
+Snakemake makes the tables and pages again and measures nothing. It follows the repeats of its cells as well.
 
-Play-offs belong to the job that measures all methods of their cases, where there is one: its stamp follows them, too. On a cluster a job
-of their own has a stamp of their own.
+Play-offs belong to the job that measures all methods of their cases, where there is one: its stamp follows
+them, too. On a cluster a job of their own has a stamp of their own.
 
-Snakemake does not make a file again that only stands between files that are there. So tables have one more input: `REST` changes where a
-stamp is missing, and with the records of cells that the study does not ask for.
+Snakemake does not make a file again that only stands between files that are there. So tables have one more
+input: `REST` changes where a stamp is missing, and with the records of cells that the study does not ask for.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from longca.core.errors import UserError
 from longca.lab.bench.measure.environment import CONTAINER, cpu_name
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import due_playoffs, playoffs_of
 from longca.lab.bench.run.shards import Shard
-from longca.lab.studies.cell import Cell
-from longca.core.errors import UserError
-from longca.lab.studies.playoff.case import may_play
-from longca.lab.studies.study import Study
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore
 from longca.lab.store.files import replace_file
 from longca.lab.store.index import CellFacts, cell_facts
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.case import may_play
+from longca.lab.studies.study import Study
 
 STAMP, REST, CHECKED = ".done", "rest", ".checked"  # of files in the folder of stamps
 TABLE = "records.parquet"
@@ -60,7 +60,9 @@ def write_playoff_stamp(path: Path, folder: Path) -> None:
 
 def stamp(facts: Mapping[str, CellFacts], cell_ids: Iterable[str]) -> bytes:
     """The stamp of these cells' records."""
-    lines = "".join(f"{cell_id} {facts[cell_id].digest}\n" for cell_id in sorted(set(cell_ids)) if cell_id in facts)
+    lines = "".join(
+        f"{cell_id} {facts[cell_id].digest}\n" for cell_id in sorted(set(cell_ids)) if cell_id in facts
+    )
     return f"{hashlib.sha256(lines.encode()).hexdigest()}\n".encode()
 
 
@@ -73,15 +75,23 @@ def local_device(device: str) -> str | None:
     return cpu_name() if device == "cpu" or (device == "auto" and not NVIDIA.exists()) else None
 
 
-def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, device: str | None = None,
-            container: str | None = None, playoff: Path | None = None) -> None:
+def refresh(
+    stamps: Path,
+    study: Study,
+    shards: Collection[Shard],
+    code: str,
+    device: str | None = None,
+    container: str | None = None,
+    playoff: Path | None = None,
+) -> None:
     """Make the stamps of a study say what is so now: see the head of this module.
 
     Args:
         stamps: the folder of the stamps, in the study's folder of results.
         code: digest of all code that measures.
         device: model that would measure; if not known here, any that has measured in this study.
-        container: digest of the image that would measure. Its packages are not known out here: the digest stands for them.
+        container: digest of the image that would measure. Its packages are not known out here: the digest
+            stands for them.
         playoff: the stamp of the job that does nothing but play-offs, if there is one.
 
     Raises:
@@ -99,7 +109,11 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
         is_checked = _read(stamps / CHECKED) == state
         versions = MethodVersions(study)
         due = set[str]() if is_checked else due_cells(asked, study, facts, device, container, versions)
-        players = set[str]() if is_checked else due_players(asked, study, facts, store.folder, device, container, versions)
+        players = (
+            set[str]()
+            if is_checked
+            else due_players(asked, study, facts, store.folder, device, container, versions)
+        )
         for path in done:
             of_job = players.intersection(ids[path]) if has_playoffs(study, parts[path]) else set[str]()
             if due.isdisjoint(ids[path]) and not of_job:
@@ -116,12 +130,23 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
                 replace_file(stamps / CHECKED, state)
     if (stamps.parent / TABLE).exists():
         wanted = [*ids, *([] if playoff is None else [playoff])]
-        _tell_rest(stamps / REST, stamp(facts, facts.keys() - set(chain(*ids.values()))), all(path.is_file() for path in wanted))
+        _tell_rest(
+            stamps / REST,
+            stamp(facts, facts.keys() - set(chain(*ids.values()))),
+            all(path.is_file() for path in wanted),
+        )
 
 
-def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], device: str | None = None,
-              container: str | None = None, versions_of: MethodVersions | None = None) -> set[str]:
-    """Ids of the cells without a record of today's method. A disturbed record counts: on a machine that is never quiet a study must end.
+def due_cells(
+    cells: Sequence[Cell],
+    study: Study,
+    facts: Mapping[str, CellFacts],
+    device: str | None = None,
+    container: str | None = None,
+    versions_of: MethodVersions | None = None,
+) -> set[str]:
+    """Ids of the cells without a record of today's method. A disturbed record counts: on a machine that is
+    never quiet a study must end.
 
     Args:
         device: as of `refresh`.
@@ -129,20 +154,36 @@ def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts
     """
     due = {cell.cell_id for cell in cells if cell.cell_id not in facts}
     if container is not None:
-        return due | {cell.cell_id for cell in cells if cell.cell_id not in due
-                      and facts[cell.cell_id].device and facts[cell.cell_id].container != container}
+        return due | {
+            cell.cell_id
+            for cell in cells
+            if cell.cell_id not in due
+            and facts[cell.cell_id].device
+            and facts[cell.cell_id].container != container
+        }
     try:
         versions_on = (versions_of or MethodVersions(study)).of(cells)
     except UserError:  # a plug-in is broken: the run names it
         return {cell.cell_id for cell in cells}
     devices = {device} if device is not None else {each.device for each in facts.values() if each.device}
     versions = [versions_on(name) for name in sorted(devices)]
-    return due | {cell.cell_id for cell in cells if cell.cell_id not in due
-                  and all(facts[cell.cell_id].method_version != version[cell.cell_id] for version in versions)}
+    return due | {
+        cell.cell_id
+        for cell in cells
+        if cell.cell_id not in due
+        and all(facts[cell.cell_id].method_version != version[cell.cell_id] for version in versions)
+    }
 
 
-def due_players(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], folder: Path, device: str | None = None,
-                container: str | None = None, versions_of: MethodVersions | None = None) -> set[str]:
+def due_players(
+    cells: Sequence[Cell],
+    study: Study,
+    facts: Mapping[str, CellFacts],
+    folder: Path,
+    device: str | None = None,
+    container: str | None = None,
+    versions_of: MethodVersions | None = None,
+) -> set[str]:
     """Ids of the players of play-offs that `longca run` would play.
 
     Args:
@@ -154,7 +195,9 @@ def due_players(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFac
     if study.playoff is None or not measured:
         return set()
     due, known = set[str](), versions_of or MethodVersions(study)
-    for name in sorted({device} if device is not None else {each.device for each in facts.values() if each.device}):
+    for name in sorted(
+        {device} if device is not None else {each.device for each in facts.values() if each.device}
+    ):
         try:
             versions = known.of(measured)(name) if container is None else None
             playoffs, _ = playoffs_of(measured, facts, study.playoff, name, versions)
@@ -162,13 +205,21 @@ def due_players(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFac
             of_playing = known.of(players, study.playoff)(name) if container is None else None
         except UserError:  # a plug-in is broken: the run names it
             return {cell.cell_id for cell in measured}
-        due |= {cell.cell_id for playoff in due_playoffs(playoffs, PlayoffStore(folder), of_playing) for cell in playoff.players}
+        due |= {
+            cell.cell_id
+            for playoff in due_playoffs(playoffs, PlayoffStore(folder), of_playing)
+            for cell in playoff.players
+        }
     return due
 
 
 def has_playoffs(study: Study | None, cells: Sequence[Cell]) -> bool:
     """True if these cells, of a job or of a whole study, may have play-offs: they are of several kernels."""
-    return study is not None and study.playoff is not None and len({cell.kernel for cell in cells if may_play(cell)}) > 1
+    return (
+        study is not None
+        and study.playoff is not None
+        and len({cell.kernel for cell in cells if may_play(cell)}) > 1
+    )
 
 
 def _beside(study: Study | None, cells: Sequence[Cell], folder: Path) -> bytes:
@@ -178,19 +229,34 @@ def _beside(study: Study | None, cells: Sequence[Cell], folder: Path) -> bytes:
 
 
 def _tell_rest(path: Path, others: bytes, is_whole: bool) -> None:
-    """Keep the stamp of the other records in a file, which also changes each time while a stamp is missing."""
+    """Keep the stamp of the other records in a file, which also changes each time while a stamp is
+    missing."""
     before = (_read(path) or b"").splitlines(keepends=True)
     missing = before[1:] if is_whole else [f"a stamp was missing at {time.time_ns()}\n".encode()]
     if before or missing or others != stamp({}, ()):
         replace_file(path, b"".join([others, *missing]))
 
 
-def _state(study: Study, facts: Mapping[str, CellFacts], cells: Sequence[Cell], code: str, device: str | None,
-           container: str | None) -> bytes:
+def _state(
+    study: Study,
+    facts: Mapping[str, CellFacts],
+    cells: Sequence[Cell],
+    code: str,
+    device: str | None,
+    container: str | None,
+) -> bytes:
     """A digest of all that decides which cells are due. To compare it is quicker than to find them."""
     records = [(cell.cell_id, facts[cell.cell_id].digest if cell.cell_id in facts else "") for cell in cells]
-    content = [study.model_dump_json(), records, code, device, container, os.environ.get(CONTAINER), _packages(),
-               sorted({each.device for each in facts.values()})]
+    content = [
+        study.model_dump_json(),
+        records,
+        code,
+        device,
+        container,
+        os.environ.get(CONTAINER),
+        _packages(),
+        sorted({each.device for each in facts.values()}),
+    ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
 
 

@@ -39,16 +39,32 @@ def this_machine(device_type: str) -> Machine:
         import psutil
 
         name = f"this machine's CPU ({cpu_name()}, {num_cores()} cores)"
-        return Machine(name, "cpu", CPU_FLOPS * num_cores(), psutil.virtual_memory().total, None, is_here=True)
+        return Machine(
+            name, "cpu", CPU_FLOPS * num_cores(), psutil.virtual_memory().total, None, is_here=True
+        )
     import pynvml
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     name, count = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetCount()
     known = load_hardware().find(name)
-    note = "" if known else f"config/hardware.yaml does not list it: a peak of {UNKNOWN_GPU_FLOPS / 1e12:.0f} TFLOP/s is assumed"
-    return Machine(f"this machine's {name}", "cuda", known.peak_tflops.value * 1e12 if known else UNKNOWN_GPU_FLOPS,
-                   int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), count, is_here=True, note=note)
+    note = (
+        ""
+        if known
+        else (
+            f"config/hardware.yaml does not list it: a peak of {UNKNOWN_GPU_FLOPS / 1e12:.0f} TFLOP/s is "
+            f"assumed"
+        )
+    )
+    return Machine(
+        f"this machine's {name}",
+        "cuda",
+        known.peak_tflops.value * 1e12 if known else UNKNOWN_GPU_FLOPS,
+        int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        count,
+        is_here=True,
+        note=note,
+    )
 
 
 def gpu_machine(name: str) -> Machine:

@@ -1,9 +1,10 @@
 """The method version: a hash of all that defines how a cell's number is made.
 
-A finished cell is measured again only if it changed. It covers the code that makes the mask and that runs in and around the timed
-call, as far as imports lead; where documents come from; how it is timed and judged; the settings; the packages that kernel and strategy
-need; the device's model; the container. What only reports on it (environment, records, pages) is left out, and so is `longca.core`: the
-cell's id and the settings themselves stand for it. Of the code, only what runs counts: see `longca.lab.code.digest`.
+A finished cell is measured again only if it changed. It covers the code that makes the mask and that runs in
+and around the timed call, as far as imports lead; where documents come from; how it is timed and judged; the
+settings; the packages that kernel and strategy need; the device's model; the container. What only reports on
+it (environment, records, pages) is left out, and so is `longca.core`: the cell's id and the settings
+themselves stand for it. Of the code, only what runs counts: see `longca.lab.code.digest`.
 """
 
 from __future__ import annotations
@@ -17,21 +18,38 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from longca.core.plugin import Registry
 from longca.lab.bench.measure.environment import CONTAINER
-from longca.lab.studies.cell import Cell
 from longca.lab.code import code_digest
 from longca.lab.code.source import modules_of_package, reached
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.core.plugin import Registry
 from longca.lab.studies.study import Measure, Study
 
-FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.lab.studies.samples",
-            "longca.lab.bench.check", "longca.lab.bench.measure", "longca.lab.bench.playoff")
+FOLLOWED = (
+    "longca.masks",
+    "longca.kernels",
+    "longca.lowering",
+    "longca.ops",
+    "longca.cp",
+    "longca.lab.studies.samples",
+    "longca.lab.bench.check",
+    "longca.lab.bench.measure",
+    "longca.lab.bench.playoff",
+)
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
-LEFT_OUT = {"longca",  # holds the release's number only
-            "longca.lab.bench.measure.environment", "longca.lab.bench.measure.failure", "longca.lab.bench.measure.nvml",
-            "longca.lab.bench.measure.result"}
-MEASURED_BY = {"kernel": "longca.lab.bench.measure.kernel", "cp": "longca.lab.bench.measure.cp", "playoff": "longca.lab.bench.playoff.measuring"}
+LEFT_OUT = {
+    "longca",  # holds the release's number only
+    "longca.lab.bench.measure.environment",
+    "longca.lab.bench.measure.failure",
+    "longca.lab.bench.measure.nvml",
+    "longca.lab.bench.measure.result",
+}
+MEASURED_BY = {
+    "kernel": "longca.lab.bench.measure.kernel",
+    "cp": "longca.lab.bench.measure.cp",
+    "playoff": "longca.lab.bench.playoff.measuring",
+}
 
 
 def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
@@ -43,10 +61,13 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
     return _version(_content(cell, measure, _Sources()), device_name)
 
 
-def method_versions(cells: Iterable[Cell], study: Study, rules: PlayoffRules | None = None) -> Callable[[str], dict[str, str]]:
+def method_versions(
+    cells: Iterable[Cell], study: Study, rules: PlayoffRules | None = None
+) -> Callable[[str], dict[str, str]]:
     """A function from the device's model to the method version of each cell of a study, by its id.
 
-    What takes long is done before the device is known. Cells that differ in lengths, heads or seeds alone share one version.
+    What takes long is done before the device is known. Cells that differ in lengths, heads or seeds alone
+    share one version.
 
     Args:
         rules: of play-offs: the versions are then those of the cells' parts in play-offs by these rules.
@@ -55,7 +76,8 @@ def method_versions(cells: Iterable[Cell], study: Study, rules: PlayoffRules | N
 
 
 class MethodVersions:
-    """The method versions of the cells of a study. What several cells share, and what was asked for before, is worked out once."""
+    """The method versions of the cells of a study. What several cells share, and what was asked for before,
+    is worked out once."""
 
     def __init__(self, study: Study) -> None:
         self._study, self._sources = study, _Sources()
@@ -67,32 +89,58 @@ class MethodVersions:
         keys: dict[str, tuple[object, ...]] = {}
         for cell in cells:
             measure = self._study.measure_of(cell)
-            key = keys[cell.cell_id] = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure), timing
+            key = keys[cell.cell_id] = (
+                cell.kind,
+                cell.kernel,
+                cell.strategy,
+                cell.mask,
+                cell.corpus,
+                id(measure),
+                timing,
+            )
             if key not in self._contents:
                 self._contents[key] = _content(cell, measure, self._sources, rules)
 
         def on(device_name: str) -> dict[str, str]:
-            versions = {key: _version(self._contents[key], device_name) for key in dict.fromkeys(keys.values())}
+            versions = {
+                key: _version(self._contents[key], device_name) for key in dict.fromkeys(keys.values())
+            }
             return {cell_id: versions[key] for cell_id, key in keys.items()}
 
         return on
 
 
 def _version(content: dict[str, Any], device_name: str) -> str:
-    return hashlib.sha256(json.dumps({**content, "device": device_name}, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(
+        json.dumps({**content, "device": device_name}, sort_keys=True).encode()
+    ).hexdigest()[:12]
 
 
-def _content(cell: Cell, measure: Measure, sources: _Sources, rules: PlayoffRules | None = None) -> dict[str, Any]:
+def _content(
+    cell: Cell, measure: Measure, sources: _Sources, rules: PlayoffRules | None = None
+) -> dict[str, Any]:
     """All that defines how the number is made, but the device."""
-    needs = sorted({"torch", *sources.needs("kernel", cell.kernel), *(sources.needs("strategy", cell.strategy) if cell.strategy else ())})
+    needs = sorted(
+        {
+            "torch",
+            *sources.needs("kernel", cell.kernel),
+            *(sources.needs("strategy", cell.strategy) if cell.strategy else ()),
+        }
+    )
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
     played = {} if rules is None else {"playoff": rules.of_timing}
-    return {**played, "code": code_digest(sources.files(cell, "playoff" if played else "")), "measure": measure.model_dump(exclude=unless),
-            "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
+    return {
+        **played,
+        "code": code_digest(sources.files(cell, "playoff" if played else "")),
+        "measure": measure.model_dump(exclude=unless),
+        "packages": {module: _module_version(module) for module in needs},
+        "container": os.environ.get(CONTAINER),
+    }
 
 
 class _Sources:
-    """The files that have a part in cells' numbers. Each folder is listed, and the imports of each plug-in are followed, once."""
+    """The files that have a part in cells' numbers. Each folder is listed, and the imports of each plug-in
+    are followed, once."""
 
     def __init__(self) -> None:
         self._paths: dict[str, dict[str, Path]] = {}
@@ -126,7 +174,8 @@ class _Sources:
 
 @functools.cache
 def _is_followed(module: str, followed: tuple[str, ...]) -> bool:
-    """True for these packages, all that they hold, and the packages that hold them, but for what is left out."""
+    """True for these packages, all that they hold, and the packages that hold them, but for what is left
+    out."""
     inside = any(f"{module}.".startswith(f"{name}.") or name.startswith(f"{module}.") for name in followed)
     return inside and module not in LEFT_OUT
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from statistics import geometric_mean
 
-from longca.lab.bench.run.scores import FAILED, Case, Score, Scoreboard, ShortNames
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import STATUSES
 from longca.core.units import format_length
+from longca.lab.bench.run.scores import FAILED, Case, Score, Scoreboard, ShortNames
 from longca.lab.ranking import Standing, mean_standing
 from longca.lab.ranking.sentences import counts_text
 from longca.lab.store.text import number, plural, rate_scale, short_device
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import STATUSES
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -34,7 +34,8 @@ class Table:
 
 
 def rate_tables(board: Scoreboard, width: int) -> list[Table]:
-    """Rates for each direction and number of ranks, in one unit: a row for each mask, a column for each method.
+    """Rates for each direction and number of ranks, in one unit: a row for each mask, a column for each
+    method.
 
     Each number is of the mask's longest sequence, the geometric mean where several cases of that length
     differ by heads or the like. The caption names the lengths that are left out. Methods that do not fit

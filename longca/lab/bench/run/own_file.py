@@ -1,6 +1,8 @@
-"""A kernel in a file of its own, checked and timed beside other kernels. Nothing is registered, and nothing of it is stored.
+"""A kernel in a file of its own, checked and timed beside other kernels. Nothing is registered, and nothing
+of it is stored.
 
-The file reaches the worker processes as a plug-in: a folder that lives as long as the comparison holds an adapter that names the file.
+The file reaches the worker processes as a plug-in: a folder that lives as long as the comparison holds an
+adapter that names the file.
 User code runs in worker processes alone, so a file that hangs or dies ends a cell, not the command.
 """
 
@@ -16,22 +18,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from longca.core.checkout import source
+from longca.core.errors import UserError
+from longca.core.plugin import BrokenPlugin, Registry
+from longca.core.reading import CODE, read_file
+from longca.core.schema import parse
 from longca.lab.bench.measure.result import Result, WrongRow
 from longca.lab.bench.run.predict import Predictor
 from longca.lab.bench.run.scores import FAILED, Score
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies.cell import AS_RELEASED, Cell
-from longca.core.checkout import source
-from longca.core.errors import UserError
-from longca.core.plugin import BrokenPlugin, Registry
-from longca.core.reading import CODE, read_file
 from longca.lab.studies.record import Environment, Failed, Record
-from longca.core.schema import parse
 from longca.lab.studies.study import Measure, Study
 
-ADAPTER = "\n".join((  # line by line: to `longca.lab.code.source` an import in a string would be one of this file
-    '"""The kernel of a file that `longca bench` was given."""', "from pathlib import Path", "",
-    "from longca.kernels.own_file import OwnFileKernel", "", "", "class Own(OwnFileKernel):", "    file = Path({file!r})", ""))
+ADAPTER = "\n".join(
+    (  # line by line: to `longca.lab.code.source` an import in a string would be one of this file
+        '"""The kernel of a file that `longca bench` was given."""',
+        "from pathlib import Path",
+        "",
+        "from longca.kernels.own_file import OwnFileKernel",
+        "",
+        "",
+        "class Own(OwnFileKernel):",
+        "    file = Path({file!r})",
+        "",
+    )
+)
 ENDED_BADLY = (*FAILED, "oom")  # statuses after which the output of the processes may tell more
 UNDEFINED = "DefinitionError"  # of `longca.kernels.own_file`, which this process does not import
 NOTE = re.compile(r"^at (\S+, line \d+, in .*)$", re.MULTILINE)  # of `longca.kernels.own_file`
@@ -45,7 +57,8 @@ class OwnFileResult:
     rivals: list[Record]
     wrong_rows: list[WrongRow] = field(default_factory=list)
     place: str = ""
-    """where in the file an error was raised, or what it was doing when it died or was stopped: "k.py, line 7, in forward: …" """
+    """where in the file an error was raised, or what it was doing when it died or was stopped: "k.py, line 7,
+    in forward: …" """
 
     @property
     def is_right(self) -> bool:
@@ -64,8 +77,16 @@ class OwnFileRun:
     """output of the worker processes; None where all went well and nothing is kept"""
 
 
-def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, rivals: Sequence[str] | None, device: str,
-                     seed: int | None = None, announce: Callable[[str], object] = lambda text: None) -> OwnFileRun:
+def compare_own_file(
+    file: Path,
+    grid: dict[str, Any],
+    measure: Measure,
+    *,
+    rivals: Sequence[str] | None,
+    device: str,
+    seed: int | None = None,
+    announce: Callable[[str], object] = lambda text: None,
+) -> OwnFileRun:
     """Check the kernel in `file` against float64 and time it, and then its rivals.
 
     Args:
@@ -76,7 +97,8 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         announce: called with the title of each cell before it is measured.
 
     Raises:
-        UserError: the file is no kernel, a name is unknown, or there is no such device. That the file is no kernel may show only in the
+        UserError: the file is no kernel, a name is unknown, or there is no such device. That the file is no
+        kernel may show only in the
             measuring process, where its code runs.
     """
     with ExitStack() as stack:
@@ -100,13 +122,20 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         right = [cell for cell in cells if own[cell].outcome.status == "ok"]
         names = {cell: rivals_of(cell, pool.device.type) if rivals is None else rivals for cell in right}
         beside: dict[Cell, list[Record]] = {cell: [] for cell in cells}
-        for name in dict.fromkeys(name for of_cell in names.values() for name in of_cell):  # one after the other: on a GPU each starts anew
+        for name in dict.fromkeys(
+            name for of_cell in names.values() for name in of_cell
+        ):  # one after the other: on a GPU each starts anew
             for cell in right:
                 if name in names[cell]:
                     beside[cell].append(measured(_with_kernel(cell, name)))
-        results = [OwnFileResult(own[cell], beside[cell], wrong_rows.get(cell, []), _place(own[cell])) for cell in cells]
+        results = [
+            OwnFileResult(own[cell], beside[cell], wrong_rows.get(cell, []), _place(own[cell]))
+            for cell in cells
+        ]
         found = OwnFileRun(kernel, pool.device.name, results, logs)
-    if not any(record.outcome.status in ENDED_BADLY for result in results for record in (result.own, *result.rivals)):
+    if not any(
+        record.outcome.status in ENDED_BADLY for result in results for record in (result.own, *result.rivals)
+    ):
         shutil.rmtree(logs, ignore_errors=True)
         return replace(found, logs=None)
     return found
@@ -116,9 +145,15 @@ def _refuse_undefined(file: Path, record: Record) -> None:
     """Raise UserError where not a result was wrong, but what the file defines."""
     outcome = record.outcome
     if isinstance(outcome, Failed) and outcome.type == UNDEFINED:
-        raise UserError(f"'{file.name}' is no kernel", why=outcome.message, todo="docs/guide/own-kernel.md tells what a file defines")
+        raise UserError(
+            f"'{file.name}' is no kernel",
+            why=outcome.message,
+            todo="docs/guide/own-kernel.md tells what a file defines",
+        )
     if isinstance(outcome, Failed) and outcome.type == BrokenPlugin.__name__:
-        raise UserError(outcome.message.replace(str(Registry("kernel").paths()[record.cell.kernel]), str(file)))
+        raise UserError(
+            outcome.message.replace(str(Registry("kernel").paths()[record.cell.kernel]), str(file))
+        )
 
 
 @contextmanager
@@ -137,8 +172,14 @@ def rivals_of(cell: Cell, device_type: str) -> list[str]:
     """The kernels that can run this cell here: no controls, and none "as released"."""
     known = Registry("kernel")
     predictor = Predictor(device_type)
-    return [name for name in known.names() if name != cell.kernel and not name.startswith(AS_RELEASED)
-            and known.load(name).family != "control" and _refusal(predictor, _with_kernel(cell, name)) is None]
+    return [
+        name
+        for name in known.names()
+        if name != cell.kernel
+        and not name.startswith(AS_RELEASED)
+        and known.load(name).family != "control"
+        and _refusal(predictor, _with_kernel(cell, name)) is None
+    ]
 
 
 def _refusal(predictor: Predictor, cell: Cell) -> str | None:
@@ -152,22 +193,37 @@ def _with_kernel(cell: Cell, name: str) -> Cell:
 
 def _record(cell: Cell, result: Result, started: datetime) -> Record:
     measured = {name: getattr(result, name) for name in Result.model_fields if name in Record.model_fields}
-    environment = (Environment(nodes=result.nodes, software=result.software, source=source(), ranks=result.ranks)
-                   if result.nodes and result.software else None)
-    return Record(cell_id=cell.cell_id, cell=cell, study="bench", run_id="bench", method_version="unregistered", environment=environment,
-                  started_at=started.isoformat(timespec="seconds"), seconds=(datetime.now(UTC) - started).total_seconds(), **measured)
+    environment = (
+        Environment(nodes=result.nodes, software=result.software, source=source(), ranks=result.ranks)
+        if result.nodes and result.software
+        else None
+    )
+    return Record(
+        cell_id=cell.cell_id,
+        cell=cell,
+        study="bench",
+        run_id="bench",
+        method_version="unregistered",
+        environment=environment,
+        started_at=started.isoformat(timespec="seconds"),
+        seconds=(datetime.now(UTC) - started).total_seconds(),
+        **measured,
+    )
 
 
 def _place(record: Record) -> str:
     """The place in the user's code where it went wrong; empty if nothing says so."""
     if isinstance(record.outcome, Failed) and (noted := NOTE.findall(record.outcome.log)):
         return noted[-1]
-    return re.sub(r"^(?:.*/)?([^/]*):(\d+) in ", r"\1, line \2, in ", Score.of(record).raised_at)  # as other failures are told
+    return re.sub(
+        r"^(?:.*/)?([^/]*):(\d+) in ", r"\1, line \2, in ", Score.of(record).raised_at
+    )  # as other failures are told
 
 
 @contextmanager
 def _as_plugin(file: Path) -> Iterator[str]:
-    """The name of the kernel in `file`, which this process and those that it starts know until the end of the block."""
+    """The name of the kernel in `file`, which this process and those that it starts know until the end of the
+    block."""
     file = file.resolve()
     is_plugin = _check_file(file)
     known = Registry("kernel").paths()
@@ -195,23 +251,35 @@ def _as_plugin(file: Path) -> Iterator[str]:
 
 
 def _check_file(file: Path) -> bool:
-    """True if the file is a kernel plug-in, False if it has a function `forward`. It is read, not run. Raises UserError."""
+    """True if the file is a kernel plug-in, False if it has a function `forward`. It is read, not run. Raises
+    UserError."""
     try:
         tree = ast.parse(read_file(file, CODE), str(file))
     except OSError as error:
-        raise UserError(f"Cannot read '{file}'", why=error.strerror or str(error),
-                        todo="`longca new kernel NAME` writes a file to begin with") from error
+        raise UserError(
+            f"Cannot read '{file}'",
+            why=error.strerror or str(error),
+            todo="`longca new kernel NAME` writes a file to begin with",
+        ) from error
     except (RecursionError, MemoryError):
         raise UserError(f"'{file.name}' is not valid Python", why="it is nested too deeply") from None
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise UserError(f"'{file.name}'{line} is not valid Python", why=getattr(error, "msg", None) or str(error)) from error
+        raise UserError(
+            f"'{file.name}'{line} is not valid Python", why=getattr(error, "msg", None) or str(error)
+        ) from error
     if "forward" in set(_top_names(tree)):
         return False
-    if any(isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Kernel") for base in node.bases) for node in tree.body):
+    if any(
+        isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Kernel") for base in node.bases)
+        for node in tree.body
+    ):
         return True
-    raise UserError(f"'{file.name}' is no kernel", why="it defines neither a function forward(q, k, v, mask) nor a sub-class of Kernel",
-                    todo="`longca new kernel NAME` writes one to begin with")
+    raise UserError(
+        f"'{file.name}' is no kernel",
+        why="it defines neither a function forward(q, k, v, mask) nor a sub-class of Kernel",
+        todo="`longca new kernel NAME` writes one to begin with",
+    )
 
 
 def _top_names(tree: ast.Module) -> Iterator[str]:
@@ -223,4 +291,3 @@ def _top_names(tree: ast.Module) -> Iterator[str]:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from (alias.asname or alias.name for alias in node.names)
-

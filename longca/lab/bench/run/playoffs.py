@@ -15,17 +15,11 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
+from longca.core.plugin import is_of_package
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.workers.job import JobError
 from longca.lab.bench.workers.pool import Pool, TooFewLeft
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.playoff.case import case_id, may_play, playoff_id
-from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
-from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.core.plugin import is_of_package
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import Study
 from longca.lab.ranking import MeasuredPoint, Measurement, standing
 from longca.lab.ranking.facts import facts_of
 from longca.lab.store.beside.playoffs import PlayoffStore
@@ -34,6 +28,12 @@ from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import percent, plural
 from longca.lab.store.view import View
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.case import case_id, may_play, playoff_id
+from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
+from longca.lab.studies.playoff.rules import PlayoffRules
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import Study
 
 if TYPE_CHECKING:
     from longca.lab.bench.run.ending import Stop

@@ -5,21 +5,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from longca.core.plugin import Registry
 from longca.lab.bench.run.shards import estimate_playoff_seconds, estimate_seconds
 from longca.lab.studies.cell import DTYPE_BYTES, Cell
 from longca.lab.studies.playoff.case import case_id, may_play
-from longca.core.plugin import Registry
 from longca.lab.studies.record import Work
 from longca.lab.studies.study import Measure, Study
 from longca.masks.build import MaskBuilder, mask_name
 from longca.masks.mask import Mask
 from longca.masks.traits import Traits
 
-PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
+PROXY_BLOCKS = (
+    16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
+)
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 TENSORS_HELD = {("kernel", "fwd"): 1.3, ("kernel", "bwd"): 2.0, ("cp", "fwd"): 3.5, ("cp", "bwd"): 3.2}
-"""the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the committed records stay below, the
-kernel's own storage of S² apart"""
+"""the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the
+committed records stay below, the kernel's own storage of S² apart"""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,14 @@ class Prediction:
 
     def seconds(self, peak_flops: float, measure: Measure) -> float:
         """Expected seconds on devices of this peak rate, checks included."""
-        return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density, work=self.work,
-                                on_gpu=self.on_gpu)
+        return estimate_seconds(
+            self.cell,
+            peak_flops * EFFICIENCY,
+            measure,
+            density=self.density,
+            work=self.work,
+            on_gpu=self.on_gpu,
+        )
 
 
 def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: float) -> tuple[int, float]:
@@ -48,9 +56,21 @@ def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: f
     for prediction in predictions:
         if prediction.work is None and may_play(prediction.cell):
             cases.setdefault(case_id(prediction.cell, ""), []).append(prediction)
-    seconds = [estimate_playoff_seconds(of_case[0].cell, len(of_case), study.playoff, peak_flops * EFFICIENCY,
-                                        study.measure_of(of_case[0].cell), of_case[0].density)
-               for of_case in cases.values()] if study.playoff is not None else []
+    seconds = (
+        [
+            estimate_playoff_seconds(
+                of_case[0].cell,
+                len(of_case),
+                study.playoff,
+                peak_flops * EFFICIENCY,
+                study.measure_of(of_case[0].cell),
+                of_case[0].density,
+            )
+            for of_case in cases.values()
+        ]
+        if study.playoff is not None
+        else []
+    )
     return sum(one > 0 for one in seconds), sum(seconds) / 3600
 
 
@@ -73,8 +93,12 @@ class Predictor:
     def predict_all(self, cells: Sequence[Cell]) -> dict[str, Prediction]:
         """cell_id → prediction."""
         groups: dict[tuple[Any, ...], list[Cell]] = {}
-        for cell in cells:  # those of one mask and its other seeds stay together: drawn once, divided among ranks once
-            groups.setdefault((-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []).append(cell)
+        for cell in (
+            cells
+        ):  # those of one mask and its other seeds stay together: drawn once, divided among ranks once
+            groups.setdefault(
+                (-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []
+            ).append(cell)
         found: dict[str, Prediction] = {}
         for key in sorted(groups):
             found |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
@@ -89,19 +113,40 @@ class Predictor:
         unsupported = None if unavailable and cell.strategy else self._unsupported(cell, traits)
         work = kernel.work(cell)
         if work is not None:
-            return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work.traffic_bytes or 0, work,
-                              self.device_type == "cuda")
+            return Prediction(
+                cell,
+                unavailable,
+                unsupported,
+                0.0,
+                work.flops or 0,
+                0,
+                work.traffic_bytes or 0,
+                work,
+                self.device_type == "cuda",
+            )
         flops = cell.flops(round(density * cell.seqlen**2), 1)
         row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
         if cell.direction == "bwd":
             tensors *= 2
-        held = TENSORS_HELD[cell.kind, cell.direction] * tensors / cell.world + kernel.stored_bytes(cell.call_spec, traits) / cell.world
-        return Prediction(cell, unavailable, unsupported, density, flops, tensors, round(held),
-                          on_gpu=self.device_type == "cuda")
+        held = (
+            TENSORS_HELD[cell.kind, cell.direction] * tensors / cell.world
+            + kernel.stored_bytes(cell.call_spec, traits) / cell.world
+        )
+        return Prediction(
+            cell,
+            unavailable,
+            unsupported,
+            density,
+            flops,
+            tensors,
+            round(held),
+            on_gpu=self.device_type == "cuda",
+        )
 
     def refusal(self, cell: Cell) -> str | None:
-        """The reason why this cell is unsupported; None if it is not. Packages need not be there: nothing asks for them."""
+        """The reason why this cell is unsupported; None if it is not. Packages need not be there: nothing
+        asks for them."""
         return self._unsupported(cell, self._mask(cell)[0])
 
     def _unavailable(self, cell: Cell) -> str | None:
@@ -124,7 +169,8 @@ class Predictor:
         return strategy.refusal_with(mask, cell, kernel, self.device_type)
 
     def _strategy(self, cell: Cell) -> Any:
-        """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for all cells."""
+        """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for
+        all cells."""
         key = "strategy", f"{cell.strategy} {cell.strategy_params}"
         if key not in self._plugins:
             assert cell.strategy is not None
@@ -141,7 +187,10 @@ class Predictor:
             if self._plugin("mask", cell.mask).family == "dynamic" and 0 < small < cell.seqlen:
                 proxy = self._builder.build(cell.mask, **{**cell.mask_key, "seqlen": small})
                 area = round(proxy.density * proxy.num_groups * cell.seqlen**2)
-                self._masks[name] = replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area), proxy.density
+                self._masks[name] = (
+                    replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area),
+                    proxy.density,
+                )
             else:
                 self._drawn[name] = mask = self._builder.of_cell(cell)
                 self._masks[name] = mask.traits, mask.density

@@ -15,17 +15,16 @@ from shutil import get_terminal_size
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
-from longca.lab.studies.cell import Cell
 from longca.core.errors import UserError
-from longca.lab.studies.record import STATUSES, Record
+from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.lab.store.text import number, plural
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import STATUSES, Record
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
-          "failed": FAILED}
+GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",), "failed": FAILED}
 FAR_BEHIND = 2  # times the first one's time; more is said in multiples
 REASON_CHARS = 200  # the record has it whole
 
@@ -68,9 +67,14 @@ class Progress:
     def end_playoff(self, title: str, records: Sequence[Record]) -> None:
         """Called with the records of a finished play-off."""
         self.num_played += 1
-        left_s = (time.monotonic() - self._playing_since) / self.num_played * (self.num_playoffs - self.num_played)
+        left_s = (
+            (time.monotonic() - self._playing_since) / self.num_played * (self.num_playoffs - self.num_played)
+        )
         total = str(self.num_playoffs)
-        self.note(f"play-off {self.num_played:>{len(total)}}/{total} eta {duration(left_s)}  {title}: {played(records)}")
+        self.note(
+            f"play-off {self.num_played:>{len(total)}}/{total} eta {duration(left_s)}  {title}: "
+            f"{played(records)}"
+        )
 
     def note(self, text: str) -> None:
         """Display any other message."""
@@ -99,21 +103,30 @@ class Progress:
         """The last finished cell: its numbers and the share of the best so far, or what came of it and why.
 
         Args:
-            width: of the terminal. Longer names are cut, longer reasons go on in further lines. None: all in one line.
+            width: of the terminal. Longer names are cut, longer reasons go on in further lines. None: all in
+                one line.
             head: stands before it.
         """
         score = self.board.scores[-1]
         name, numbers = self.names.name(score.cell), self.board.numbers(score)
         if score.time_ms is not None:
-            room = self.names.longest if width is None else min(self.names.longest, width - len(head) - len(numbers) - 1)
-            return f"{head}{name if len(name) <= room else f'{name[:room - 1]}…':<{room}} {numbers}"
+            room = (
+                self.names.longest
+                if width is None
+                else min(self.names.longest, width - len(head) - len(numbers) - 1)
+            )
+            return f"{head}{name if len(name) <= room else f'{name[: room - 1]}…':<{room}} {numbers}"
         why = [shorten(score.reason, REASON_CHARS, placeholder=" …")] if score.reason else []
         if score.is_failed:
-            why += [f"at {score.raised_at}"] * bool(score.raised_at) + [f"logs in {self.logs}/"] * (self.logs is not None)
+            why += [f"at {score.raised_at}"] * bool(score.raised_at) + [f"logs in {self.logs}/"] * (
+                self.logs is not None
+            )
         first = f"{head}{name}  {score.status}"
         if width is None:
             return f"{first}  ({'; '.join(why)})" if why else first
-        return "\n".join(line for text in (first, *(f"    {text}" for text in why)) for line in _wrapped(text, width))
+        return "\n".join(
+            line for text in (first, *(f"    {text}" for text in why)) for line in _wrapped(text, width)
+        )
 
 
 class PlainProgress(Progress):
@@ -126,7 +139,10 @@ class PlainProgress(Progress):
     def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
         super().start(cells, kept, logs)
         common = f" ({self.names.common})" if self.names.common else ""
-        self._say(f"{plural(self.num_cells, 'cell')}{common}: {self.num_kept} measured before, {self.num_left} to do")
+        self._say(
+            f"{plural(self.num_cells, 'cell')}{common}: {self.num_kept} measured before, {self.num_left} to "
+            f"do"
+        )
 
     def end(self, record: Record) -> None:
         super().end(record)
@@ -167,7 +183,8 @@ class LogProgress(PlainProgress):
 
 
 class RichProgress(Progress):
-    """A display of three lines that stays at the bottom; the numbers of each cell, and what went wrong, stay above it."""
+    """A display of three lines that stays at the bottom; the numbers of each cell, and what went wrong, stay
+    above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -175,7 +192,9 @@ class RichProgress(Progress):
 
         super().__init__()
         self._cell: Cell | None = None
-        self._live = Live(console=console or Console(stderr=True), refresh_per_second=2, get_renderable=self.render)
+        self._live = Live(
+            console=console or Console(stderr=True), refresh_per_second=2, get_renderable=self.render
+        )
 
     def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
         super().start(cells, kept, logs)
@@ -214,11 +233,20 @@ class RichProgress(Progress):
         bar = Table.grid(expand=True, padding=(0, 1))
         bar.add_column(ratio=1)
         bar.add_column(no_wrap=True)
-        bar.add_row(ProgressBar(total=max(todo, 1), completed=self.num_done), f"{self.num_done}/{todo}  ETA {self.eta}")
-        counts = "  ".join(f"{name} {sum(self.counts[status] for status in members)}" for name, members in GROUPS.items())
-        current = Text(f"now: {self._cell.title}" if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim")
+        bar.add_row(
+            ProgressBar(total=max(todo, 1), completed=self.num_done),
+            f"{self.num_done}/{todo}  ETA {self.eta}",
+        )
+        counts = "  ".join(
+            f"{name} {sum(self.counts[status] for status in members)}" for name, members in GROUPS.items()
+        )
+        current = Text(
+            f"now: {self._cell.title}" if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim"
+        )
         playoffs = f"  play-offs {self.num_played}/{self.num_playoffs}" if self.num_playoffs else ""
-        return Group(bar, Text(f"{counts}  left {self.num_left}{playoffs}", no_wrap=True, overflow="ellipsis"), current)
+        return Group(
+            bar, Text(f"{counts}  left {self.num_left}{playoffs}", no_wrap=True, overflow="ellipsis"), current
+        )
 
 
 class Both(Progress):
@@ -274,11 +302,20 @@ def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = Non
 
 
 def played(records: Sequence[Record]) -> str:
-    """The players of a play-off by their times, and those that failed: "band 1.2 ms, fa3 +2.1 %, flex error; 14 rounds"."""
-    times_ms = {record.cell.kernel: statistics.median(record.samples.time_ms[0]) for record in records if record.samples}
+    """The players of a play-off by their times, and those that failed: "band 1.2 ms, fa3 +2.1 %, flex error;
+    14 rounds"."""
+    times_ms = {
+        record.cell.kernel: statistics.median(record.samples.time_ms[0])
+        for record in records
+        if record.samples
+    }
     ordered = sorted(times_ms, key=lambda kernel: times_ms[kernel])
-    texts = [f"{kernel} {number(times_ms[kernel])} ms" if place == 0 else f"{kernel} {_behind(times_ms[kernel] / times_ms[ordered[0]])}"
-             for place, kernel in enumerate(ordered)]
+    texts = [
+        f"{kernel} {number(times_ms[kernel])} ms"
+        if place == 0
+        else f"{kernel} {_behind(times_ms[kernel] / times_ms[ordered[0]])}"
+        for place, kernel in enumerate(ordered)
+    ]
     texts += [f"{record.cell.kernel} {record.outcome.status}" for record in records if not record.samples]
     rounds = max((len(record.samples.time_ms[0]) for record in records if record.samples), default=0)
     return f"{', '.join(texts)}; {plural(rounds, 'round')}"
@@ -294,5 +331,13 @@ def duration(seconds: float) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width`; paths and other long words stay whole, so that a terminal makes links of them."""
-    return wrap(text, width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False, replace_whitespace=False)
+    """The text in lines of at most `width`; paths and other long words stay whole, so that a terminal makes
+    links of them."""
+    return wrap(
+        text,
+        width,
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+        replace_whitespace=False,
+    )

@@ -1,4 +1,5 @@
-"""The runner: it measures the cells that need it, one after another, and stores each record at once. It never imports torch."""
+"""The runner: it measures the cells that need it, one after another, and stores each record at once. It never
+imports torch."""
 
 import functools
 import json
@@ -14,6 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from longca.core.checkout import source
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
 from longca.lab.bench.measure.environment import slurm_job
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.run.controls import DeviceControls, device_key
@@ -28,18 +32,15 @@ from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Launcher, Task
 from longca.lab.bench.workers.local import Local
 from longca.lab.bench.workers.pool import Pool, TooFewLeft, worker_key
-from longca.lab.studies.cell import Cell, Scalar
-from longca.core.checkout import source
-from longca.lab.studies.config import Config
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
-from longca.lab.studies.record import STATUSES, Environment, Failed, Record, Source
-from longca.lab.studies.study import Measure, Study
-from longca.masks.build import mask_name
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.store.text import plural
+from longca.lab.studies.cell import Cell, Scalar
+from longca.lab.studies.config import Config
+from longca.lab.studies.record import STATUSES, Environment, Failed, Record, Source
+from longca.lab.studies.study import Measure, Study
+from longca.masks.build import mask_name
 
 BATCH = 32  # cells of one group of workers that are measured in a row
 VISITS = 2  # batches of each group in a long run
@@ -72,34 +73,51 @@ class Summary:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
-        return (f"{plural(self.num_measured + self.num_kept, 'cell')}: {counts} "
-                f"({self.num_measured} measured in {duration(self.seconds)}, {self.num_kept} before)")
+        return (
+            f"{plural(self.num_measured + self.num_kept, 'cell')}: {counts} "
+            f"({self.num_measured} measured in {duration(self.seconds)}, {self.num_kept} before)"
+        )
 
 
-def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: AbstractSet[str] = frozenset(), force: bool = False,
-              part: str | None = None, log: Path | None = None, progress: Progress | None = None, task: Task | None = None,
-              playoffs: Playing = "none", repeats: bool = False) -> Summary:
-    """Measure those of the cells that have no record of today's method, in random order. Then, if asked to, some a second time, and
-    play off their cases.
+def run_cells(
+    study: Study,
+    cells: Sequence[Cell],
+    config: Config,
+    *,
+    retry: AbstractSet[str] = frozenset(),
+    force: bool = False,
+    part: str | None = None,
+    log: Path | None = None,
+    progress: Progress | None = None,
+    task: Task | None = None,
+    playoffs: Playing = "none",
+    repeats: bool = False,
+) -> Summary:
+    """Measure those of the cells that have no record of today's method, in random order. Then, if asked to,
+    some a second time, and play off their cases.
 
     With them go the study's controls that are not known for this device; they are in no count.
 
     Args:
-        retry: statuses whose cells are measured again; "disturbed" for those that were measured while others used the device,
+        retry: statuses whose cells are measured again; "disturbed" for those that were measured while others
+            used the device,
             "drifting" for those whose samples drift, "noisy" for those whose samples differ much.
         force: measure all cells again.
-        part: name of the shard to which the cells belong. Runs of different parts may share the folder of results.
+        part: name of the shard to which the cells belong. Runs of different parts may share the folder of
+            results.
         log: a file that gets one line for each cell.
         progress: the display; by default the one of `config.progress`.
         task: this process if it is task 0 of a job; without it all ranks are on this machine.
-        playoffs: "after" the cells: of all cases that have some of them; of a `part`, of those cases that are in it with all methods.
+        playoffs: "after" the cells: of all cases that have some of them; of a `part`, of those cases that are
+            in it with all methods.
             "only": no cell is measured.
         repeats: measure some of the cells a second time, as the study says.
 
     Raises:
         UserError: another run uses the folder, it cannot be written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
-        KeyboardInterrupt: on a signal that ends it, after all workers are stopped, and before the next cell if the workflow that started
+        KeyboardInterrupt: on a signal that ends it, after all workers are stopped, and before the next cell
+        if the workflow that started
             this run is gone. Finished cells are stored.
     """
     store = CellStore(config.results / study.name)
@@ -111,21 +129,43 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     controls = DeviceControls(study)
     versions_of = MethodVersions(study)
     versions_on = functools.cache(lambda: versions_of.of([*cells, *controls.cells]))
-    with (stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
-          _launcher(task, store.folder, stop.now) as launcher,
-          store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
-          Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon),
-               meanwhile=lambda: (known(), versions_on()), first_world=first_world) as pool):
+    with (
+        stopped_by_signals() as stop,
+        closing(progress or make_progress(config.progress, log)) as show,
+        _launcher(task, store.folder, stop.now) as launcher,
+        store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
+        Pool(
+            config.device,
+            logs,
+            stop.now,
+            launcher,
+            Claimant(show.note, stop.soon),
+            meanwhile=lambda: (known(), versions_on()),
+            first_world=first_world,
+        ) as pool,
+    ):
         versions = versions_on()(pool.device.name)
         kept, in_a_row = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
         own = [] if playoffs == "only" else [cell for cell in cells if cell.cell_id not in kept]
         beside = controls.due(own, store, pool.device.uuid, versions, retry)
         todo = shuffled([*own, *beside], study.seed, pool.device.type)
-        run = _Run(study, run_id, store, pool, versions, versions_of, read_digests(store.folder / "masks.json"), source(), in_a_row)
+        run = _Run(
+            study,
+            run_id,
+            store,
+            pool,
+            versions,
+            versions_of,
+            read_digests(store.folder / "masks.json"),
+            source(),
+            in_a_row,
+        )
         show.start(cells, list(kept.values()), logs)
         if beside:
-            show.note(f"Measured beside: {plural(len(beside), 'control')} of the study, not known for this device")
+            show.note(
+                f"Measured beside: {plural(len(beside), 'control')} of the study, not known for this device"
+            )
         not_counted = {cell.cell_id for cell in beside}
         missed = ""
         try:
@@ -154,34 +194,55 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
             raise
         latest = functools.cache(lambda: cell_facts(store)[0] if todo else known()[0])
         repeated = run.repeat(cells, show, stop, latest, force=force) if repeats else None
-        playing = (run.play_off(cells, show, stop, latest, whole=part is not None, retry=retry, force=force, twins=repeats)
-                   if playoffs != "none" else None)
+        playing = (
+            run.play_off(
+                cells, show, stop, latest, whole=part is not None, retry=retry, force=force, twins=repeats
+            )
+            if playoffs != "none"
+            else None
+        )
         if missed:
-            raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
-    return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(own),
-                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs, playoffs=playing,
-                   repeats=repeated)
+            raise JobError(
+                f"{plural(show.num_left, 'cell')} not measured",
+                why=missed,
+                todo="All others are stored: run again to go on",
+            )
+    return Summary(
+        run_id=run_id,
+        counts={status: counts[status] for status in STATUSES},
+        num_measured=len(own),
+        num_kept=len(kept),
+        seconds=round(time.monotonic() - begun, 3),
+        board=show.board,
+        logs=logs,
+        playoffs=playing,
+        repeats=repeated,
+    )
 
 
 def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
     """The cells in an order that depends only on the seed, their ids and the type of device.
 
-    Cells of one group of workers (a kernel, or all kernels on a CPU; a number of ranks) are shuffled, but cells of one mask stay together.
-    They are split into batches of `BATCH` cells, or of half of the group's cells where that is more. Then the batches of all groups are
-    shuffled. If a machine becomes slower over an hour, this affects all methods and lengths alike. Workers are started only once a
-    batch, some 5 s each. Cells of one mask share the built mask, and on a CPU also the reference of their results.
+    Cells of one group of workers (a kernel, or all kernels on a CPU; a number of ranks) are shuffled, but
+    cells of one mask stay together.
+    They are split into batches of `BATCH` cells, or of half of the group's cells where that is more. Then the
+    batches of all groups are shuffled. If a machine becomes slower over an hour, this affects all methods and
+    lengths alike. Workers are started only once a batch, some 5 s each. Cells of one mask share the built
+    mask, and on a CPU also the reference of their results.
     """
     generator = random.Random(seed)
     by_method: dict[str, dict[str, list[Cell]]] = {}
     for cell in sorted(cells, key=lambda cell: cell.cell_id):
-        by_method.setdefault(str(worker_key(cell, device_type)), {}).setdefault(mask_name(cell), []).append(cell)
+        by_method.setdefault(str(worker_key(cell, device_type)), {}).setdefault(mask_name(cell), []).append(
+            cell
+        )
     batches = []
     for _, by_mask in sorted(by_method.items()):
         names = sorted(by_mask)
         generator.shuffle(names)
         group = [cell for name in names for cell in by_mask[name]]
         size = max(BATCH, -(-len(group) // VISITS))
-        batches += [group[start:start + size] for start in range(0, len(group), size)]
+        batches += [group[start : start + size] for start in range(0, len(group), size)]
     generator.shuffle(batches)
     return [cell for batch in batches for cell in batch]
 
@@ -193,8 +254,11 @@ def read_digests(path: Path) -> dict[str, str]:
     try:
         return {row["key"]: row["digest"] for row in json.loads(path.read_text(encoding="utf-8"))}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"Cannot use '{path}'", why=f"it is damaged ({type(error).__name__})",
-                        todo="Remove it: it is made again") from error
+        raise UserError(
+            f"Cannot use '{path}'",
+            why=f"it is damaged ({type(error).__name__})",
+            todo="Remove it: it is made again",
+        ) from error
 
 
 def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
@@ -202,17 +266,29 @@ def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
     expected = digests.get(mask_name(cell))
     if expected is None or result.mask is None or result.mask.digest == expected:
         return result
-    message = (f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
-               "the two ran different code or data; remove masks.json or have the workflow make it anew, then measure with `--retry error`")
-    return Result(outcome=Failed(type="MaskMismatch", message=message), mask=result.mask, nodes=result.nodes,
-                  software=result.software, ranks=result.ranks, listings=result.listings, notes=result.notes)
+    message = (
+        f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
+        "the two ran different code or data; remove masks.json or have the workflow make it anew, then "
+        "measure with `--retry error`"
+    )
+    return Result(
+        outcome=Failed(type="MaskMismatch", message=message),
+        mask=result.mask,
+        nodes=result.nodes,
+        software=result.software,
+        ranks=result.ranks,
+        listings=result.listings,
+        notes=result.notes,
+    )
 
 
 def asked(measure: Measure) -> dict[str, Scalar | None]:
     """The settings of a measurement by name, as a record has them."""
     settings = measure.model_dump(mode="json")
-    return {name: value if isinstance(value, bool | int | float | str) or value is None else json.dumps(value)
-            for name, value in settings.items()}
+    return {
+        name: value if isinstance(value, bool | int | float | str) or value is None else json.dumps(value)
+        for name, value in settings.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -233,8 +309,14 @@ class _Run:
         """The record of a cell that is measured now; its method version is the run's own if not given."""
         begun, started = time.monotonic(), datetime.now(UTC)
         result = self.pool.measure(cell, self.study.measure_of(cell))
-        return self.record(cell, result, started, time.monotonic() - begun,
-                           method_version=method_version or self.versions[cell.cell_id], **more)
+        return self.record(
+            cell,
+            result,
+            started,
+            time.monotonic() - begun,
+            method_version=method_version or self.versions[cell.cell_id],
+            **more,
+        )
 
     def record(self, cell: Cell, result: Result, started: datetime, seconds: float, **more: Any) -> Record:
         """The record of a result, with what only the runner knows.
@@ -244,44 +326,103 @@ class _Run:
         """
         result = check_mask(cell, result, self.digests)
         self.store.write_listings(result.listings)
-        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job(),
-                                   ranks=result.ranks) if result.nodes and result.software else None)
-        measured = {name: getattr(result, name) for name in Result.model_fields if name in Record.model_fields}
+        environment = (
+            Environment(
+                nodes=result.nodes,
+                software=result.software,
+                source=self.source,
+                slurm_job=slurm_job(),
+                ranks=result.ranks,
+            )
+            if result.nodes and result.software
+            else None
+        )
+        measured = {
+            name: getattr(result, name) for name in Result.model_fields if name in Record.model_fields
+        }
         for name in () if more.keys() & {"playoff", "repeat"} else ("others", "samples"):
             if measured[name] is not None:
-                measured[name] = measured[name].model_copy(update={"again": self.in_a_row.get(cell.cell_id, 0)})
-        return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
-                      work=Registry("kernel").load(cell.kernel).work(cell), measure=asked(self.study.measure_of(cell)),
-                      environment=environment, **measured, **more,
-                      started_at=started.isoformat(timespec="seconds"), seconds=round(seconds, 3))
+                measured[name] = measured[name].model_copy(
+                    update={"again": self.in_a_row.get(cell.cell_id, 0)}
+                )
+        return Record(
+            cell_id=cell.cell_id,
+            cell=cell,
+            study=self.study.name,
+            run_id=self.run_id,
+            work=Registry("kernel").load(cell.kernel).work(cell),
+            measure=asked(self.study.measure_of(cell)),
+            environment=environment,
+            **measured,
+            **more,
+            started_at=started.isoformat(timespec="seconds"),
+            seconds=round(seconds, 3),
+        )
 
-    def repeat(self, cells: Sequence[Cell], show: Progress, stop: Stop, facts: Callable[[], dict[str, CellFacts]], *,
-               force: bool) -> RepeatCounts | None:
+    def repeat(
+        self,
+        cells: Sequence[Cell],
+        show: Progress,
+        stop: Stop,
+        facts: Callable[[], dict[str, CellFacts]],
+        *,
+        force: bool,
+    ) -> RepeatCounts | None:
         """Measure some of these cells a second time; None where the study has no repeats."""
         if self.study.repeats is None:
             return None
-        repeating = RepeatRun(self.study, self.study.repeats, cells, self.store, self.pool, self.measure,
-                              self.versions_of)
+        repeating = RepeatRun(
+            self.study, self.study.repeats, cells, self.store, self.pool, self.measure, self.versions_of
+        )
         repeating.measure(facts(), show, stop, force=force)
         return repeating.counts
 
-    def play_off(self, cells: Sequence[Cell], show: Progress, stop: Stop, facts: Callable[[], dict[str, CellFacts]], *, whole: bool,
-                 retry: AbstractSet[str], force: bool, twins: bool) -> PlayoffCounts | None:
-        """Play off the cases of these cells, in some of them a player twice; None where the study has no play-offs."""
+    def play_off(
+        self,
+        cells: Sequence[Cell],
+        show: Progress,
+        stop: Stop,
+        facts: Callable[[], dict[str, CellFacts]],
+        *,
+        whole: bool,
+        retry: AbstractSet[str],
+        force: bool,
+        twins: bool,
+    ) -> PlayoffCounts | None:
+        """Play off the cases of these cells, in some of them a player twice; None where the study has no
+        play-offs."""
         if self.study.playoff is None:
             return None
-        playing = PlayoffRun(self.study, self.study.playoff, cells, PlayoffStore(self.store.folder), self.pool, self.run_id, self.record,
-                             self.versions_of, whole=whole, repeats=self.study.repeats if twins else None)
+        playing = PlayoffRun(
+            self.study,
+            self.study.playoff,
+            cells,
+            PlayoffStore(self.store.folder),
+            self.pool,
+            self.run_id,
+            self.record,
+            self.versions_of,
+            whole=whole,
+            repeats=self.study.repeats if twins else None,
+        )
         playing.play(facts(), show, stop, retry=retry, force=force)
         return playing.counts
 
 
-def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequence[Cell], versions: dict[str, str],
-          retry: AbstractSet[str], disturbed: Literal["again", "keep"], show: Progress) -> tuple[dict[str, Score], dict[str, int]]:
-    """(cell_id → score of the records that stay, cell_id → how many records in a row drifted or were disturbed, of cells measured again).
+def _kept(
+    known: tuple[dict[str, CellFacts], list[UnusableFile]],
+    cells: Sequence[Cell],
+    versions: dict[str, str],
+    retry: AbstractSet[str],
+    disturbed: Literal["again", "keep"],
+    show: Progress,
+) -> tuple[dict[str, Score], dict[str, int]]:
+    """(cell_id → score of the records that stay, cell_id → how many records in a row drifted or were
+    disturbed, of cells measured again).
 
-    A cell that was disturbed or drifted is measured again by itself only once, whichever of both it was then. On a machine that is never
-    quiet a third number would be no better than the second, and a study must end; its records say so.
+    A cell that was disturbed or drifted is measured again by itself only once, whichever of both it was then.
+    On a machine that is never quiet a third number would be no better than the second, and a study must end;
+    its records say so.
     """
     kept: dict[str, Score] = {}
     in_a_row: dict[str, int] = {}
@@ -301,7 +442,10 @@ def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequenc
             kept[cell.cell_id] = Score.known(cell, found)
     if in_a_row:
         num_disturbed = sum(facts[cell_id].num_disturbed > 0 for cell_id in in_a_row)
-        reasons = {"during which others used the device": num_disturbed, "whose samples drifted": len(in_a_row) - num_disturbed}
+        reasons = {
+            "during which others used the device": num_disturbed,
+            "whose samples drifted": len(in_a_row) - num_disturbed,
+        }
         for reason, count in reasons.items():
             if count:
                 show.note(f"Measured again: {plural(count, 'cell')} {reason}")

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from longca.lab.bench.measure.failure import RAISED_AT
-from longca.lab.studies.cell import AS_RELEASED, Cell
-from longca.lab.studies.record import WAS_AT, Record
 from longca.core.units import format_length
-from longca.lab.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
+from longca.lab.bench.measure.failure import RAISED_AT
+from longca.lab.ranking import (
+    MeasuredPoint,
+    Measurement,
+    Resolutions,
+    Standing,
+    compare,
+    repeat_pairs,
+    standing,
+)
 from longca.lab.ranking.facts import facts_of
 from longca.lab.ranking.measurement import ABSENT
 from longca.lab.ranking.record import measurement_of
@@ -20,6 +26,8 @@ from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import number, percent, rate_scale
 from longca.lab.store.view import View
+from longca.lab.studies.cell import AS_RELEASED, Cell
+from longca.lab.studies.record import WAS_AT, Record
 
 FAILED = ("incorrect", "implausible", "error", "timeout")
 """statuses that are a verdict: a run with such a cell ends with exit code 1"""
@@ -45,7 +53,8 @@ class Score:
     reason: str = ""
     """why there is no number, in one line"""
     raised_at: str = ""
-    """file, line and function of the user's code where it broke; or where each rank was when it died or was stopped"""
+    """file, line and function of the user's code where it broke; or where each rank was when it died or was
+    stopped"""
     is_control: bool = False
     num_disturbed: int = 0
     """records of the cell in a row during which others used the device; 0 if none did this time"""
@@ -67,9 +76,21 @@ class Score:
     @classmethod
     def known(cls, cell: Cell, facts: CellFacts) -> Score:
         """The score of a cell by what is remembered of its record."""
-        return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason,
-                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed, facts.is_drifting,
-                   facts.device, facts)
+        return cls(
+            cell,
+            facts.status,
+            facts.time_ms,
+            facts.tflops,
+            facts.gb_per_s,
+            facts.error_of_budget,
+            facts.reason,
+            _place(facts.log_start.splitlines(), cell.world),
+            facts.is_control,
+            facts.num_disturbed,
+            facts.is_drifting,
+            facts.device,
+            facts,
+        )
 
     @cached_property
     def measurement(self) -> Measurement | None:
@@ -84,8 +105,11 @@ class Score:
 
     @property
     def is_ranked(self) -> bool:
-        """True if it is a time of attention. Controls are no attention, and kernels that repeat a defect are never ranked."""
-        return self.time_ms is not None and not self.is_control and not self.cell.kernel.startswith(AS_RELEASED)
+        """True if it is a time of attention. Controls are no attention, and kernels that repeat a defect are
+        never ranked."""
+        return (
+            self.time_ms is not None and not self.is_control and not self.cell.kernel.startswith(AS_RELEASED)
+        )
 
     @cached_property
     def problem(self) -> Problem:
@@ -132,27 +156,37 @@ class Scoreboard:
                 self._best[_rivalry(score)] = score
 
     def share(self, score: Score) -> float | None:
-        """The rate as a share of the best one so far for the same problem by the same protocol, 1 for the best itself. None for what is
-        not ranked."""
+        """The rate as a share of the best one so far for the same problem by the same protocol, 1 for the
+        best itself. None for what is not ranked."""
         best = self._best.get(_rivalry(score)) if score.is_ranked else None
-        return best.time_ms / score.time_ms if best is not None and best.time_ms is not None and score.time_ms else None
+        return (
+            best.time_ms / score.time_ms
+            if best is not None and best.time_ms is not None and score.time_ms
+            else None
+        )
 
     def is_tied(self, score: Score) -> bool:
         """True if it is not the best so far for its problem, and not told apart from it."""
         best = self._best.get(_rivalry(score)) if score.is_ranked else None
-        if best is None or best.cell.method == score.cell.method or not (best.measurement and score.measurement):
+        if (
+            best is None
+            or best.cell.method == score.cell.method
+            or not (best.measurement and score.measurement)
+        ):
             return False
         first = MeasuredPoint(best.cell.method, (best.measurement,))
         return compare(first, MeasuredPoint(score.cell.method, (score.measurement,))).is_tie
 
     def numbers(self, score: Score) -> str:
-        """Time, rate and share of the best, in columns of the same width; "tie" if not told apart from the best."""
+        """Time, rate and share of the best, in columns of the same width; "tie" if not told apart from the
+        best."""
         share = self.share(score)
         text = f"{number(score.time_ms):>7} ms {score.rate:>14} {'' if share is None else percent(share):>5}"
         return f"{text} tie" if self.is_tied(score) else text
 
     def standings(self) -> dict[Case, Standing]:
-        """The standing of each case: the last record of each cell counts, and all seeds of a mask are one case."""
+        """The standing of each case: the last record of each cell counts, and all seeds of a mask are one
+        case."""
         if self._standings is None:
             self._standings = self._ranked()
         return self._standings
@@ -172,25 +206,45 @@ class Scoreboard:
         found = {}
         for case in dict.fromkeys((*own, *played)):
             methods = dict.fromkeys((*own[case], *played[case]))
-            points = [MeasuredPoint(method, *(tuple(of[case][method].values()) for of in (own, played)), known)
-                      for method in methods]
+            points = [
+                MeasuredPoint(method, *(tuple(of[case][method].values()) for of in (own, played)), known)
+                for method in methods
+            ]
             nowhere = ("", *case[1:])  # what failed before a device was known
-            could_not = {method: status for method, status in (lacking[nowhere] | lacking[case]).items()
-                         if method not in methods}
+            could_not = {
+                method: status
+                for method, status in (lacking[nowhere] | lacking[case]).items()
+                if method not in methods
+            }
             found[case] = standing(points, could_not)
         return found
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each score, for JSON."""
-        return [{"cell_id": score.cell.cell_id, "method": score.cell.method, **score.cell.model_dump(), "status": score.status,
-                 "time_ms": score.time_ms, "tflops": score.tflops, "gb_per_s": score.gb_per_s, "share_of_best": self.share(score),
-                 "tied_with_best": self.is_tied(score),
-                 "error_of_budget": score.error_of_budget, "reason": score.reason, "raised_at": score.raised_at,
-                 "disturbed": score.num_disturbed > 0, "drifting": score.is_drifting} for score in self.scores]
+        return [
+            {
+                "cell_id": score.cell.cell_id,
+                "method": score.cell.method,
+                **score.cell.model_dump(),
+                "status": score.status,
+                "time_ms": score.time_ms,
+                "tflops": score.tflops,
+                "gb_per_s": score.gb_per_s,
+                "share_of_best": self.share(score),
+                "tied_with_best": self.is_tied(score),
+                "error_of_budget": score.error_of_budget,
+                "reason": score.reason,
+                "raised_at": score.raised_at,
+                "disturbed": score.num_disturbed > 0,
+                "drifting": score.is_drifting,
+            }
+            for score in self.scores
+        ]
 
 
 class ShortNames:
-    """Names of cells that say only what differs among them: a run of one head size does not repeat it in each line."""
+    """Names of cells that say only what differs among them: a run of one head size does not repeat it in each
+    line."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         masks = {_mask(cell): cell for cell in cells}
@@ -204,13 +258,26 @@ class ShortNames:
             for key, text in self._texts(cell).items():
                 values[key].add(text)
         self._varied = {key for key, found in variants.items() if len(found) > 1}
-        self._shown = {key for key, found in values.items() if len(found) > 1 and (key != "corpus" or len(found - {""}) > 1)}
-        same = {key: text for key, found in values.items() if len(found) == 1 for text in found if text and key != "seed"}
+        self._shown = {
+            key
+            for key, found in values.items()
+            if len(found) > 1 and (key != "corpus" or len(found - {""}) > 1)
+        }
+        same = {
+            key: text
+            for key, found in values.items()
+            if len(found) == 1
+            for text in found
+            if text and key != "seed"
+        }
         self.common = ", ".join(f"S={text}" if key == "seqlen" else text for key, text in same.items())
         """what all cells have in common"""
         self._masks = {key: self._mask(cell) for key, cell in masks.items()}
         in_name = {key: " ".join(["", *self._shown_texts(cell), ""]) for key, cell in loads.items()}
-        self.longest = max((len(cell.method) + len(in_name[_load(cell)]) + len(self._masks[_mask(cell)]) for cell in cells), default=0)
+        self.longest = max(
+            (len(cell.method) + len(in_name[_load(cell)]) + len(self._masks[_mask(cell)]) for cell in cells),
+            default=0,
+        )
         """characters of the longest name"""
 
     def name(self, cell: Cell) -> str:
@@ -222,21 +289,33 @@ class ShortNames:
         return self._masks.get(_mask(cell)) or self._mask(cell)
 
     def _mask(self, cell: Cell) -> str:
-        params = ",".join(f"{key}={value}" for key, value in cell.mask_params.items() if (cell.mask, key) in self._varied)
+        params = ",".join(
+            f"{key}={value}" for key, value in cell.mask_params.items() if (cell.mask, key) in self._varied
+        )
         return f"{cell.mask}({params})" if params else cell.mask
 
     def _shown_texts(self, cell: Cell) -> list[str]:
         return [text for key, text in self._texts(cell).items() if key in self._shown and text]
 
     def _texts(self, cell: Cell) -> dict[str, str]:
-        return {"direction": cell.direction, "seqlen": format_length(cell.seqlen), "world": f"×{cell.world}" if cell.kind == "cp" else "",
-                "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head_dim": f"D={cell.head_dim}", "dtype": cell.dtype,
-                "corpus": cell.corpus or "", "seed": f"seed={cell.seed}",
-                "load": " ".join([cell.input_values] * (cell.input_values != "normal") + ["sustained"] * cell.sustained)}
+        return {
+            "direction": cell.direction,
+            "seqlen": format_length(cell.seqlen),
+            "world": f"×{cell.world}" if cell.kind == "cp" else "",
+            "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}",
+            "head_dim": f"D={cell.head_dim}",
+            "dtype": cell.dtype,
+            "corpus": cell.corpus or "",
+            "seed": f"seed={cell.seed}",
+            "load": " ".join(
+                [cell.input_values] * (cell.input_values != "normal") + ["sustained"] * cell.sustained
+            ),
+        }
 
 
 def _rivalry(score: Score) -> tuple[Problem, bool]:
-    """What scores have in common that are compared: the problem, and whether the GPU rested after each call."""
+    """What scores have in common that are compared: the problem, and whether the GPU rested after each
+    call."""
     if score.facts is not None:
         return score.problem, bool(score.facts.duty)
     return score.problem, score.measured is not None and score.measured.rests
@@ -260,13 +339,28 @@ def _load(cell: Cell) -> tuple[object, ...]:
 
 def _setting(cell: Cell) -> tuple[object, ...]:
     """The same without the seed."""
-    return (cell.direction, cell.seqlen, cell.kind == "cp" and cell.world, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype,
-            cell.corpus, cell.input_values, cell.sustained)
+    return (
+        cell.direction,
+        cell.seqlen,
+        cell.kind == "cp" and cell.world,
+        cell.num_q_heads,
+        cell.num_kv_heads,
+        cell.head_dim,
+        cell.dtype,
+        cell.corpus,
+        cell.input_values,
+        cell.sustained,
+    )
 
 
 def _remembered(cell: Cell, facts: CellFacts) -> Measurement | None:
-    """The measurement by what is remembered of a record: not its samples, but the interval of their median."""
-    if facts.status != "ok" or not (facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms):
+    """The measurement by what is remembered of a record: not its samples, but the interval of their
+    median."""
+    if facts.status != "ok" or not (
+        facts.tflops and facts.time_ms and facts.shortest_ms and facts.longest_ms
+    ):
         return None
     work = facts.tflops * facts.time_ms
-    return Measurement(facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, **facts_of(facts.columns(cell)))
+    return Measurement(
+        facts.tflops, work / facts.longest_ms, work / facts.shortest_ms, **facts_of(facts.columns(cell))
+    )

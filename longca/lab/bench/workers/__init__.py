@@ -23,12 +23,14 @@ The runner drives them by messages and ends them with everything they have start
 Messages are JSON lines over a Channel (channel.py):
 
     runner <--> worker    two pipes on this machine, else a socket. First "found" or "refused". Then "claim" takes
-                          the lock of its device, "release" gives it back, and "open" is answered by "ready". Then
-                          each "measure" is answered by a "result", each "ping" by "healthy"; "exit" ends it
+                          the lock of its device, "release" gives it back, and "open" is answered by "ready".
+                          Then each "measure" is answered by a "result", each "ping" by "healthy"; "exit" ends
+                          it
     runner <--> agent     a socket. "start", "begin", "stack", "tail", "cause", "whereabouts", "kill", "stop", "leave"
 
-A worker uses its device only while it, or another worker of the same run and machine, holds the device's lock (device_lock.py).
+A worker uses its device only while it, or another worker of the same run and machine, holds the device's lock
+(device_lock.py).
 
-`judge.py` is the process that judges results. `rendezvous.py` is how tasks find the runner. `launch.py` has the interfaces of
-launchers and ranks. `process.py` is a worker process as its parent sees it.
+`judge.py` is the process that judges results. `rendezvous.py` is how tasks find the runner. `launch.py` has
+the interfaces of launchers and ranks. `process.py` is a worker process as its parent sees it.
 """

@@ -1,7 +1,9 @@
-"""The agent: a task of a job that is not the runner. It starts, watches and ends processes of ranks on its machine, as the runner asks.
+"""The agent: a task of a job that is not the runner. It starts, watches and ends processes of ranks on its
+machine, as the runner asks.
 
-A rank's process talks to the runner directly, over a socket that the agent has opened for it. When the process ends, the agent shuts
-that connection down, even if other processes still hold it, so that the runner notices at once.
+A rank's process talks to the runner directly, over a socket that the agent has opened for it. When the
+process ends, the agent shuts that connection down, even if other processes still hold it, so that the runner
+notices at once.
 """
 
 import os
@@ -12,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from longca.core.errors import UserError
 from longca.lab.bench.workers.channel import Channel, Message
 from longca.lab.bench.workers.launch import RankPlacement, Task, worker_options
 from longca.lab.bench.workers.process import WorkerProcess, ending_signals, network, threads_per_rank
 from longca.lab.bench.workers.rendezvous import join_rendezvous
 from longca.lab.code.source import package_digest
-from longca.core.errors import UserError
 
 RENDEZVOUS_SECONDS = 300.0
 JOIN_SECONDS = 30.0  # for a rank's own connection, once the runner is known
@@ -81,11 +83,14 @@ class _Agent:
             self.do_stop(number, 0.0)
         self.control.close()
 
-    def do_start(self, number: int, placement: Message, device: str, log: str, num_local: int, address: str) -> None:
+    def do_start(
+        self, number: int, placement: Message, device: str, log: str, num_local: int, address: str
+    ) -> None:
         """Start a rank's process. If it cannot be started, its connection ends, and `do_cause` answers why.
 
         Args:
-            address: this machine's, at which the process talks to other ranks; empty for the one at which its own connection is.
+            address: this machine's, at which the process talks to other ranks; empty for the one at which its
+                own connection is.
         """
         try:
             channel = join_rendezvous(self.results, self.task.job, {"rank": number}, JOIN_SECONDS)
@@ -93,10 +98,18 @@ class _Agent:
             return  # the runner does not wait longer than this either
         with channel:
             connection = socket.socket(fileno=os.dup(channel.reader))
-            options = worker_options(RankPlacement(**placement), device) | {"reader": channel.reader, "writer": channel.reader}
+            options = worker_options(RankPlacement(**placement), device) | {
+                "reader": channel.reader,
+                "writer": channel.reader,
+            }
             try:
-                process = WorkerProcess(options, threads_per_task(num_local), Path(log), [channel.reader],
-                                        network(address or connection.getsockname()[0]))
+                process = WorkerProcess(
+                    options,
+                    threads_per_task(num_local),
+                    Path(log),
+                    [channel.reader],
+                    network(address or connection.getsockname()[0]),
+                )
             except OSError as error:
                 self.failures[number] = f"its process could not be started: {error}"
                 connection.close()
@@ -119,7 +132,11 @@ class _Agent:
 
     def do_cause(self, number: int) -> Message:
         rank = self.ranks.get(number)
-        return {"cause": rank.process.cause_of_death() if rank else self.failures.get(number, "it has not been started")}
+        return {
+            "cause": rank.process.cause_of_death()
+            if rank
+            else self.failures.get(number, "it has not been started")
+        }
 
     def do_kill(self, number: int) -> None:
         if number in self.ranks:
@@ -144,20 +161,27 @@ class _Agent:
 
 
 def threads_per_task(num_local: int) -> int:
-    """CPU threads of one rank where the job has `num_local` ranks on this machine. OMP_NUM_THREADS goes first, then SLURM_CPUS_PER_TASK."""
+    """CPU threads of one rank where the job has `num_local` ranks on this machine. OMP_NUM_THREADS goes
+    first, then SLURM_CPUS_PER_TASK."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(given) if given.isdigit() and int(given) and "OMP_NUM_THREADS" not in os.environ else threads_per_rank(num_local)
+    return (
+        int(given)
+        if given.isdigit() and int(given) and "OMP_NUM_THREADS" not in os.environ
+        else threads_per_rank(num_local)
+    )
 
 
 @contextmanager
 def _deaf_to_signals() -> Iterator[None]:
     """Ignore signals that end a run meanwhile.
 
-    A cluster that ends a job signals all its tasks. The runner alone reacts, for all of them: if a rank died of the signal first, its
-    cell would look as if it had failed.
+    A cluster that ends a job signals all its tasks. The runner alone reacts, for all of them: if a rank died
+    of the signal first, its cell would look as if it had failed.
     """
     numbers = ending_signals()
-    before = [signal.signal(number, lambda *_: None) for number in numbers]  # not SIG_IGN, which children would inherit
+    before = [
+        signal.signal(number, lambda *_: None) for number in numbers
+    ]  # not SIG_IGN, which children would inherit
     try:
         yield
     finally:

@@ -1,4 +1,5 @@
-"""Channels: messages between the runner and a worker or an agent, as JSON lines over two pipes or over a socket.
+"""Channels: messages between the runner and a worker or an agent, as JSON lines over two pipes or over a
+socket.
 
 They do not use stdout, since kernels and compilers print there.
 """
@@ -19,7 +20,9 @@ from longca.core.reading import JsonError, read_json
 CHUNK_BYTES = 1 << 16
 MOST_BYTES = 64 << 20  # of one message; a record of 8 MiB is the largest that can be stored
 SHOWN_BYTES = 60
-OUT_OF_REACH = 200  # the least number of a descriptor that code which writes to a wrong one by mistake does not meet
+OUT_OF_REACH = (
+    200  # the least number of a descriptor that code which writes to a wrong one by mistake does not meet
+)
 Message = dict[str, Any]
 
 
@@ -50,8 +53,8 @@ class Channel:
     def of_worker(cls, reader: int, writer: int) -> "Channel":
         """The channel of a worker process over descriptors that it has inherited.
 
-        They get large numbers, and no other process has them: neither a program that this process starts, nor a copy of it, which would
-        go on with its work and answer, too.
+        They get large numbers, and no other process has them: neither a program that this process starts, nor
+        a copy of it, which would go on with its work and answer, too.
         """
         numbers = {old: out_of_reach(old) for old in {reader, writer}}
         channel = cls(numbers[reader], numbers[writer])
@@ -67,7 +70,7 @@ class Channel:
         content = memoryview(json.dumps(message).encode() + b"\n")
         try:
             while content:
-                content = content[os.write(self.writer, content):]
+                content = content[os.write(self.writer, content) :]
         except OSError:  # broken pipe, connection reset, host unreachable …
             raise EOFError from None
 
@@ -131,7 +134,8 @@ class Channel:
 
 
 def out_of_reach(file: int) -> int:
-    """Another descriptor of an open file, with a large number, which no program inherits. The given one is closed."""
+    """Another descriptor of an open file, with a large number, which no program inherits. The given one is
+    closed."""
     try:
         return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
     finally:
@@ -150,7 +154,8 @@ def _message(line: bytes) -> Message:
 
 
 def is_readable(source: HasDescriptor, timeout_s: float = 0.0) -> bool:
-    """True as soon as a read would not block (there is data, or the end); False if that takes longer than `timeout_s`."""
+    """True as soon as a read would not block (there is data, or the end); False if that takes longer than
+    `timeout_s`."""
     poll = select.poll()  # unlike `select`, for any number of open files
     poll.register(source, select.POLLIN)
     return bool(poll.poll(1e3 * max(timeout_s, 0.0)))

@@ -1,11 +1,13 @@
-"""The lock of a device: one run at a time measures on a GPU or, where CPUs do the work, on a machine; whoever has started it.
+"""The lock of a device: one run at a time measures on a GPU or, where CPUs do the work, on a machine; whoever
+has started it.
 
-A lock is an `flock` on a file in a folder of the machine, which all its users share. It is held by the processes that use the device, so
-it ends with them, in whatever way. All ranks of one run on one machine share the lock of its CPUs: the first one holds it, and the others
-know the run by the signature in the file.
+A lock is an `flock` on a file in a folder of the machine, which all its users share. It is held by the
+processes that use the device, so it ends with them, in whatever way. All ranks of one run on one machine
+share the lock of its CPUs: the first one holds it, and the others know the run by the signature in the file.
 
-The folder is open to everybody, and so nothing in it is trusted: no link is followed, a file with another name elsewhere is refused, and a
-signature is short text for a message. What anybody can do is hold a lock, and so make others wait.
+The folder is open to everybody, and so nothing in it is trusted: no link is followed, a file with another
+name elsewhere is refused, and a signature is short text for a message. What anybody can do is hold a lock,
+and so make others wait.
 """
 
 import errno
@@ -23,12 +25,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longca.lab.bench.workers.channel import out_of_reach
 from longca.core.errors import UserError
-from longca.lab.store.lock import SHOWN_CHARS, describe, new_signature, read_signature, try_lock, write_signature
+from longca.lab.bench.workers.channel import out_of_reach
+from longca.lab.store.lock import (
+    SHOWN_CHARS,
+    describe,
+    new_signature,
+    read_signature,
+    try_lock,
+    write_signature,
+)
 
 VARIABLE = "LONGCA_LOCKS"
-FOLDER = Path("/tmp/longca-locks")  # not the folder for temporary files of this user or job: all users must meet in it
+FOLDER = Path(
+    "/tmp/longca-locks"
+)  # not the folder for temporary files of this user or job: all users must meet in it
 SIGNING_SECONDS = 0.02  # between taking a lock and signing it
 
 
@@ -40,9 +51,15 @@ class Claimant:
     """is told in one line that and for whom it waits"""
     given_up: Callable[[], bool] = lambda: False
     """polled while it waits; once it returns True, KeyboardInterrupt is raised"""
-    signature: dict[str, Any] = field(default_factory=lambda: {
-        "run": secrets.token_hex(8), "command": _command()[:SHOWN_CHARS], **new_signature()})
-    """written into the files of the locks that it holds; `run` is the same for all its ranks and no other's"""
+    signature: dict[str, Any] = field(
+        default_factory=lambda: {
+            "run": secrets.token_hex(8),
+            "command": _command()[:SHOWN_CHARS],
+            **new_signature(),
+        }
+    )
+    """written into the files of the locks that it holds; `run` is the same for all its ranks and no
+    other's"""
 
 
 class DeviceLock:
@@ -86,7 +103,8 @@ class DeviceLock:
                         return ""
                 finally:
                     os.close(folder)
-                self.release()  # somebody has removed the file: another process may lock a new one of this name
+                # somebody has removed the file: another process may lock a new one of this name
+                self.release()
 
     def _watch_forks(self) -> None:
         """Keep the lock from copies of this process: one that outlives it would hold the lock for nothing."""
@@ -154,5 +172,8 @@ def _as_user_error() -> Iterator[None]:
         yield
     except OSError as error:
         folder = lock_folder_of_machine()
-        raise UserError(f"Cannot lock the device in '{folder}'", why=error.strerror or str(error),
-                        todo=f"Give a folder that all users of this machine can write, in {VARIABLE}") from error
+        raise UserError(
+            f"Cannot lock the device in '{folder}'",
+            why=error.strerror or str(error),
+            todo=f"Give a folder that all users of this machine can write, in {VARIABLE}",
+        ) from error

@@ -1,4 +1,5 @@
-"""Groups: the worker processes of all ranks that measure a cell. A group sends them one request and collects their answers."""
+"""Groups: the worker processes of all ranks that measure a cell. A group sends them one request and collects
+their answers."""
 
 import random
 import selectors
@@ -8,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from longca.core.errors import UserError
 from longca.lab.bench.judge.judgement import with_judgement
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.others import others
@@ -17,12 +19,11 @@ from longca.lab.bench.workers.channel import BrokenChannel, Message
 from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import Launcher, Rank, end
+from longca.lab.environment.taking import environments_of
 from longca.lab.studies.cell import Cell
-from longca.core.errors import UserError
 from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.record import WAS_AT, Failed, TimedOut
 from longca.lab.studies.study import Measure
-from longca.lab.environment.taking import environments_of
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0
@@ -52,7 +53,9 @@ class RankDied(Exception):
         self.cause = cause or rank.cause_of_death()
         self.log, self.notes = rank.tail(), was_at(rank)
         where = f" on {rank.host}" if rank.host else ""
-        super().__init__(self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}")
+        super().__init__(
+            self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}"
+        )
 
 
 class RankWithoutDevice(Exception):
@@ -62,11 +65,21 @@ class RankWithoutDevice(Exception):
 class Group:
     """`world` ranks, on the machines where the launcher starts them.
 
-    Every wait ends: with an answer, with the death of a rank, or with a timeout. After a death or a timeout all ranks are killed.
+    Every wait ends: with an answer, with the death of a rank, or with a timeout. After a death or a timeout
+    all ranks are killed.
     """
 
-    def __init__(self, launcher: Launcher, world: int, device: str, log: Path, stopped: Callable[[], bool],
-                 claimant: Claimant, judge: JudgeProcess | None = None, number: int = 0) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        world: int,
+        device: str,
+        log: Path,
+        stopped: Callable[[], bool],
+        claimant: Claimant,
+        judge: JudgeProcess | None = None,
+        number: int = 0,
+    ) -> None:
         """Starts the processes; `ready` waits for them.
 
         Args:
@@ -84,7 +97,9 @@ class Group:
         self.stopped, self.claimant = stopped, claimant
         self.is_alive = True
         self.judge, self._number, self._device_type = judge, number, "cpu"
-        self._listed: set[str] = set()  # digests of the listings of environments that results of this group had
+        self._listed: set[str] = (
+            set()
+        )  # digests of the listings of environments that results of this group had
         if judge is None:
             self.ranks = launcher.start(world, device, log)
         else:
@@ -95,7 +110,8 @@ class Group:
             self._selector.register(rank, selectors.EVENT_READ)
 
     def ready(self) -> Message:
-        """Facts of rank 0's device, once all ranks have their devices, no other run uses them, and all ranks are ready.
+        """Facts of rank 0's device, once all ranks have their devices, no other run uses them, and all ranks
+        are ready.
 
         Raises:
             StartTimeout, RankDied, RankWithoutDevice: the group is closed then.
@@ -116,7 +132,8 @@ class Group:
         return answers[0]["ready"]
 
     def measure(self, cell: Cell, measure: Measure, seed: int = 0, *, judged: bool = True) -> Result:
-        """The result of rank 0, or of a rank that failed, died or did not answer in time, with the verdict of the judge.
+        """The result of rank 0, or of a rank that failed, died or did not answer in time, with the verdict of
+        the judge.
 
         Args:
             seed: of the run, for all that is drawn for checks.
@@ -138,8 +155,14 @@ class Group:
     def _measure(self, cell: Cell, measure: Measure, seed: int) -> Result:
         for rank in self.ranks:
             rank.begin(f"{cell.cell_id} {cell.title}")
-        request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json"), "seed": seed,
-                   "listed": self.listed, "judge": None if self.judge is None else self.judge.process.pid}
+        request = {
+            "do": "measure",
+            "cell": cell.model_dump(mode="json"),
+            "measure": measure.model_dump(mode="json"),
+            "seed": seed,
+            "listed": self.listed,
+            "judge": None if self.judge is None else self.judge.process.pid,
+        }
         try:
             self._claim()
             answers = self._ask(request, measure.timeout_s, "result")
@@ -150,8 +173,12 @@ class Group:
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
-        return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()]),
-                                         **self.environments([answers[rank] for rank in sorted(answers)])})
+        return chosen.model_copy(
+            update={
+                "others": others([answer["uses"] for answer in answers.values()]),
+                **self.environments([answers[rank] for rank in sorted(answers)]),
+            }
+        )
 
     @property
     def listed(self) -> list[str]:
@@ -177,10 +204,16 @@ class Group:
         """
         at_work = self.ranks[0].log.with_suffix(".player")
         timeout_s = measure.timeout_s * len(cells) + rules.max_seconds * (len(cells) - 1)
-        request: Message = {"do": "play", "cells": [cell.model_dump(mode="json") for cell in cells], "seed": seed,
-                            "measure": measure.model_dump(mode="json"), "rules": rules.model_dump(mode="json"), "at_work": str(at_work),
-                            "listed": self.listed,
-                            "judge": None if self.judge is None else self.judge.process.pid}
+        request: Message = {
+            "do": "play",
+            "cells": [cell.model_dump(mode="json") for cell in cells],
+            "seed": seed,
+            "measure": measure.model_dump(mode="json"),
+            "rules": rules.model_dump(mode="json"),
+            "at_work": str(at_work),
+            "listed": self.listed,
+            "judge": None if self.judge is None else self.judge.process.pid,
+        }
         self.ranks[0].begin(f"play-off of {', '.join(cell.kernel for cell in cells)}: {cells[0].title}")
         try:
             self._begin_judging(cells, measure, seed)
@@ -203,16 +236,26 @@ class Group:
 
     def _begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
         if self.judge is not None:
-            self.judge.begin(self._number, cells, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
+            self.judge.begin(
+                self._number, cells, measure, seed, (self._device_type, self.ranks[0].placement.local_rank)
+            )
 
     def _without_judge(self, lost: JudgeDied) -> Result:
         assert self.judge is not None
         self.judge.close()
-        return Result(outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail()))
+        return Result(
+            outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail())
+        )
 
     def wrong_rows(self, cell: Cell, measure: Measure, seed: int = 0) -> list[WrongRow]:
-        """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""
-        request = {"do": "wrong_rows", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json"), "seed": seed}
+        """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a
+        timeout the group is closed."""
+        request = {
+            "do": "wrong_rows",
+            "cell": cell.model_dump(mode="json"),
+            "measure": measure.model_dump(mode="json"),
+            "seed": seed,
+        }
         try:
             answer = self._ask(request, measure.timeout_s, "wrong_rows")[0]
         except (StartTimeout, RankDied):
@@ -225,7 +268,10 @@ class Group:
         if not self.is_alive:
             return False
         try:
-            return all(answer.get("healthy") for answer in self._ask({"do": "ping"}, PING_SECONDS, "healthy").values())
+            return all(
+                answer.get("healthy")
+                for answer in self._ask({"do": "ping"}, PING_SECONDS, "healthy").values()
+            )
         except (StartTimeout, RankDied):
             return False
 
@@ -256,19 +302,27 @@ class Group:
         """
         attempts = 0
         while True:
-            answers = self._ask({"do": "claim", "signature": self.claimant.signature}, ANSWER_SECONDS, "holder", "error").values()
+            answers = self._ask(
+                {"do": "claim", "signature": self.claimant.signature}, ANSWER_SECONDS, "holder", "error"
+            ).values()
             for answer in answers:
                 if "error" in answer:
                     what, why, todo = answer["error"]
                     raise UserError(what, why=why, todo=todo)
-            taken = [f"{answer['device']}: {answer['holder']} is measuring on it" for answer in answers if answer["holder"]]
+            taken = [
+                f"{answer['device']}: {answer['holder']} is measuring on it"
+                for answer in answers
+                if answer["holder"]
+            ]
             if not taken:
                 return
             self._ask({"do": "release"}, ANSWER_SECONDS)
             attempts += 1
             if attempts == TOLD_AFTER:  # a process that is killed is gone a moment later
                 self.claimant.announce(f"Waiting for {taken[0]}")
-            until = time.monotonic() + RETRY_SECONDS * random.uniform(0.5, 1.5)  # not in step with another run that does the same
+            until = time.monotonic() + RETRY_SECONDS * random.uniform(
+                0.5, 1.5
+            )  # not in step with another run that does the same
             while time.monotonic() < until:
                 if self.stopped() or self.claimant.given_up():
                     raise KeyboardInterrupt
@@ -283,12 +337,18 @@ class Group:
             holders[uuid] = rank
 
     def _explained(self, result: Result, failed: list[int]) -> Result:
-        """The result of a failed rank, with the output of all failed ranks, and with their numbers if other ranks did not fail."""
+        """The result of a failed rank, with the output of all failed ranks, and with their numbers if other
+        ranks did not fail."""
         outcome, notes, world = result.outcome, result.notes, len(self.ranks)
         if isinstance(outcome, Failed):
-            printed = [f"printed{f' by rank {rank}' if world > 1 else ''}:\n{text}" for rank in failed
-                       if (text := self.ranks[rank].tail())]
-            outcome = as_failed(outcome.type, outcome.message, "\n".join(filter(None, (outcome.log, *printed))))
+            printed = [
+                f"printed{f' by rank {rank}' if world > 1 else ''}:\n{text}"
+                for rank in failed
+                if (text := self.ranks[rank].tail())
+            ]
+            outcome = as_failed(
+                outcome.type, outcome.message, "\n".join(filter(None, (outcome.log, *printed)))
+            )
         if len(failed) < world:
             notes = (*notes, f"failed on rank {', '.join(map(str, failed))} of {world} alone")
         return result.model_copy(update={"outcome": outcome, "notes": notes})
@@ -342,8 +402,11 @@ class Group:
                         if _is_failure(message) and not has_failure:
                             has_failure, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
                 except BrokenChannel as error:
-                    raise RankDied(rank, f"something in the measuring process has written to the runner's channel, which is "
-                                         f"longca's alone: {error}") from None
+                    raise RankDied(
+                        rank,
+                        f"something in the measuring process has written to the runner's channel, which is "
+                        f"longca's alone: {error}",
+                    ) from None
                 except EOFError:
                     raise RankDied(rank) from None
             for rank in dead:
@@ -365,7 +428,8 @@ def _culprit(results: dict[int, Result], failed: list[int]) -> int:
 
 
 def _check_answer(message: Message, keys: Collection[str]) -> None:
-    """Raise BrokenChannel for a message that has none of these keys (any has, where there are none), or no result where it should be."""
+    """Raise BrokenChannel for a message that has none of these keys (any has, where there are none), or no
+    result where it should be."""
     parts = [message.get(name) for name in ("result", "uses")] if "result" in message else []
     if (keys and message.keys().isdisjoint(keys)) or not all(isinstance(part, dict) for part in parts):
         raise BrokenChannel(f"a message of {', '.join(map(repr, message)) or 'nothing'}"[:SHOWN_CHARS])

@@ -1,6 +1,8 @@
-"""The launcher of a job: torchrun or srun has started one task for each rank. Task 0 is the runner, the other tasks are agents.
+"""The launcher of a job: torchrun or srun has started one task for each rank. Task 0 is the runner, the other
+tasks are agents.
 
-A group of fewer ranks than the job has tasks takes the first tasks. A lost task stays lost for the rest of the run; the others go on.
+A group of fewer ranks than the job has tasks takes the first tasks. A lost task stays lost for the rest of
+the run; the others go on.
 """
 
 import socket
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from longca.core.errors import UserError
 from longca.lab.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, threads_per_task
 from longca.lab.bench.workers.launch import HostLost, Rank, RankPlacement, Task, end, rank_log
 from longca.lab.bench.workers.local import RankProcess
@@ -18,7 +21,6 @@ from longca.lab.bench.workers.process import network
 from longca.lab.bench.workers.remote import AgentLink, RemoteRank
 from longca.lab.bench.workers.rendezvous import LOOPBACK, Arrival, Rendezvous, network_address
 from longca.lab.code.source import package_digest
-from longca.core.errors import UserError
 
 
 class JobError(UserError):
@@ -28,10 +30,14 @@ class JobError(UserError):
 
 
 def _check_code(title: str, digest: object) -> None:
-    """Raise JobError for a task that has imported another package than this process. One that does not say is not checked."""
+    """Raise JobError for a task that has imported another package than this process. One that does not say is
+    not checked."""
     if digest and digest != package_digest():
-        raise JobError(f"{title} runs another longca than the runner", why=f"digest {digest} instead of {package_digest()}",
-                       todo="All tasks need the same package: look at the working folder and PYTHONPATH on each machine")
+        raise JobError(
+            f"{title} runs another longca than the runner",
+            why=f"digest {digest} instead of {package_digest()}",
+            todo="All tasks need the same package: look at the working folder and PYTHONPATH on each machine",
+        )
 
 
 class Job:
@@ -55,8 +61,11 @@ class Job:
         try:
             self._rendezvous = Rendezvous(results, task.job, self._address)
         except OSError as error:
-            raise UserError(f"Cannot write '{results}'", why=error.strerror or str(error),
-                            todo="Give another folder with `--results`") from error
+            raise UserError(
+                f"Cannot write '{results}'",
+                why=error.strerror or str(error),
+                todo="Give another folder with `--results`",
+            ) from error
         try:
             self._gather()
         except BaseException:
@@ -74,24 +83,44 @@ class Job:
         return ", ".join(agent.title for agent in self.agents if agent.is_lost)
 
     def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
-        agents = [agent for agent in self.agents if not agent.is_lost][:world - 1]
+        agents = [agent for agent in self.agents if not agent.is_lost][: world - 1]
         if len(agents) < world - 1:
             raise HostLost(self.lost)
         hosts = Counter([self.task.host, *(agent.host for agent in agents)])
-        facing = self._address or next((agent.address for agent in agents if agent.host != self.task.host), LOOPBACK)
+        facing = self._address or next(
+            (agent.address for agent in agents if agent.host != self.task.host), LOOPBACK
+        )
         ranks: list[Rank] = []
         with self._meeting_place(world) as (url, listener):
             try:
                 placement = RankPlacement(0, world, self.task.local_number, url(self._address or LOOPBACK))
-                ranks.append(RankProcess(placement, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
-                                         network(facing), listener=listener, judge=judge))
+                ranks.append(
+                    RankProcess(
+                        placement,
+                        device,
+                        threads_per_task(hosts[self.task.host]),
+                        rank_log(log, 0, world),
+                        network(facing),
+                        listener=listener,
+                        judge=judge,
+                    )
+                )
                 remote: dict[int, RemoteRank] = {}
                 for rank, agent in enumerate(agents, 1):
                     self._num_started += 1
-                    placement = RankPlacement(rank, world, agent.local_rank, url(self._address or agent.address))
+                    placement = RankPlacement(
+                        rank, world, agent.local_rank, url(self._address or agent.address)
+                    )
                     process = RemoteRank(placement, agent, self._num_started, rank_log(log, rank, world))
-                    agent.tell("start", self._num_started, placement=asdict(placement), device=device, log=str(process.log.absolute()),
-                               num_local=hosts[agent.host], address=facing if agent.host == self.task.host else "")
+                    agent.tell(
+                        "start",
+                        self._num_started,
+                        placement=asdict(placement),
+                        device=device,
+                        log=str(process.log.absolute()),
+                        num_local=hosts[agent.host],
+                        address=facing if agent.host == self.task.host else "",
+                    )
                     remote[self._num_started] = process
                     ranks.append(process)
                 self._connect(remote)
@@ -112,7 +141,8 @@ class Job:
         self.close()
 
     def _gather(self) -> None:
-        """Collect all agents, ordered by machine and then by task, whatever way srun has distributed the tasks.
+        """Collect all agents, ordered by machine and then by task, whatever way srun has distributed the
+        tasks.
 
         Ranks that follow each other are then on the same machine where that is possible.
         """
@@ -129,9 +159,11 @@ class Job:
         for agent in sorted(self.agents, key=lambda agent: agent.task):
             first.setdefault(agent.host, agent.task)
         self.agents.sort(key=lambda agent: (first[agent.host], agent.task))
-        used = ({agent.address for agent in self.agents if agent.host != self.task.host} or {agent.address for agent in self.agents})
+        used = {agent.address for agent in self.agents if agent.host != self.task.host} or {
+            agent.address for agent in self.agents
+        }
         if not self._address and len(used) == 1:
-            self._address, = used
+            (self._address,) = used
             self._rendezvous.narrow(self._address)
 
     @contextmanager
@@ -155,9 +187,11 @@ class Job:
             raise KeyboardInterrupt
         if time.monotonic() > deadline:
             missing = sorted(set(range(1, self.task.num_tasks)) - {agent.task for agent in self.agents})
-            raise JobError(f"Task {', '.join(map(str, missing))} of {self.task.num_tasks} of this job "
-                           f"has not come in {RENDEZVOUS_SECONDS:.0f} s",
-                           todo="All tasks need the same command and the same folder of results")
+            raise JobError(
+                f"Task {', '.join(map(str, missing))} of {self.task.num_tasks} of this job "
+                f"has not come in {RENDEZVOUS_SECONDS:.0f} s",
+                todo="All tasks need the same command and the same folder of results",
+            )
 
     def _connect(self, remote: dict[int, RemoteRank]) -> None:
         """Wait for the connections of the ranks' processes. Raises HostLost if one does not come."""

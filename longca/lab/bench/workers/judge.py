@@ -1,7 +1,7 @@
 """The judge's process: it judges what workers send, and tells the runner. No code of a kernel runs here.
 
-The runner starts it once a run (`JudgeProcess`), names each cell to it, with a socket to the worker of rank 0, and asks for the
-judgement in the end. What a worker says of its own result is never believed.
+The runner starts it once a run (`JudgeProcess`), names each cell to it, with a socket to the worker of rank
+0, and asks for the judgement in the end. What a worker says of its own result is never believed.
 """
 
 from __future__ import annotations
@@ -78,15 +78,27 @@ class JudgeProcess(WorkerProcess):
         """Its socket is closed when the next worker comes."""
         self._workers.discard(worker)
 
-    def begin(self, worker: int, cells: Sequence[Cell], measure: Measure, seed: int, device: tuple[str, int]) -> None:
+    def begin(
+        self, worker: int, cells: Sequence[Cell], measure: Measure, seed: int, device: tuple[str, int]
+    ) -> None:
         """Name the cell that a worker is about to measure, or those of all players. Raises JudgeDied.
 
         Args:
             seed: of the run, for all that is drawn.
             device: type of rank 0's device, and its number on this machine.
         """
-        self._ask({"do": "begin", "worker": worker, "cells": [cell.model_dump(mode="json") for cell in cells],
-                   "measure": measure.model_dump(mode="json"), "seed": seed, "device": device}, "begun", START_SECONDS)
+        self._ask(
+            {
+                "do": "begin",
+                "worker": worker,
+                "cells": [cell.model_dump(mode="json") for cell in cells],
+                "measure": measure.model_dump(mode="json"),
+                "seed": seed,
+                "device": device,
+            },
+            "begun",
+            START_SECONDS,
+        )
 
     def verdicts(self, worker: int, timeout_s: float = VERDICT_SECONDS) -> list[Judgement]:
         """The verdict on each cell. Raises JudgeDied."""
@@ -151,7 +163,9 @@ def main() -> None:
                 _obey(message, court, workers, door, channel)
 
 
-def _obey(message: Message, court: Any, workers: dict[int, socket.socket], door: socket.socket, channel: Channel) -> None:
+def _obey(
+    message: Message, court: Any, workers: dict[int, socket.socket], door: socket.socket, channel: Channel
+) -> None:
     if message["do"] == "meet":
         _, [descriptor], _, _ = socket.recv_fds(door, 1, 1)
         for number in [number for number in workers if number not in message["others"]]:
@@ -173,4 +187,3 @@ def _options() -> argparse.Namespace:
     for name in ("reader", "writer", "door", "parent", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     return parser.parse_args()
-

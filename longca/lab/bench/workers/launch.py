@@ -1,6 +1,8 @@
-"""Interfaces of launchers and ranks, the placement that a rank is told, and the task of a job that this process is.
+"""Interfaces of launchers and ranks, the placement that a rank is told, and the task of a job that this
+process is.
 
-`local.Local` starts all ranks on this machine. `job.Job` has them started by tasks that torchrun or srun has started.
+`local.Local` starts all ranks on this machine. `job.Job` has them started by tasks that torchrun or srun has
+started.
 """
 
 import os
@@ -11,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from longca.core.errors import UserError
 from longca.lab.bench.workers.channel import Message
 from longca.lab.studies.config import Launch
-from longca.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class RankPlacement:
     local_rank: int = 0
     """index of its device on its machine"""
     rendezvous: str = ""
-    """URL of the ranks' rendezvous: file:///… on one machine, tcp://host:port of rank 0 on several; empty for one rank"""
+    """URL of the ranks' rendezvous: file:///… on one machine, tcp://host:port of rank 0 on several; empty for
+    one rank"""
 
 
 class Rank(Protocol):
@@ -38,7 +41,8 @@ class Rank(Protocol):
     """its machine; empty for this one"""
 
     def fileno(self) -> int:
-        """The descriptor that a selector waits for. It is readable if there is a message or the process has ended."""
+        """The descriptor that a selector waits for. It is readable if there is a message or the process has
+        ended."""
         ...
 
     def send(self, message: Message) -> None:
@@ -46,7 +50,8 @@ class Rank(Protocol):
         ...
 
     def receive(self) -> list[Message]:
-        """Messages that have arrived; blocks until there is something to read. Raises EOFError if the process has ended."""
+        """Messages that have arrived; blocks until there is something to read. Raises EOFError if the process
+        has ended."""
         ...
 
     @property
@@ -65,7 +70,8 @@ class Rank(Protocol):
         ...
 
     def whereabouts(self) -> str:
-        """File, line and function in the stack that it printed when asked, or as it died; empty if it printed none."""
+        """File, line and function in the stack that it printed when asked, or as it died; empty if it printed
+        none."""
         ...
 
     def cause_of_death(self) -> str:
@@ -77,7 +83,8 @@ class Rank(Protocol):
         ...
 
     def stop(self, deadline: float) -> None:
-        """Wait for its end until the deadline (monotonic clock), then kill it with all processes that it has started."""
+        """Wait for its end until the deadline (monotonic clock), then kill it with all processes that it has
+        started."""
         ...
 
 
@@ -95,7 +102,8 @@ class Launcher(Protocol):
         ...
 
     def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
-        """Start the ranks and return them in order; they are not ready yet. Raises OSError if a process cannot be started, and HostLost.
+        """Start the ranks and return them in order; they are not ready yet. Raises OSError if a process
+        cannot be started, and HostLost.
 
         Args:
             device: "auto", "cpu" or "cuda".
@@ -128,12 +136,14 @@ def rank_log(log: Path, rank: int, world: int) -> Path:
     return log.with_name(log.name + (f"-rank{rank}.log" if world > 1 else ".log"))
 
 
-# Tasks: the processes that torchrun or srun starts, all with the same command. Task 0 is the runner; the others start and watch
-# processes of ranks for it. All is read from variables that the launcher sets, so the command has no options for it.
+# Tasks: the processes that torchrun or srun starts, all with the same command. Task 0 is the runner; the
+# others start and watch processes of ranks for it. All is read from variables that the launcher sets, so the
+# command has no options for it.
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""variables that srun sets; a batch script, which is no task of a step, has some of them but not SLURM_STEP_NUM_TASKS"""
+"""variables that srun sets; a batch script, which is no task of a step, has some of them but not
+SLURM_STEP_NUM_TASKS"""
 
 
 @dataclass(frozen=True)
@@ -174,19 +184,33 @@ def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Tas
             task = read(environ)
             return task if task.num_tasks > 1 else None
         if launcher == name:
-            raise UserError(f"This process was not started by {name}", why=f"{missing[0]} is not set",
-                            todo=f"Start it with {name}, or choose another `launcher`")
+            raise UserError(
+                f"This process was not started by {name}",
+                why=f"{missing[0]} is not set",
+                todo=f"Start it with {name}, or choose another `launcher`",
+            )
     return None
 
 
 def _of_torchrun(environ: Mapping[str, str]) -> Task:
-    return Task(int(environ["RANK"]), int(environ["WORLD_SIZE"]), int(environ["LOCAL_RANK"]), socket.gethostname(),
-                f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}",
-                environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"])
+    return Task(
+        int(environ["RANK"]),
+        int(environ["WORLD_SIZE"]),
+        int(environ["LOCAL_RANK"]),
+        socket.gethostname(),
+        f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}",
+        environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"],
+    )
 
 
 def _of_srun(environ: Mapping[str, str]) -> Task:
     # the node name of Slurm may differ from the host name, as it does where several nodes run on one machine
     host = environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return Task(int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"]), int(environ["SLURM_LOCALID"]), host,
-                f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}", environ.get("SLURM_STEP_NUM_NODES") == "1")
+    return Task(
+        int(environ["SLURM_PROCID"]),
+        int(environ["SLURM_STEP_NUM_TASKS"]),
+        int(environ["SLURM_LOCALID"]),
+        host,
+        f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}",
+        environ.get("SLURM_STEP_NUM_NODES") == "1",
+    )

@@ -18,8 +18,18 @@ class RankProcess(WorkerProcess):
 
     host = ""
 
-    def __init__(self, placement: RankPlacement, device: str, num_threads: int, log: Path, env: Mapping[str, str] | None = None, *,
-                 listener: socket.socket | None = None, inherited: Sequence[int] = (), judge: int | None = None) -> None:
+    def __init__(
+        self,
+        placement: RankPlacement,
+        device: str,
+        num_threads: int,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        listener: socket.socket | None = None,
+        inherited: Sequence[int] = (),
+        judge: int | None = None,
+    ) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
@@ -87,9 +97,18 @@ class Local:
         with _meeting_place(world) as (url, listener, inherited):
             try:
                 for rank in range(world):
-                    ranks.append(RankProcess(RankPlacement(rank, world, rank, url), device, threads_per_rank(world),
-                                             rank_log(log, rank, world), env, listener=None if rank else listener, inherited=inherited,
-                                             judge=None if rank else judge))
+                    ranks.append(
+                        RankProcess(
+                            RankPlacement(rank, world, rank, url),
+                            device,
+                            threads_per_rank(world),
+                            rank_log(log, rank, world),
+                            env,
+                            listener=None if rank else listener,
+                            inherited=inherited,
+                            judge=None if rank else judge,
+                        )
+                    )
             except BaseException:
                 end(ranks)
                 raise
@@ -98,10 +117,12 @@ class Local:
 
 @contextmanager
 def _meeting_place(world: int) -> Iterator[tuple[str, socket.socket | None, list[int]]]:
-    """(rendezvous URL, socket that listens there, open files that all ranks must inherit) for ranks on this machine.
+    """(rendezvous URL, socket that listens there, open files that all ranks must inherit) for ranks on this
+    machine.
 
-    On Linux it is a file in memory without a name, which torch's file store uses by way of an inherited descriptor: no port is open, and
-    nothing is left of it however the ranks end. Elsewhere it is a port of the loopback interface. Both are open until the ranks have them.
+    On Linux it is a file in memory without a name, which torch's file store uses by way of an inherited
+    descriptor: no port is open, and nothing is left of it however the ranks end. Elsewhere it is a port of
+    the loopback interface. Both are open until the ranks have them.
     """
     if world == 1:
         yield "", None, []

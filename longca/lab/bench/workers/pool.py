@@ -1,10 +1,14 @@
-"""The pool: a few groups of workers, by kernel and by number of ranks. It replaces groups that are no longer healthy."""
+"""The pool: a few groups of workers, by kernel and by number of ranks. It replaces groups that are no longer
+healthy."""
 
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from longca.core.errors import UserError
+from longca.core.plugin import Registry, is_of_package
+from longca.core.schema import Frozen
 from longca.lab.bench.judge.plausible import plausible
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.result import FAILURES, PlayerResult, Result, WrongRow
@@ -16,11 +20,8 @@ from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import HostLost, Launcher
 from longca.lab.bench.workers.local import Local
 from longca.lab.studies.cell import Cell
-from longca.core.errors import UserError
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.core.plugin import Registry, is_of_package
 from longca.lab.studies.record import Unavailable
-from longca.core.schema import Frozen
 from longca.lab.studies.study import Measure
 
 MAX_CPU_RANKS = 8
@@ -46,17 +47,26 @@ class Device(Frozen):
         if self.num_tasks is not None:
             return None if world <= self.num_tasks else f"{world} ranks: this job has {self.num_tasks}"
         if self.type == "cpu":
-            return None if world <= MAX_CPU_RANKS else f"{world} ranks on one CPU: at most {MAX_CPU_RANKS} are measured"
-        return None if world <= self.num_devices else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
+            return (
+                None
+                if world <= MAX_CPU_RANKS
+                else f"{world} ranks on one CPU: at most {MAX_CPU_RANKS} are measured"
+            )
+        return (
+            None
+            if world <= self.num_devices
+            else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
+        )
 
 
 def worker_key(cell: Cell, device_type: str) -> Key:
     """The key of a cell's group of worker processes; cells of one key share a group.
 
-    On a GPU a kernel has a group of its own, since its libraries stay loaded and keep memory and settings of the device. On a CPU all
-    kernels share one group: to start a process takes longer than to measure a short cell, and kernels that are compared share the
-    reference of their results. All context-parallel methods of one number of ranks share a group: to start and connect many ranks takes
-    long, and methods that are compared should run in the same processes.
+    On a GPU a kernel has a group of its own, since its libraries stay loaded and keep memory and settings of
+    the device. On a CPU all kernels share one group: to start a process takes longer than to measure a short
+    cell, and kernels that are compared share the reference of their results. All context-parallel methods of
+    one number of ranks share a group: to start and connect many ranks takes long, and methods that are
+    compared should run in the same processes.
     """
     alone = cell.kind == "kernel" and device_type != "cpu"
     return cell.kind, cell.kernel if alone else None, cell.world
@@ -69,35 +79,58 @@ class TooFewLeft(Exception):
 class Pool:
     """Measures cells in worker processes.
 
-    On GPUs one group lives at a time, since each process keeps device memory that the next group would miss. On a CPU up to
-    `MAX_CPU_GROUPS` live, with up to `MAX_CPU_RANKS` ranks in all. The least recently used group is closed first.
+    On GPUs one group lives at a time, since each process keeps device memory that the next group would miss.
+    On a CPU up to
+    `MAX_CPU_GROUPS` live, with up to `MAX_CPU_RANKS` ranks in all. The least recently used group is closed
+    first.
     """
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None,
-                 claimant: Claimant | None = None, meanwhile: Callable[[], object] = lambda: None, *, apart: bool = False,
-                 seed: int | None = None, first_world: int = 1) -> None:
+    def __init__(
+        self,
+        device: str,
+        logs: Path,
+        stopped: Callable[[], bool] = lambda: False,
+        launcher: Launcher | None = None,
+        claimant: Claimant | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+        *,
+        apart: bool = False,
+        seed: int | None = None,
+        first_world: int = 1,
+    ) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
             logs: folder for the output of workers.
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
             launcher: starts the ranks; on this machine if not given.
-            claimant: the run for which devices are locked, and what it does while it waits; a run of its own if not given.
+            claimant: the run for which devices are locked, and what it does while it waits; a run of its own
+                if not given.
             meanwhile: called once, while the first process starts.
-            apart: on a CPU, too, a kernel that is not the package's own gets processes of its own, and none is a control.
+            apart: on a CPU, too, a kernel that is not the package's own gets processes of its own, and none
+                is a control.
             seed: of all that is drawn for checks; drawn anew if not given, so that no kernel can know it.
-            first_world: the fewest ranks that a cell of the run has. So many processes find the device, and then
-                measure such cells.
+            first_world: the fewest ranks that a cell of the run has. So many processes find the device, and
+                then measure such cells.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
-        self.logs, self.stopped, self.launcher, self.claimant = logs, stopped, launcher or Local(), claimant or Claimant()
+        self.logs, self.stopped, self.launcher, self.claimant = (
+            logs,
+            stopped,
+            launcher or Local(),
+            claimant or Claimant(),
+        )
         self._started, self._lost, self._apart = 0, "", apart
         self.seed = secrets.randbits(48) if seed is None else seed
         self._judge: JudgeProcess | None = None
-        self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
-        self._first_world = first_world if self.launcher.num_ranks is None and first_world <= MAX_CPU_RANKS else 1
+        self._groups: dict[
+            Key | None, Group
+        ] = {}  # most recently used last; key None: the group that is not used yet
+        self._first_world = (
+            first_world if self.launcher.num_ranks is None and first_world <= MAX_CPU_RANKS else 1
+        )
         group = self._new_group(self._first_world, device)
         try:
             meanwhile()
@@ -115,17 +148,29 @@ class Pool:
         try:
             facts = facts or self._ready(group)
         except RankWithoutDevice as refusal:
-            raise UserError(f"There is no device '{device}' here", why=str(refusal),
-                            todo="Use `--device cpu` or `auto`") from None
+            raise UserError(
+                f"There is no device '{device}' here", why=str(refusal), todo="Use `--device cpu` or `auto`"
+            ) from None
         except RankDied as lost:
             last = (lost.log.splitlines() or [""])[-1]
-            raise UserError("The measuring process does not start", why=last or lost.cause,
-                            todo=f"Its output is in {group.ranks[0].log}") from None
+            raise UserError(
+                "The measuring process does not start",
+                why=last or lost.cause,
+                todo=f"Its output is in {group.ranks[0].log}",
+            ) from None
         except StartTimeout:
-            raise UserError("The measuring process does not start", why="it says nothing",
-                            todo=f"Its output is in {group.ranks[0].log}") from None
-        self.device = Device(type=facts["type"], name=facts["name"], num_devices=facts["num_devices"],
-                             uuid=facts.get("uuid") or "", num_tasks=self.launcher.num_ranks)
+            raise UserError(
+                "The measuring process does not start",
+                why="it says nothing",
+                todo=f"Its output is in {group.ranks[0].log}",
+            ) from None
+        self.device = Device(
+            type=facts["type"],
+            name=facts["name"],
+            num_devices=facts["num_devices"],
+            uuid=facts.get("uuid") or "",
+            num_tasks=self.launcher.num_ranks,
+        )
         self._groups[None] = group
 
     def measure(self, cell: Cell, measure: Measure) -> Result:
@@ -144,8 +189,13 @@ class Pool:
         except (StartTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
             if self.launcher.lost != self._lost:  # a lost machine, not the cell, is the cause
                 return self.measure(cell, measure)
-            return Result(outcome=as_failed("WorkerDidNotStart", str(error) or "its processes did not get ready in time",
-                                            getattr(error, "log", "")))
+            return Result(
+                outcome=as_failed(
+                    "WorkerDidNotStart",
+                    str(error) or "its processes did not get ready in time",
+                    getattr(error, "log", ""),
+                )
+            )
         is_control = self._is_control(cell)
         result = group.measure(cell, measure, self.seed, judged=not is_control)
         result = result if is_control else plausible(cell, result)
@@ -154,7 +204,8 @@ class Pool:
         return result
 
     def play(self, cells: Sequence[Cell], measure: Measure, rules: PlayoffRules) -> list[PlayerResult]:
-        """The results of a play-off, in the order of its cells. A player that takes the process with it ends alone: the rest start anew.
+        """The results of a play-off, in the order of its cells. A player that takes the process with it ends
+        alone: the rest start anew.
 
         On a GPU all play-offs share a process of their own, on a CPU it is that of all kernels.
 
@@ -171,7 +222,11 @@ class Pool:
             try:
                 group = self._group(key)
             except (StartTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
-                failed = as_failed("WorkerDidNotStart", str(error) or "its process did not get ready in time", getattr(error, "log", ""))
+                failed = as_failed(
+                    "WorkerDidNotStart",
+                    str(error) or "its process did not get ready in time",
+                    getattr(error, "log", ""),
+                )
                 results |= {number: PlayerResult(result=Result(outcome=failed)) for number in left}
                 break
             played = group.play([cells[number] for number in left], measure, rules, self.seed)
@@ -185,16 +240,22 @@ class Pool:
         return [results.get(number, alone) for number in range(len(cells))]
 
     def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
-        """The first wrong row of each tensor of a kernel cell that was incorrect; none where they are not found in the cell's time."""
+        """The first wrong row of each tensor of a kernel cell that was incorrect; none where they are not
+        found in the cell's time."""
         group = self._groups.get(self._key(cell))
         return [] if group is None else group.wrong_rows(cell, measure, self.seed)
 
     def _key(self, cell: Cell) -> Key:
         kind, kernel, world = worker_key(cell, self.device.type)
-        return (kind, cell.kernel, world) if self._apart and not is_of_package("kernel", cell.kernel) else (kind, kernel, world)
+        return (
+            (kind, cell.kernel, world)
+            if self._apart and not is_of_package("kernel", cell.kernel)
+            else (kind, kernel, world)
+        )
 
     def _is_control(self, cell: Cell) -> bool:
-        """True for a call of known work, which judges itself: its kernel says so, which is believed of a study's kernels alone."""
+        """True for a call of known work, which judges itself: its kernel says so, which is believed of a
+        study's kernels alone."""
         if self._apart and not is_of_package("kernel", cell.kernel):
             return False
         with suppress(Exception):  # one that cannot be loaded: the measuring process says why
@@ -202,7 +263,8 @@ class Pool:
         return False
 
     def _check(self, world: int) -> None:
-        """Raise TooFewLeft if too few ranks are left. After a loss all groups are closed, since some had ranks on that machine."""
+        """Raise TooFewLeft if too few ranks are left. After a loss all groups are closed, since some had
+        ranks on that machine."""
         left = self.launcher.num_ranks
         if self.launcher.lost != self._lost:
             self._lost = self.launcher.lost
@@ -211,7 +273,8 @@ class Pool:
             raise TooFewLeft(f"{self._lost} is gone")
 
     def restart(self) -> None:
-        """On a GPU, have the next cell measured in a new process. On a CPU cells share one as long as it is healthy."""
+        """On a GPU, have the next cell measured in a new process. On a CPU cells share one as long as it is
+        healthy."""
         if self.device.type == "cuda":
             self.close()
 
@@ -261,11 +324,20 @@ class Pool:
         self._started += 1
         try:
             self._judge = self._judge or JudgeProcess(self.logs / "judge.log", self.stopped)
-            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped, self.claimant,
-                         self._judge, self._started)
+            return Group(
+                self.launcher,
+                world,
+                device,
+                self.logs / f"worker{self._started}",
+                self.stopped,
+                self.claimant,
+                self._judge,
+                self._started,
+            )
         except OSError as error:  # no room for its log, no process left …
-            raise UserError("Cannot start a measuring process", why=str(error),
-                            todo="Finished cells are safe: run again") from error
+            raise UserError(
+                "Cannot start a measuring process", why=str(error), todo="Finished cells are safe: run again"
+            ) from error
 
     def _ready(self, group: Group) -> Message:
         try:

@@ -1,4 +1,5 @@
-"""A worker process on this machine: it is started, watched, and ended together with all processes that it has started."""
+"""A worker process on this machine: it is started, watched, and ended together with all processes that it has
+started."""
 
 import faulthandler
 import os
@@ -9,35 +10,46 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from longca.lab.bench.measure.environment import num_cores
-from longca.lab.bench.measure.failure import place_in_stack
 from longca.core.children import start
 from longca.core.children.output import Output
 from longca.core.children.processes import MARK, die_with, kill_all
 from longca.core.children.trial import NONE as NO_TRIALS
 from longca.core.children.trial import VARIABLE as TRIALS
+from longca.lab.bench.measure.environment import num_cores
+from longca.lab.bench.measure.failure import place_in_stack
 
 TAIL_CHARS = 4000
-DEATH_SECONDS = 10.0  # between the end of its connection and its own end: a driver may still be freeing memory
+DEATH_SECONDS = (
+    10.0  # between the end of its connection and its own end: a driver may still be freeing memory
+)
 STACK_SIGNAL = signal.SIGUSR1
-# OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short cells took several times the
+# OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short
+# cells took several times the
 # CPU time, and where other processes want the cores a spinning thread keeps away the one that it waits for
 WAIT_POLICY = "OMP_WAIT_POLICY"
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Signals that end a run in good order. One that this process was started to ignore, as `nohup` does with SIGHUP, stays ignored."""
+    """Signals that end a run in good order. One that this process was started to ignore, as `nohup` does with
+    SIGHUP, stays ignored."""
     others = (signal.SIGHUP, signal.SIGQUIT)  # the terminal is gone; Ctrl-\\
-    return (signal.SIGINT, signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN))
+    return (
+        signal.SIGINT,
+        signal.SIGTERM,
+        *(number for number in others if signal.getsignal(number) != signal.SIG_IGN),
+    )
 
 
 def obey_parent(parent: int) -> None:
-    """Have this process, a `WorkerProcess` of that parent, end with it, and leave to it all else that ends a run."""
+    """Have this process, a `WorkerProcess` of that parent, end with it, and leave to it all else that ends a
+    run."""
     die_with(parent)
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL, all_threads=False)
     for number in ending_signals():
-        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # a cluster sends them to every process of a job; the runner reacts for all
 
 
 class WorkerProcess:
@@ -48,8 +60,14 @@ class WorkerProcess:
 
     module = "-m", "longca.lab.bench.workers.worker"
 
-    def __init__(self, options: Mapping[str, object], num_threads: int, log: Path, descriptors: Sequence[int],
-                 env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, object],
+        num_threads: int,
+        log: Path,
+        descriptors: Sequence[int],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         """
         Args:
             options: options of the worker, by their Python names.
@@ -64,12 +82,26 @@ class WorkerProcess:
         self.log, self._output, self._mark = log, Output(log), secrets.token_hex(8)
         options = {**options, "threads": num_threads, "parent": os.getpid()}
         command = [*start.python("-u"), *self.module]
-        command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        command += [
+            part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))
+        ]
         try:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._output.writer, stderr=subprocess.STDOUT,
-                                            pass_fds=tuple(descriptors), start_new_session=True,
-                                            env={WAIT_POLICY: "passive", **start.environment(os.environ),
-                                                 "OMP_NUM_THREADS": str(num_threads), **(env or {}), MARK: self._mark, TRIALS: NO_TRIALS})
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output.writer,
+                stderr=subprocess.STDOUT,
+                pass_fds=tuple(descriptors),
+                start_new_session=True,
+                env={
+                    WAIT_POLICY: "passive",
+                    **start.environment(os.environ),
+                    "OMP_NUM_THREADS": str(num_threads),
+                    **(env or {}),
+                    MARK: self._mark,
+                    TRIALS: NO_TRIALS,
+                },
+            )
         except BaseException:
             self._output.close()
             raise
@@ -81,7 +113,8 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def begin(self, title: str) -> None:
-        """Write a headline into the log; `tail` shows what follows it. Errors are ignored: if the disk is full, the store reports it."""
+        """Write a headline into the log; `tail` shows what follows it. Errors are ignored: if the disk is
+        full, the store reports it."""
         self._output.begin(title)
 
     def tail(self) -> str:
@@ -94,7 +127,8 @@ class WorkerProcess:
             self.process.send_signal(STACK_SIGNAL)
 
     def whereabouts(self) -> str:
-        """File, line and function in the stack that it printed last since `begin`: when asked, or as it died. Empty if it printed none."""
+        """File, line and function in the stack that it printed last since `begin`: when asked, or as it died.
+        Empty if it printed none."""
         return place_in_stack(self._output.tail())
 
     def cause_of_death(self) -> str:
@@ -127,8 +161,9 @@ class WorkerProcess:
 def network(address: str) -> dict[str, str]:
     """A variable for a worker's environment that makes gloo use one network interface alone.
 
-    By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address; and where
-    all ranks are on one machine, nobody else should. Where a site has chosen an interface, that one stays.
+    By default gloo takes the address that the host name resolves to. On some systems other machines cannot
+    reach that address; and where all ranks are on one machine, nobody else should. Where a site has chosen an
+    interface, that one stays.
 
     Args:
         address: this machine's address in the network of the ranks.
@@ -138,10 +173,15 @@ def network(address: str) -> dict[str, str]:
 
 
 def _interface_of(address: str) -> str | None:
-    """The network interface of this machine that has the address; None where no interface, or more than one, has it."""
+    """The network interface of this machine that has the address; None where no interface, or more than one,
+    has it."""
     import psutil
 
-    found = {name for name, entries in psutil.net_if_addrs().items() if any(entry.address == address for entry in entries)}
+    found = {
+        name
+        for name, entries in psutil.net_if_addrs().items()
+        if any(entry.address == address for entry in entries)
+    }
     return found.pop() if len(found) == 1 else None
 
 

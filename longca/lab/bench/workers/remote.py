@@ -1,4 +1,5 @@
-"""Ranks in other tasks and the agents that start them: the runner's side of `longca.lab.bench.workers.agent`."""
+"""Ranks in other tasks and the agents that start them: the runner's side of
+`longca.lab.bench.workers.agent`."""
 
 import time
 from contextlib import suppress
@@ -7,7 +8,9 @@ from pathlib import Path
 from longca.lab.bench.workers.channel import Channel, Message, is_readable
 from longca.lab.bench.workers.launch import RankPlacement
 
-ANSWER_SECONDS = 30.0  # for an answer of an agent; its longest work is to wait for the end of a process that it has killed
+ANSWER_SECONDS = (
+    30.0  # for an answer of an agent; its longest work is to wait for the end of a process that it has killed
+)
 
 
 class AgentLink:
@@ -18,7 +21,12 @@ class AgentLink:
         Args:
             address: address of the runner under which the agent has reached it.
         """
-        self.task, self.host, self.local_rank, self.address = hello["task"], hello["host"], hello["local"], address
+        self.task, self.host, self.local_rank, self.address = (
+            hello["task"],
+            hello["host"],
+            hello["local"],
+            address,
+        )
         self.channel = channel
         self.is_lost = False
 
@@ -44,7 +52,8 @@ class AgentLink:
         return {}
 
     def look(self) -> None:
-        """Notice if the agent is gone. It sends nothing unasked, so if there is something to read, it is the end."""
+        """Notice if the agent is gone. It sends nothing unasked, so if there is something to read, it is the
+        end."""
         if not self.is_lost and is_readable(self.channel):
             self.lose()
 

@@ -33,12 +33,15 @@ from longca.lab.store.files import write_atomically
 
 HANDSHAKE_SECONDS = 10.0  # for all lines of one handshake
 LINE_BYTES = 4096  # of one line; a hello has some hundred
-MOST_HANDSHAKES = 256  # at once; the oldest gives way: that of a task is over in milliseconds, and a task comes again
+MOST_HANDSHAKES = (
+    256  # at once; the oldest gives way: that of a task is over in milliseconds, and a task comes again
+)
 RETRY_SECONDS = 0.2
 LOOPBACK = "127.0.0.1"
 FOLDER = "jobs"
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-"""with these options the system reports a vanished machine after 25 s of silence; the end of a process is noticed at once"""
+"""with these options the system reports a vanished machine after 25 s of silence; the end of a process is
+noticed at once"""
 
 
 class Arrival(NamedTuple):
@@ -61,7 +64,8 @@ class _Lines:
         self.connection, self._partial = connection, b""
 
     def take(self) -> bytes | None:
-        """The next line, without its end; None if there is none yet. Raises _Refused if it is too long, or the connection ends."""
+        """The next line, without its end; None if there is none yet. Raises _Refused if it is too long, or
+        the connection ends."""
         try:
             ahead = self.connection.recv(LINE_BYTES, socket.MSG_PEEK)
             line, end, _ = ahead.partition(b"\n")
@@ -79,7 +83,8 @@ class _Lines:
         return found
 
     def send(self, *parts: str) -> None:
-        """Raises _Refused if the other side does not take it: a line always fits into a buffer that is empty."""
+        """Raises _Refused if the other side does not take it: a line always fits into a buffer that is
+        empty."""
         line = " ".join(parts).encode() + b"\n"
         try:
             if self.connection.send(line) != len(line):
@@ -158,7 +163,8 @@ class Rendezvous:
             self._listen(address, 0)
 
     def new_file(self) -> Path:
-        """An empty file that only this user can read and all tasks see; it lives as long as the rendezvous."""
+        """An empty file that only this user can read and all tasks see; it lives as long as the
+        rendezvous."""
         path = (self.path.parent / f"{self.path.stem}-{secrets.token_hex(8)}.store").absolute()
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         self._files.append(path)
@@ -181,7 +187,11 @@ class Rendezvous:
         self._port = self._server.getsockname()[1]
         self._selector.register(self._server, selectors.EVENT_READ)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"addresses": [address] if address else addresses(), "port": self._port, "token": self.token.hex()}
+        content = {
+            "addresses": [address] if address else addresses(),
+            "port": self._port,
+            "token": self.token.hex(),
+        }
         write_atomically(self.path, json.dumps(content).encode(), mode=0o600)
 
     def _welcome(self) -> None:
@@ -235,21 +245,31 @@ def join_rendezvous(results: Path, job: str, hello: Message, timeout_s: float) -
                 channel = _connect(address, published["port"], token, hello)
                 if channel is not None:
                     return channel
-            reason = f"nobody answers at {', '.join(published['addresses'])}, port {published['port']}, as {path} says"
+            reason = (
+                f"nobody answers at {', '.join(published['addresses'])}, port {published['port']}, as "
+                f"{path} says"
+            )
         time.sleep(RETRY_SECONDS)
     raise TimeoutError(reason)
 
 
 def addresses() -> list[str]:
-    """Addresses under which other machines may reach this one: its host name, then its IPv4 addresses, loopback last."""
+    """Addresses under which other machines may reach this one: its host name, then its IPv4 addresses,
+    loopback last."""
     import psutil
 
-    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == socket.AF_INET]
+    found = [
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET
+    ]
     return [socket.gethostname(), *sorted(found, key=lambda address: address.startswith("127."))]
 
 
 def network_address() -> str:
-    """This machine's address at the interface that the site has chosen for gloo; empty where it has chosen none."""
+    """This machine's address at the interface that the site has chosen for gloo; empty where it has chosen
+    none."""
     import psutil
 
     chosen = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), [])
@@ -293,7 +313,9 @@ def _connect(address: str, port: int, token: bytes, hello: Message) -> Channel |
 
 
 def _proof(token: bytes, who: str, nonces: bytes, content: bytes = b"") -> str:
-    return hmac.new(token, b"\n".join((who.encode(), nonces, content)), hashlib.sha256).hexdigest()  # no part has an end of line in it
+    return hmac.new(
+        token, b"\n".join((who.encode(), nonces, content)), hashlib.sha256
+    ).hexdigest()  # no part has an end of line in it
 
 
 def _proves(proof: bytes, token: bytes, who: str, nonces: bytes, content: bytes = b"") -> bool:
@@ -301,7 +323,8 @@ def _proves(proof: bytes, token: bytes, who: str, nonces: bytes, content: bytes 
 
 
 def _look_again(folder: Path) -> None:
-    """Change the folder, so that a network file system looks again: it remembers for a minute that a file was not there."""
+    """Change the folder, so that a network file system looks again: it remembers for a minute that a file was
+    not there."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=f".{os.getpid()}"):
         pass

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from longca.core.errors import UserError
 from longca.lab.bench.judge.referee import RemoteReferee
 from longca.lab.bench.measure.environment import choose_device, device_name, device_uuid, gpu_system, software
 from longca.lab.bench.measure.failure import failure
@@ -24,11 +25,10 @@ from longca.lab.bench.measure.warm_math import warm_math
 from longca.lab.bench.workers.channel import Message
 from longca.lab.bench.workers.device_lock import DeviceLock
 from longca.lab.bench.workers.launch import RankPlacement
+from longca.lab.environment.taking import EnvironmentTaker, SystemFacts
 from longca.lab.studies.cell import Cell
-from longca.core.errors import UserError
 from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.study import Measure
-from longca.lab.environment.taking import EnvironmentTaker, SystemFacts
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
@@ -40,14 +40,22 @@ COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own
 class Session:
     """One rank: its device, its communicator and its latest masks."""
 
-    def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None,
-                 judge: int | None = None) -> None:
+    def __init__(
+        self,
+        placement: RankPlacement,
+        device: str,
+        num_threads: int,
+        listener: int | None = None,
+        judge: int | None = None,
+    ) -> None:
         """It finds its device, and does not use it yet.
 
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.
-            listener: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the ranks.
-            judge: for rank 0: file descriptor of the socket to the judge; without it cells are judged in this process.
+            listener: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the
+                ranks.
+            judge: for rank 0: file descriptor of the socket to the judge; without it cells are judged in this
+                process.
 
         Raises:
             NoDevice: there is no GPU for this rank.
@@ -64,7 +72,8 @@ class Session:
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
 
     def claim(self, request: Message) -> Message:
-        """Take the lock of the device, or find out if it is still held. Its holder if another run has it, an error if there can be none."""
+        """Take the lock of the device, or find out if it is still held. Its holder if another run has it, an
+        error if there can be none."""
         try:
             return {"device": self.lock.title, "holder": self.lock.claim(request["signature"])}
         except UserError as error:
@@ -76,26 +85,40 @@ class Session:
         return {"released": self.lock.title}
 
     def open(self, _: Message) -> Message:
-        """Begin to use the device, whose lock is held, and meet the other ranks. Facts of the device for the runner."""
+        """Begin to use the device, whose lock is held, and meet the other ranks. Facts of the device for the
+        runner."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.placement.world > 1:
             self.comm = self._join()
-        with suppress(Exception):  # of whatever is installed in odd ways: measuring goes on without a listing of it
+        with suppress(
+            Exception
+        ):  # of whatever is installed in odd ways: measuring goes on without a listing of it
             self._taker = _taker(self.device)
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
-        return {"ready": {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices,
-                          "uuid": device_uuid(self.device)}}
+        return {
+            "ready": {
+                "type": self.device.type,
+                "name": device_name(self.device),
+                "num_devices": num_devices,
+                "uuid": device_uuid(self.device),
+            }
+        }
 
     def measure(self, request: Message, answer: Callable[[Message], object]) -> None:
         """Measure the cell of a request and answer. Its memory is free again afterwards.
 
-        A failure is reported before memory is freed: that may have to wait for a GPU which itself waits for a rank that is gone.
+        A failure is reported before memory is freed: that may have to wait for a GPU which itself waits for a
+        rank that is gone.
         """
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         with watch(self.device, request.get("judge")) as uses:
             result = self._measure(cell, measure, request.get("seed", 0))
-        message = {"result": result.model_dump(mode="json"), "uses": uses, **self._environment(request.get("listed", ()))}
+        message = {
+            "result": result.model_dump(mode="json"),
+            "uses": uses,
+            **self._environment(request.get("listed", ())),
+        }
         if result.outcome.status in FAILURES:
             answer(message)
             self._free()
@@ -104,22 +127,36 @@ class Session:
             answer(message)
 
     def play(self, request: Message) -> Message:
-        """Play off the cells of a request: the result of each player, or the one that has left the device unusable."""
+        """Play off the cells of a request: the result of each player, or the one that has left the device
+        unusable."""
         from longca.lab.bench.playoff.measuring import DeviceLost, PlayoffSetup, measure_playoff
 
-        cells, measure = [Cell.model_validate(cell) for cell in request["cells"]], Measure.model_validate(request["measure"])
+        cells, measure = (
+            [Cell.model_validate(cell) for cell in request["cells"]],
+            Measure.model_validate(request["measure"]),
+        )
         judge, rules = self._judge, PlayoffRules.model_validate(request["rules"])
         with Path(request["at_work"]).open("w") as file, watch(self.device, request.get("judge")) as uses:
-            setup = PlayoffSetup(self.device, measure, rules, request["seed"], self.masks, self.references,
-                                 lambda player: os.pwrite(file.fileno(), f"{player:<4}".encode(), 0),
-                                 None if judge is None else lambda player: RemoteReferee(judge, player))
+            setup = PlayoffSetup(
+                self.device,
+                measure,
+                rules,
+                request["seed"],
+                self.masks,
+                self.references,
+                lambda player: os.pwrite(file.fileno(), f"{player:<4}".encode(), 0),
+                None if judge is None else lambda player: RemoteReferee(judge, player),
+            )
             try:
                 players = measure_playoff(cells, setup)
             except DeviceLost as lost:
                 return {"lost": lost.player, "result": Result(outcome=lost.outcome).model_dump(mode="json")}
         self._free()
-        return {"players": [player.model_dump(mode="json") for player in players], "uses": uses,
-                **self._environment(request.get("listed", ()))}
+        return {
+            "players": [player.model_dump(mode="json") for player in players],
+            "uses": uses,
+            **self._environment(request.get("listed", ())),
+        }
 
     def wrong_rows(self, request: Message) -> Message:
         """The first wrong row of each tensor of a kernel cell; none where that fails."""
@@ -127,7 +164,9 @@ class Session:
 
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         try:
-            found = find_wrong_rows(cell, measure, self.device, self.masks, self.references, request.get("seed", 0))
+            found = find_wrong_rows(
+                cell, measure, self.device, self.masks, self.references, request.get("seed", 0)
+            )
         except Exception:  # a kernel that once gave a wrong result may as well raise; the verdict stands
             found = []
         self._free()
@@ -152,17 +191,32 @@ class Session:
         referee = None if self._judge is None else RemoteReferee(self._judge)
         try:
             if cell.kind == "kernel":
-                return measure_kernel(cell, measure, self.device, self.masks, self.references, seed=seed,
-                                      referee=None if referee is None else lambda plan: referee)
+                return measure_kernel(
+                    cell,
+                    measure,
+                    self.device,
+                    self.masks,
+                    self.references,
+                    seed=seed,
+                    referee=None if referee is None else lambda plan: referee,
+                )
             from longca.lab.bench.measure.cp import measure_cp
 
             self.comm = self.comm or self._join()
-            return measure_cp(cell, measure, self.device, self.comm, seed=seed, referee=None if referee is None else lambda plan: referee)
+            return measure_cp(
+                cell,
+                measure,
+                self.device,
+                self.comm,
+                seed=seed,
+                referee=None if referee is None else lambda plan: referee,
+            )
         except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
 
     def _environment(self, listed: Collection[str]) -> Message:
-        """The environment of this rank, with those of its listings that were not sent before; empty where it cannot be taken.
+        """The environment of this rank, with those of its listings that were not sent before; empty where it
+        cannot be taken.
 
         Args:
             listed: digests of the listings that were.
@@ -171,24 +225,37 @@ class Session:
             if self._taker is None:
                 return {}
             environment, listings = self._taker.take()
-        except Exception:  # of whatever is installed in odd ways: a number without a listing says that it has none
+        except (
+            Exception
+        ):  # of whatever is installed in odd ways: a number without a listing says that it has none
             return {}
-        return {"environment": environment.model_dump(mode="json"),
-                "listings": {digest: content for digest, content in listings.items() if digest not in listed}}
+        return {
+            "environment": environment.model_dump(mode="json"),
+            "listings": {digest: content for digest, content in listings.items() if digest not in listed},
+        }
 
     def _join(self) -> Comm:
         from longca.cp.comm.backend import Comm
 
         placement = self.placement
-        return Comm(placement.rank, placement.world, self.device.index or 0, placement.rendezvous, self.device.type, COMM_SECONDS,
-                    self._listener)
+        return Comm(
+            placement.rank,
+            placement.world,
+            self.device.index or 0,
+            placement.rendezvous,
+            self.device.type,
+            COMM_SECONDS,
+            self._listener,
+        )
 
     def _free(self) -> None:
         compiler: Any = sys.modules.get("torch._dynamo")
         if compiler is not None:
-            compiler.reset()  # compiled graphs hold memory, and after a few of one function torch stops compiling it
+            # compiled graphs hold memory, and after a few of one function torch stops compiling it
+            compiler.reset()
         gc.collect()
-        gc.freeze()  # objects that kernels import and keep: to scan them four times a cell costs half a second
+        # objects that kernels import and keep: to scan them four times a cell costs half a second
+        gc.freeze()
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()

@@ -1,4 +1,5 @@
-"""The worker process of one rank, driven over two pipes or a socket. Its task starts it, as `longca.core.children.start` says."""
+"""The worker process of one rank, driven over two pipes or a socket. Its task starts it, as
+`longca.core.children.start` says."""
 
 import argparse
 import gc
@@ -9,12 +10,16 @@ from longca.lab.bench.workers.launch import RankPlacement
 from longca.lab.bench.workers.process import obey_parent
 
 NCCL = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process; otherwise a collective would wait on the GPU for ever
-    "TORCH_NCCL_ENABLE_MONITORING": "1",  # … also where the thread that looks for broken connections hangs itself,
+    # a broken connection ends the process; otherwise a collective would wait on the GPU for ever
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+    # … also where the thread that looks for broken connections hangs itself,
+    "TORCH_NCCL_ENABLE_MONITORING": "1",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60",  # … after so long
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # dumps of past collectives delay the end by up to a minute, and nobody reads them
+    # dumps of past collectives delay the end by up to a minute, and nobody reads them
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
-"""settings that make NCCL give up; in any case the runner ends all ranks when one has failed or the cell's time is over"""
+"""settings that make NCCL give up; in any case the runner ends all ranks when one has failed or the cell's
+time is over"""
 
 
 def main() -> None:
@@ -54,6 +59,8 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("rendezvous", "device"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--listener", type=int, help="for rank 0: the socket that listens at the rendezvous URL")
+    parser.add_argument(
+        "--listener", type=int, help="for rank 0: the socket that listens at the rendezvous URL"
+    )
     parser.add_argument("--judge", type=int, help="for rank 0: the socket to the judge")
     return parser.parse_args()

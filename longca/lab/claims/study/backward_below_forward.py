@@ -14,18 +14,24 @@ class BackwardBelowForward(Claim):
     number = 5
     label = "Backward reaches fewer TFLOP/s than forward"
     sentence = (
-        "Each dense kernel does fewer TFLOP/s backward than forward on FULL, CAUSAL and documents, and the share that backward "
+        "Each dense kernel does fewer TFLOP/s backward than forward on FULL, CAUSAL and documents, and the "
+        "share that backward "
         "reaches is lower on documents than on the whole sequence."
     )
     source = "Texts about the paper: its curves of both directions"
     trust = "second-hand"
     gpus = "one GPU"
-    overturned_by = "Backward is level with forward on more than a quarter of the points, or keeps a larger share on documents"
+    overturned_by = (
+        "Backward is level with forward on more than a quarter of the points, or keeps a larger "
+        "share on documents"
+    )
 
     def judge(self, table):
         asked = self._asked(table, DENSE)
         return decided_in_parts(
-            *self._parts(asked), note=gpu_note(asked), missing=missing_dense(asked, self.gpus, "", DENSE, MASKS)
+            *self._parts(asked),
+            note=gpu_note(asked),
+            missing=missing_dense(asked, self.gpus, "", DENSE, MASKS),
         )
 
     def judge_as_study(self, table):

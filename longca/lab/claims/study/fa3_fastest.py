@@ -1,5 +1,6 @@
 """Claim 1: FlashAttention-3 on regular masks."""
 
+from longca.core.units import format_length
 from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
 from longca.lab.claims.evidence import (
@@ -16,7 +17,6 @@ from longca.lab.claims.evidence import (
     rivals,
     span,
 )
-from longca.core.units import format_length
 
 FROM = 2048  # tokens; at 1K the study's own authors saw SDPA ahead
 FULL_FROM, FULL_RATE = 8192, 600  # tokens and TFLOP/s: the number that is told of FULL
@@ -26,13 +26,17 @@ class Fa3IsFastest(Claim):
     number = 1
     label = "FA3 is the fastest dense kernel on regular masks"
     sentence = (
-        "Of the study's seven dense kernels none is faster forward than FA3 on any regular mask from 2K tokens, and FA3 reaches "
+        "Of the study's seven dense kernels none is faster forward than FA3 on any regular mask from 2K "
+        "tokens, and FA3 reaches "
         "600 TFLOP/s on FULL from 8K to 48K."
     )
     source = "Texts about the paper: its figure of forward rates at 8K, and the curves over length"
     trust = "second-hand"
     gpus = "one GPU"
-    overturned_by = "Another of the seven kernels is clearly faster on more than a quarter of the points, or FA3 stays below 600 on FULL"
+    overturned_by = (
+        "Another of the seven kernels is clearly faster on more than a quarter of the points, "
+        "or FA3 stays below 600 on FULL"
+    )
 
     def judge(self, table):
         asked = self._asked(table, (*DENSE, "cudnn"))

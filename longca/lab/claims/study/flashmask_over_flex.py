@@ -2,7 +2,17 @@
 
 from longca.lab.claims.as_study import STAND_INS, stand_in
 from longca.lab.claims.contract import Claim, Gaps, Part, decided_in_parts
-from longca.lab.claims.evidence import GQA, HETEROGENEOUS, LENGTHS, gpu_note, held, missing, pairs, points, span
+from longca.lab.claims.evidence import (
+    GQA,
+    HETEROGENEOUS,
+    LENGTHS,
+    gpu_note,
+    held,
+    missing,
+    pairs,
+    points,
+    span,
+)
 from longca.lab.claims.regular import is_heterogeneous
 
 NEEDED = "Paddle's FlashMask beside FlexAttention on the six heterogeneous masks, 1K to 48K, both directions"
@@ -47,6 +57,7 @@ class FlashmaskOverFlex(Claim):
             observed = [pair.observed(pair.order == "more") for pair in own]
             yield Part(
                 word,
-                f"{word} FlashMask (ours) is faster at {held(observed)} ({span(pair.ratio for pair in own)}×)",
+                f"{word} FlashMask (ours) is faster at {held(observed)} "
+                f"({span(pair.ratio for pair in own)}×)",
                 observed,
             )

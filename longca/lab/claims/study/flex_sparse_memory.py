@@ -1,9 +1,9 @@
 """Claim 13: memory of FlexAttention under block-sparse masks."""
 
+from longca.core.units import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, Observation, decided
 from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, notes, points
-from longca.core.units import format_length
 from longca.lab.store.text import format_bytes
 
 FROM = 32768  # tokens: the study's shortest
@@ -11,7 +11,8 @@ MASKS = ("block_sparse_uniform", "block_sparse_variable")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
 NO_MASK = "no block mask"  # in the notes of the released call, where torch had no memory for it
 ANY = (
-    "A block mask that does not fit a larger GPU does not fit the study's. The released code then computes all "
+    "A block mask that does not fit a larger GPU does not fit the study's. The released code then computes "
+    "all "
     "scores, which fits."
 )
 
@@ -19,7 +20,10 @@ ANY = (
 class FlexSparseMemory(Claim):
     number = 13
     label = "FlexAttention runs out of memory block-sparse"
-    sentence = "From 32K tokens FlexAttention does not fit the study's GPU under block-sparse masks, since its mask needs memory of S²."
+    sentence = (
+        "From 32K tokens FlexAttention does not fit the study's GPU under block-sparse masks, since "
+        "its mask needs memory of S²."
+    )
     source = "Reviews of the paper and texts about it; its code builds the mask eagerly"
     trust = "second-hand"
     gpus = "one GPU"
@@ -31,7 +35,8 @@ class FlexSparseMemory(Claim):
         told = [point for point in asked if point.statuses & {"ok", "oom"}]
         note = gpu_note(
             told,
-            "memory is compared with 80 GB. The block mask here is built from blocks, never from S² pairs, so that the "
+            "memory is compared with 80 GB. The block mask here is built from blocks, never from S² pairs, "
+            "so that the "
             "claim is about how a mask is built and not about the kernel",
         )
         return self._decided(asked, [self._observed(point, "") for point in told], note, "")

@@ -13,7 +13,10 @@ LITTLE = 0.1  # of the rate
 class HeadsMatterLittle(Claim):
     number = 12
     label = "GQA changes rates little and saves memory"
-    sentence = "With 64 query heads, 8 KV heads instead of 64 change a kernel's rate by less than a tenth, and save memory."
+    sentence = (
+        "With 64 query heads, 8 KV heads instead of 64 change a kernel's rate by less than a tenth, "
+        "and save memory."
+    )
     source = "Texts about the paper: its tables of both head counts"
     trust = "second-hand"
     gpus = "one GPU"
@@ -57,7 +60,8 @@ class HeadsMatterLittle(Claim):
         ratios = span(pair.ratio for pair in rates)
         yield Part(
             "rates",
-            f"rates with 8 KV heads are at {ratios}× those with 64, within {percent(LITTLE)} at {held(little)}",
+            f"rates with 8 KV heads are at {ratios}× those with 64, within {percent(LITTLE)} at "
+            f"{held(little)}",
             little,
         )
         yield Part("memory", f"memory is less at {held(less)}", less)

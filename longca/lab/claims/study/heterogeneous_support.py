@@ -16,13 +16,17 @@ class HeterogeneousSupport(Claim):
     number = 3
     label = "FA2, FA3 and cuDNN run no heterogeneous mask"
     sentence = (
-        "FA2, FA3 and cuDNN run none of the six heterogeneous masks; FlexAttention, FlashMask, SDPA and the naive kernel run all "
+        "FA2, FA3 and cuDNN run none of the six heterogeneous masks; FlexAttention, FlashMask, SDPA and the "
+        "naive kernel run all "
         "of them."
     )
     source = "Texts about the paper: its table of kernels and masks; its code agrees"
     trust = "second-hand"
     gpus = "one GPU"
-    overturned_by = "FA2, FA3 or cuDNN gives a right result on such a mask where it is not a regular one, or one of the others refuses one"
+    overturned_by = (
+        "FA2, FA3 or cuDNN gives a right result on such a mask where it is not a regular one, "
+        "or one of the others refuses one"
+    )
 
     def judge(self, table):
         asked = self._asked(table, (*CANNOT, *CAN))

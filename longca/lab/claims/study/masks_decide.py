@@ -29,7 +29,10 @@ COUNTED = "Sliding windows have the FLOPs that the study counted: those of one s
 class MasksDecide(Claim):
     number = 6
     label = "One kernel's rate varies several times over masks"
-    sentence = "At one length, the rate of one and the same kernel on its best mask is at least twice that on its worst."
+    sentence = (
+        "At one length, the rate of one and the same kernel on its best mask is at least twice that "
+        "on its worst."
+    )
     source = "Texts about the paper: its figure of forward rates at 8K, by mask"
     trust = "second-hand"
     gpus = "one GPU"
@@ -38,7 +41,10 @@ class MasksDecide(Claim):
     def judge(self, table):
         asked = self._asked(table, DENSE)
         return decided_in_parts(
-            *self._parts(asked), lead=LEAD, note=gpu_note(asked), missing=missing_dense(asked, self.gpus, "", DENSE, MASKS)
+            *self._parts(asked),
+            lead=LEAD,
+            note=gpu_note(asked),
+            missing=missing_dense(asked, self.gpus, "", DENSE, MASKS),
         )
 
     def judge_as_study(self, table):

@@ -13,7 +13,10 @@ WHERE = {"kind": "kernel", "mask": "full", "seqlen": SEQLEN, "direction": "fwd",
 class OrderOnFull(Claim):
     number = 2
     label = "On FULL at 8K: FA3, then cuDNN, then the others"
-    sentence = "Forward on FULL at 8K tokens FA3 is faster than cuDNN, and cuDNN faster than FA2, FlexAttention and FlashMask."
+    sentence = (
+        "Forward on FULL at 8K tokens FA3 is faster than cuDNN, and cuDNN faster than FA2, "
+        "FlexAttention and FlashMask."
+    )
     source = "Texts about the paper: its figure of forward rates at 8K"
     trust = "second-hand"
     gpus = "one GPU"

@@ -1,9 +1,18 @@
 """Claim 4: memory of SDPA and of the naive kernel."""
 
+from longca.core.units import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, STUDY_BYTES, gpu_note, held, missing, notes, points
-from longca.core.units import format_length
+from longca.lab.claims.evidence import (
+    HETEROGENEOUS,
+    REGULAR,
+    STUDY_BYTES,
+    gpu_note,
+    held,
+    missing,
+    notes,
+    points,
+)
 from longca.lab.store.text import format_bytes
 
 KERNELS = ("naive", "sdpa")
@@ -20,7 +29,8 @@ class QuadraticMemory(Claim):
     number = 4
     label = "SDPA and naive run out of memory under long masks"
     sentence = (
-        "Under a mask, at 32K tokens and beyond, neither SDPA nor the naive kernel fits the 80 GB of the study's GPU, since both "
+        "Under a mask, at 32K tokens and beyond, neither SDPA nor the naive kernel fits the 80 GB of the "
+        "study's GPU, since both "
         "need memory of S²."
     )
     source = "Texts about the paper, which disagree on the length"
@@ -35,8 +45,10 @@ class QuadraticMemory(Claim):
         naive, sdpa = ([point for point in asked if point.kernel == kernel] for kernel in KERNELS)
         note = gpu_note(
             asked,
-            "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, which keeps "
-            "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran unfused",
+            "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, "
+            "which keeps "
+            "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran "
+            "unfused",
         )
         return decided_in_parts(
             self._part("naive", naive),

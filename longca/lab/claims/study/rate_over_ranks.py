@@ -87,7 +87,11 @@ class RateOverRanks(Claim):
         for point in asked:
             if point.ok and point.seqlen == PER_RANK * point.world:
                 groups[point.method, point.mask, point.direction, point.heads, point.device].append(point)
-        return [sorted(group, key=lambda point: point.rate) for group in map(of_one_protocol, groups.values()) if len(group) > 1]
+        return [
+            sorted(group, key=lambda point: point.rate)
+            for group in map(of_one_protocol, groups.values())
+            if len(group) > 1
+        ]
 
     def _observed(self, group):
         low, high = group[0], group[-1]

@@ -2,7 +2,17 @@
 
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided
-from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, pairs, points, reach, span
+from longca.lab.claims.evidence import (
+    HETEROGENEOUS,
+    REGULAR,
+    gpu_note,
+    held,
+    missing,
+    pairs,
+    points,
+    reach,
+    span,
+)
 from longca.lab.claims.schedules import NAMES, RING
 
 # of the bytes: documents that are padded to a multiple of the ranks add less than that on 2 and 4 ranks
@@ -38,7 +48,8 @@ class RingVolume(Claim):
             asked,
             lacking,
             "Bytes follow from the schedule, and depend on neither GPU nor kernel. They grow with its "
-            "padding of documents to multiples of twice the ranks: in its own draws by up to 5 % on 96 ranks.",
+            "padding of documents to multiples of twice the ranks: in its own draws by up to 5 % "
+            "on 96 ranks.",
             part=reach(asked) if asked else "",
         )
 

@@ -1,7 +1,16 @@
 """Claim 17: balance and scale of Ulysses."""
 
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, num_hosts, points, reach
+from longca.lab.claims.evidence import (
+    HETEROGENEOUS,
+    REGULAR,
+    gpu_note,
+    held,
+    missing,
+    num_hosts,
+    points,
+    reach,
+)
 from longca.lab.claims.schedules import WORLDS, lacking, not_here
 from longca.lab.store.text import number
 

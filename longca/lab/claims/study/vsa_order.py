@@ -1,10 +1,10 @@
 """Claim 8: the order of block-sparse kernels at blocks of 64."""
 
+from longca.core.units import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, Part, decided_in_parts
 from longca.lab.claims.evidence import MHA, gpu_note, missing, pairs, points, span
 from longca.lab.claims.refusals import refused_note
-from longca.core.units import format_length
 
 KERNELS = ("vsa", "vsa_triton", "flashinfer")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's

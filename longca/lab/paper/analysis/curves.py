@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from longca.lab.report.look.style import Style
 
 POINT = ["mask", "detail", "seqlen"]  # where kernels are compared
-NEARLY_ALL = 0.9  # of the points: a kernel that lacks a few, since time was over, is still told beside the others
+NEARLY_ALL = (
+    0.9  # of the points: a kernel that lacks a few, since time was over, is still told beside the others
+)
 
 
 class Curves(PaperFigure):
@@ -30,9 +32,13 @@ class Curves(PaperFigure):
     section = "dense"
     direction: ClassVar[str]
     word: ClassVar[str]
-    caption = ("Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension 128, bf16: higher is "
-               "better. FLOPs count visible pairs only. Points are medians over all samples and seeds; bars reach from the first to the "
-               "third quartile. A kernel that does not run a mask has no line there.")
+    caption = (
+        "Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension "
+        "128, bf16: higher is "
+        "better. FLOPs count visible pairs only. Points are medians over all samples and seeds; bars reach "
+        "from the first to the "
+        "third quartile. A kernel that does not run a mask has no line there."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=False, heads=main_heads(table), direction=self.direction)
@@ -46,10 +52,11 @@ class Curves(PaperFigure):
 
 
 def most_often_fastest(data: pd.DataFrame) -> str:
-    """The kernel that leads most often, and the one that loses least of those that have nearly all points; on each device.
+    """The kernel that leads most often, and the one that loses least of those that have nearly all points; on
+    each device.
 
-    "fa3 leads alone at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more, band loses least, at its
-    worst 79 % of the best".
+    "fa3 leads alone at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more,
+    band loses least, at its worst 79 % of the best".
     """
     if devices_apart(data):
         return "; ".join(f"on {device} {most_often_fastest(rows)}" for device, rows in data.groupby("device"))
@@ -60,7 +67,11 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     first = min(found, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
     ties = num_open(compared)
     points = f"{plural(total, 'point')} of mask and length"
-    sentence = f"{first.method} leads alone at {first.num_clear} of {points}" if first.num_clear else f"no kernel leads alone at {points}"
+    sentence = (
+        f"{first.method} leads alone at {first.num_clear} of {points}"
+        if first.num_clear
+        else f"no kernel leads alone at {points}"
+    )
     sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
     protocols = protocols_of(compared)
     sentence += f"; {protocols}" if protocols else ""
@@ -69,6 +80,10 @@ def most_often_fastest(data: pd.DataFrame) -> str:
         best = max(complete, key=lambda tally: tally.worst.share if tally.worst else 0.0)
         assert best.worst
         worst = f"at its worst {worst_text(best.worst)} of the best"
-        sentence += (f"; of {len(complete)} kernels with nine tenths of them or more, {best.method} loses least, {worst}"
-                     if len(complete) > 1 else f"; only {best.method} has nine tenths of them or more, {worst}")
+        sentence += (
+            f"; of {len(complete)} kernels with nine tenths of them or more, {best.method} loses least, "
+            f"{worst}"
+            if len(complete) > 1
+            else f"; only {best.method} has nine tenths of them or more, {worst}"
+        )
     return sentence

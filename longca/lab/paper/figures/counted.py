@@ -16,10 +16,16 @@ class Counted(PaperTable):
     label = "Counted as released"
     section, number, order = "released", "defects F1, F2, F9 and F18", 25
     needs_records = False
-    caption = ("By formulas, without a measurement. Pairs are those of a head, or of eight KV heads (F9): as released, those that FLOPs "
-               "are counted of (F1, F2) or that FlashInfer runs (F9); without, those that most kernels run. In common are blocks of "
-               "FlashInfer that are blocks of the other kernels. Bytes of a ring are what a rank keeps besides its own shards: keys, "
-               "values and a partial output in bf16 for each rank as released; here keys and values of two steps and a sum in fp32.")
+    caption = (
+        "By formulas, without a measurement. Pairs are those of a head, or of eight KV heads (F9): as "
+        "released, those that FLOPs "
+        "are counted of (F1, F2) or that FlashInfer runs (F9); without, those that most kernels run. In "
+        "common are blocks of "
+        "FlashInfer that are blocks of the other kernels. Bytes of a ring are what a rank keeps besides its "
+        "own shards: keys, "
+        "values and a partial output in bf16 for each rank as released; here keys and values of two steps "
+        "and a sum in fp32."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return counted()
@@ -28,8 +34,12 @@ class Counted(PaperTable):
         least = {defect: 1 / float(data.ratio[data.defect == defect].min()) for defect in (WINDOWS, GLOBALS)}
         rings = data.loc[data.defect == RING]
         most = rings.loc[rings.ratio.astype(float).idxmax()]
-        return (f"As released, FLOPs of windows are counted up to {number(least[WINDOWS], 3)} times too low and those of global windows up "
-                f"to {number(least[GLOBALS], 3)} times; a ring keeps up to {number(float(most.ratio))} times as much ({most.case})")
+        return (
+            f"As released, FLOPs of windows are counted up to {number(least[WINDOWS], 3)} times too low and "
+            f"those of global windows up "
+            f"to {number(least[GLOBALS], 3)} times; a ring keeps up to {number(float(most.ratio))} times as "
+            f"much ({most.case})"
+        )
 
     def effects(self, data: pd.DataFrame) -> dict[int, str]:
         return effects(data)
@@ -41,8 +51,15 @@ class Counted(PaperTable):
 
 def _cells(row: Any) -> tuple[str, ...]:
     told = format_bytes if row.unit == "bytes" else _millions
-    return (f"F{row.defect}", row.case, row.unit, told(row.released), told(row.without), f"{number(row.ratio, 3)}×",
-            percent(row.common) if row.common == row.common else "")
+    return (
+        f"F{row.defect}",
+        row.case,
+        row.unit,
+        told(row.released),
+        told(row.without),
+        f"{number(row.ratio, 3)}×",
+        percent(row.common) if row.common == row.common else "",
+    )
 
 
 def _millions(count: float) -> str:

@@ -18,8 +18,11 @@ KEY = ["strategy", "kernel", "device", "mask"]
 class CpBalance(PaperTable):
     label = "Balance of ranks"
     section, number, order = "cp", "balance", 30
-    caption = ("The slowest rank's median time over that of the median rank, minus 1: the mean over lengths, numbers of ranks and both "
-               "passes.")
+    caption = (
+        "The slowest rank's median time over that of the median rank, minus 1: the mean over lengths, "
+        "numbers of ranks and both "
+        "passes."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = parallel(table)
@@ -28,9 +31,14 @@ class CpBalance(PaperTable):
 
     def title(self, data: pd.DataFrame) -> str:
         means = data.groupby("strategy").value.mean()
-        middle, least, most = (percent(float(lag) / 100) for lag in (data.value.median(), means.min(), means.max()))
-        return (f"The slowest rank lags by {middle} in the median; {means.idxmin()} is the evenest strategy with {least} in the mean, "
-                f"{means.idxmax()} the least even with {most}")
+        middle, least, most = (
+            percent(float(lag) / 100) for lag in (data.value.median(), means.min(), means.max())
+        )
+        return (
+            f"The slowest rank lags by {middle} in the median; {means.idxmin()} is the evenest strategy with "
+            f"{least} in the mean, "
+            f"{means.idxmax()} the least even with {most}"
+        )
 
     def cells(self, data: pd.DataFrame) -> Cells:
         masks = list(dict.fromkeys(data["mask"]))
@@ -38,6 +46,12 @@ class CpBalance(PaperTable):
         apart = devices_apart(data)
         for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
             means = of_method.groupby("mask").value.mean()
-            rows.append((str(strategy), str(kernel), *device,
-                         *(f"{number(float(means[mask]), 2)} %" if mask in means else "" for mask in masks)))
+            rows.append(
+                (
+                    str(strategy),
+                    str(kernel),
+                    *device,
+                    *(f"{number(float(means[mask]), 2)} %" if mask in means else "" for mask in masks),
+                )
+            )
         return Cells(("strategy", "kernel", *apart, *masks), tuple(rows), num_keys=2 + len(apart))

@@ -20,8 +20,11 @@ KEY = ["device", "method", "direction", "seqlen"]
 class DenseHeads(PaperTable):
     label = "64 KV heads over 8"
     section, number, order = "dense", "64:64 beside 64:8", 40
-    caption = ("Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran with both: above 1, more KV "
-               "heads are quicker. n is the number of masks.")
+    caption = (
+        "Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran with "
+        "both: above 1, more KV "
+        "heads are quicker. n is the number of masks."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
@@ -35,7 +38,10 @@ class DenseHeads(PaperTable):
         return both.loc[:, [*by, "value_64", "value_8", "ratio", "cell_ids_64", "cell_ids_8"]]
 
     def title(self, data: pd.DataFrame) -> str:
-        parts = [f"{f'on {device} ' if devices_apart(data) else ''}{_finding(rows)}" for device, rows in data.groupby("device")]
+        parts = [
+            f"{f'on {device} ' if devices_apart(data) else ''}{_finding(rows)}"
+            for device, rows in data.groupby("device")
+        ]
         return f"As many KV heads as query heads change throughput: {'; '.join(parts)}"
 
     def cells(self, data: pd.DataFrame) -> Cells:
@@ -46,14 +52,27 @@ class DenseHeads(PaperTable):
         for key, of_method in grouped(data, ["method", *apart]):
             row = list(map(str, key))
             for direction, length in places:
-                here = of_method[(of_method.direction == direction) & (of_method.seqlen == length)].ratio.astype(float)
-                row.append(f"{number(float(np.exp(np.log(here).mean())), 3)} (n={len(here)})" if len(here) else "")
+                here = of_method[
+                    (of_method.direction == direction) & (of_method.seqlen == length)
+                ].ratio.astype(float)
+                row.append(
+                    f"{number(float(np.exp(np.log(here).mean())), 3)} (n={len(here)})" if len(here) else ""
+                )
             rows.append(tuple(row))
-        return Cells(("kernel", *apart, *(f"{direction} {format_length(int(length))}" for direction, length in places)), tuple(rows),
-                     num_keys=1 + len(apart))
+        return Cells(
+            (
+                "kernel",
+                *apart,
+                *(f"{direction} {format_length(int(length))}" for direction, length in places),
+            ),
+            tuple(rows),
+            num_keys=1 + len(apart),
+        )
 
 
 def _finding(data: pd.DataFrame) -> str:
     middle = float(np.exp(np.log(data.ratio.astype(float)).mean()))
     near = float(((data.ratio - 1).abs() <= 0.05).mean())
-    return f"{number(middle, 3)}× in the mean of {plural(len(data), 'pair')}, {percent(near)} of them within 5 %"
+    return (
+        f"{number(middle, 3)}× in the mean of {plural(len(data), 'pair')}, {percent(near)} of them within 5 %"
+    )

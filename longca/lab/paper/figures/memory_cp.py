@@ -19,21 +19,32 @@ KEY = ["strategy", "kernel", "device", "direction", "tokens", "world"]
 class MemoryCp(PaperTable):
     label = "Memory of context parallelism"
     section, number, order = "memory", "beyond the study", 30
-    caption = ("Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the buffers that a "
-               "strategy needs.")
+    caption = (
+        "Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the "
+        "buffers that a "
+        "strategy needs."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = parallel(table)
         rows = rows.loc[(rows["mask"] == "full") & rows.above_shards_bytes.notna()]
         rows = rows.assign(tokens=rows.seqlen // rows.world)
-        return points(rows, KEY, "above_shards_bytes", unit="bytes").sort_values(KEY, kind="stable", ignore_index=True)
+        return points(rows, KEY, "above_shards_bytes", unit="bytes").sort_values(
+            KEY, kind="stable", ignore_index=True
+        )
 
     def title(self, data: pd.DataFrame) -> str:
         groups = [rows for _, rows in data.groupby(["kernel", "device", "direction", "tokens", "world"])]
-        widest = max(groups, key=lambda rows: (len(rows), rows.world.iloc[0], rows.tokens.iloc[0])).sort_values("value", kind="stable")
+        widest = max(
+            groups, key=lambda rows: (len(rows), rows.world.iloc[0], rows.tokens.iloc[0])
+        ).sort_values("value", kind="stable")
         least, most = widest.iloc[0], widest.iloc[-1]
-        return (f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, {least.direction}: {least.strategy} takes "
-                f"{format_bytes(least.value)} above its shards, {most.strategy} {number(most.value / max(least.value, 1))} times as much")
+        return (
+            f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, "
+            f"{least.direction}: {least.strategy} takes "
+            f"{format_bytes(least.value)} above its shards, {most.strategy} "
+            f"{number(most.value / max(least.value, 1))} times as much"
+        )
 
     def cells(self, data: pd.DataFrame) -> Cells:
         places = settings(data)

@@ -20,7 +20,9 @@ KEY = ["mask_variant", "heads", "direction", "seqlen", "mask_density_asked"]
 class SparseTable(PaperTable):
     label = "Block-sparse kernels, numbers"
     section, number, order = "sparse", "Tables 4–6", 30
-    caption = "TFLOP/s of the computed blocks, medians. The first of a row is marked, and all that tie with it."
+    caption = (
+        "TFLOP/s of the computed blocks, medians. The first of a row is marked, and all that tie with it."
+    )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True)
@@ -41,8 +43,22 @@ class SparseTable(PaperTable):
             if not len(values):
                 continue
             if len(values) > 1:
-                leaders = standings_of(of_key, KEY)[key[:len(KEY)]].leaders
+                leaders = standings_of(of_key, KEY)[key[: len(KEY)]].leaders
                 best |= {(len(rows), num_keys + methods.index(method)) for method in leaders}
-            rows.append((str(variant), str(heads), str(direction), format_length(int(seqlen)), f"{density:g}", *device,
-                         *(number(float(values[method]), 3) if method in values else "" for method in methods)))
-        return Cells(("blocks", "heads", "pass", "length", "computed", *apart, *methods), tuple(rows), frozenset(best), num_keys=num_keys)
+            rows.append(
+                (
+                    str(variant),
+                    str(heads),
+                    str(direction),
+                    format_length(int(seqlen)),
+                    f"{density:g}",
+                    *device,
+                    *(number(float(values[method]), 3) if method in values else "" for method in methods),
+                )
+            )
+        return Cells(
+            ("blocks", "heads", "pass", "length", "computed", *apart, *methods),
+            tuple(rows),
+            frozenset(best),
+            num_keys=num_keys,
+        )

@@ -37,8 +37,11 @@ class Cases:
 
     def where(self, **fields: object) -> Cases:
         """The cases whose keys have these values."""
-        chosen = {key: case for key, case in self.standings.items()
-                  if all(getattr(key, name) == value for name, value in fields.items())}
+        chosen = {
+            key: case
+            for key, case in self.standings.items()
+            if all(getattr(key, name) == value for name, value in fields.items())
+        }
         return Cases(chosen, self.repeats)
 
     @property

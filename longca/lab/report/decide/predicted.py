@@ -35,12 +35,17 @@ def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataF
         record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu
         for record in records
     ):
-        from longca.lab.advice.beside import predictions  # a large import that pages of one device do not need
+        from longca.lab.advice.beside import (
+            predictions,  # a large import that pages of one device do not need
+        )
 
         made = predictions(records[row] for row in first_rows(table))
     found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]
     values = {
-        name: [getattr(prediction, name.removeprefix("predicted_")) if prediction is not None else None for prediction in found]
+        name: [
+            getattr(prediction, name.removeprefix("predicted_")) if prediction is not None else None
+            for prediction in found
+        ]
         for name in COLUMNS
     }
     return table.assign(**{name: pd.array(column, dtype="Float64") for name, column in values.items()})
@@ -83,22 +88,33 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
     chosen = chosen[chosen.measured.notna()]
     for key, cells in chosen.groupby(SETTING, sort=False):
         ran = cells.drop_duplicates("strategy").set_index("strategy")
-        ranked = competing([MeasuredPoint(str(name), (measured,)) for name, measured in ran.measured.items()]).points
+        ranked = competing(
+            [MeasuredPoint(str(name), (measured,)) for name, measured in ran.measured.items()]
+        ).points
         if len(ranked) < FEWEST:
             continue
         ran = ran.loc[[point.method for point in ranked]]
         times = ran.time_ms_median.astype(float)
         best = str(times.idxmin())
-        rules = {"predicted": str(ran.predicted_ms.astype(float).idxmin()),
-                 **{f"always {name}": str(name) for name in ran.index}}
+        rules = {
+            "predicted": str(ran.predicted_ms.astype(float).idxmin()),
+            **{f"always {name}": str(name) for name in ran.index},
+        }
         for rule, taken in rules.items():
             row = ran.loc[taken]
             first, second = (MeasuredPoint(name, (ran.loc[name].measured,)) for name in (best, taken))
-            rows.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method,
-                          "best": ran.loc[best].method,
-                          "regret": float(times[taken] / times[best] - 1),
-                          "tied": taken == best or compare(first, second, known).is_tie, "status": "ok",
-                          "cell_id": row.cell_id})
+            rows.append(
+                {
+                    "rule": rule,
+                    **dict(zip(SETTING, key, strict=True)),
+                    "method": row.method,
+                    "best": ran.loc[best].method,
+                    "regret": float(times[taken] / times[best] - 1),
+                    "tied": taken == best or compare(first, second, known).is_tie,
+                    "status": "ok",
+                    "cell_id": row.cell_id,
+                }
+            )
     return pd.DataFrame(
         rows, columns=["rule", *SETTING, "method", "best", "regret", "tied", "status", "cell_id"]
     )

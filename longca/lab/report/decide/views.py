@@ -9,7 +9,6 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.studies.cell import AS_RELEASED
 from longca.core.units import format_length
 from longca.lab.ranking import RankedMethod, Standing, Tally, tallies
 from longca.lab.ranking.sentences import (
@@ -28,6 +27,7 @@ from longca.lab.report.rows import UNSAFE
 from longca.lab.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
 from longca.lab.store.table import is_ranked
 from longca.lab.store.text import number, plural
+from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.75  # of the most points: the default is the largest setting with so many
 ALONE = "alone"  # in place of a number of ranks: kernels on one device
-ASIDE = "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
+ASIDE = (
+    "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
+)
 PALEST = 0.4  # this share and less has the palest colour
 SHORT = {NOT_COMPARED.format(WITH_RESTS[False]): "no rests", NOT_COMPARED.format(WITH_RESTS[True]): "rests"}
 """what squares say of methods that are not compared, by their status"""
@@ -96,7 +98,8 @@ class HeatMap:
     entries: dict[tuple[str, str], Placed]
     """(mask, method) → its result"""
     missing: dict[tuple[str, str], tuple[str, str]]
-    """(mask, method) → (status, cell id) of what has no number; of what has one by the other protocol, that in place of the status"""
+    """(mask, method) → (status, cell id) of what has no number; of what has one by the other protocol, that
+    in place of the status"""
     num_counted: int
     """masks that do not count (`longca.lab.report.series.is_repeat`)"""
 
@@ -180,8 +183,13 @@ def decision(table: pd.DataFrame) -> Decision | None:
     )
 
 
-def _view(kind: str, key: tuple[Any, ...], kept: Cases, missing: dict[tuple[str, str], tuple[str, str]],
-          order: list[str]) -> HeatMap:
+def _view(
+    kind: str,
+    key: tuple[Any, ...],
+    kept: Cases,
+    missing: dict[tuple[str, str], tuple[str, str]],
+    order: list[str],
+) -> HeatMap:
     world, seqlen, setting, direction = key
     of_masks = {name.mask_label: case for name, case in kept.standings.items()}
     entries = {
@@ -190,36 +198,66 @@ def _view(kind: str, key: tuple[Any, ...], kept: Cases, missing: dict[tuple[str,
         for entry in case.entries
     }
     lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
-    lost |= {(mask, method): (not_compared_text(case), point.best_known[0].cell_id)
-             for mask, case in of_masks.items() for method, point in case.other_protocol.items()}
+    lost |= {
+        (mask, method): (not_compared_text(case), point.best_known[0].cell_id)
+        for mask, case in of_masks.items()
+        for method, point in case.other_protocol.items()
+    }
     counting = {name.mask_label: case for name, case in kept.counting.items()}
     aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
     columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
-    return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction,
-                   [mask for mask in order if mask in of_masks], columns, of_masks, entries, lost,
-                   len(counting))
+    return HeatMap(
+        int(seqlen),
+        setting,
+        str(world) if kind == "cp" else ALONE,
+        direction,
+        [mask for mask in order if mask in of_masks],
+        columns,
+        of_masks,
+        entries,
+        lost,
+        len(counting),
+    )
 
 
 def _placed(case: Standing, entry: RankedMethod) -> Placed:
     cells = entry.point.best_known
-    return Placed(entry.rate, entry.low, entry.high, median(median(cell.times_ms) for cell in cells),
-                  entry.share, entry.place,
-                  entry.is_tied or (entry.place == 1 and len(case.leaders) > 1), margin(case, entry.place),
-                  sum(len(cell.times_ms) for cell in cells), len(cells), cells[0].cell_id,
-                  not case.is_compared)
+    return Placed(
+        entry.rate,
+        entry.low,
+        entry.high,
+        median(median(cell.times_ms) for cell in cells),
+        entry.share,
+        entry.place,
+        entry.is_tied or (entry.place == 1 and len(case.leaders) > 1),
+        margin(case, entry.place),
+        sum(len(cell.times_ms) for cell in cells),
+        len(cells),
+        cells[0].cell_id,
+        not case.is_compared,
+    )
 
 
 def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     worst, ran_all = tally.worst, tally.num_cases == num_masks
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
-    least = f"Worst: {worst_text(worst)} of the best, under {worst.where}" if worst else "It was compared with no other method."
-    lacking = ((tally.num_could_not, "could not"), (tally.num_not_asked, "not asked"),
-               (tally.num_other_protocol, "measured by another protocol, not compared"))
+    least = (
+        f"Worst: {worst_text(worst)} of the best, under {worst.where}"
+        if worst
+        else "It was compared with no other method."
+    )
+    lacking = (
+        (tally.num_could_not, "could not"),
+        (tally.num_not_asked, "not asked"),
+        (tally.num_other_protocol, "measured by another protocol, not compared"),
+    )
     rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
-    tip = f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks" \
-          f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
+    tip = (
+        f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks"
+        f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
+    )
     return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
 
 
@@ -308,25 +346,65 @@ def views_json(decided: Decision, rows: dict[str, int]) -> str:
     mask_at, method_at = (
         {name: index for index, name in enumerate(names)} for names in (decided.masks, methods)
     )
-    views = [{
-        "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
-        "masks": [mask_at[mask] for mask in view.masks],
-        "verdicts": [view.verdicts[mask] for mask in view.masks],
-        "columns": [[method_at[column.method], None if column.share is None else _short(column.share), column.note, int(column.ran_all),
-                     column.tip] for column in view.columns],
-        "entries": [[mask_at[mask], method_at[method], _short(entry.tflops), _short(entry.low), _short(entry.high), _short(entry.ms),
-                     _short(entry.share), entry.place, int(entry.tied), entry.margin, entry.num_samples, entry.num_cells,
-                     rows[entry.cell_id]]
-                    for (mask, method), entry in view.entries.items()],
-        "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
-                    for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
-    } for view in decided.views]
+    views = [
+        {
+            "seqlen": view.seqlen,
+            "heads": view.setting,
+            "ranks": view.ranks,
+            "direction": view.direction,
+            "masks": [mask_at[mask] for mask in view.masks],
+            "verdicts": [view.verdicts[mask] for mask in view.masks],
+            "columns": [
+                [
+                    method_at[column.method],
+                    None if column.share is None else _short(column.share),
+                    column.note,
+                    int(column.ran_all),
+                    column.tip,
+                ]
+                for column in view.columns
+            ],
+            "entries": [
+                [
+                    mask_at[mask],
+                    method_at[method],
+                    _short(entry.tflops),
+                    _short(entry.low),
+                    _short(entry.high),
+                    _short(entry.ms),
+                    _short(entry.share),
+                    entry.place,
+                    int(entry.tied),
+                    entry.margin,
+                    entry.num_samples,
+                    entry.num_cells,
+                    rows[entry.cell_id],
+                ]
+                for (mask, method), entry in view.entries.items()
+            ],
+            "missing": [
+                [mask_at[mask], method_at[method], status, rows[cell_id]]
+                for (mask, method), (status, cell_id) in view.missing.items()
+                if method in method_at
+            ],
+        }
+        for view in decided.views
+    ]
     shown = decided.default
-    content = {"palest": PALEST, "masks": decided.masks,
-               "names": [decided.names[mask] for mask in decided.masks],
-               "methods": methods, "views": views,
-               "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
-                           "mask": shown.opening}}
+    content = {
+        "palest": PALEST,
+        "masks": decided.masks,
+        "names": [decided.names[mask] for mask in decided.masks],
+        "methods": methods,
+        "views": views,
+        "default": {
+            "seqlen": shown.seqlen,
+            "heads": shown.setting,
+            "ranks": shown.ranks,
+            "direction": shown.direction,
+            "mask": shown.opening,
+        },
+    }
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
 
 

@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from longca.lab.report.look.style import Style
 
 FLOOR = 1e-3  # of the budget: smaller ratios are drawn here
-COLUMNS = ["method", "direction", "mask", "seqlen", "status", "error_tensor", "error", "error_budget",
-           "budget_ratio", "cell_id"]
+COLUMNS = [
+    "method",
+    "direction",
+    "mask",
+    "seqlen",
+    "status",
+    "error_tensor",
+    "error",
+    "error_budget",
+    "budget_ratio",
+    "cell_id",
+]
 
 
 class AccuracyFigure(Figure):
@@ -32,9 +42,12 @@ class AccuracyFigure(Figure):
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         checked = table[table.budget_ratio.notna() & ~table.is_control.astype(bool)]
-        return checked.sort_values(["method", "direction", "mask", "seqlen", "cell_id"],
-                                   ascending=[True, False, True, True, True],
-                                   kind="stable", ignore_index=True)[COLUMNS]
+        return checked.sort_values(
+            ["method", "direction", "mask", "seqlen", "cell_id"],
+            ascending=[True, False, True, True, True],
+            kind="stable",
+            ignore_index=True,
+        )[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
         wrong, right = data[data.status == "incorrect"], data[data.status != "incorrect"]
@@ -46,11 +59,11 @@ class AccuracyFigure(Figure):
             f"({nearest.method}, {nearest['mask']})",
         )
         if not len(wrong):
-            return (
-                f"All {len(data):,} checked cells are correct; the largest error uses {used} {where}"
-            )
-        return (f"{plural(len(wrong), 'cell')} of {len(data):,} {'is' if len(wrong) == 1 else 'are'} wrong; "
-                f"of the others none uses more than {used} {where}")
+            return f"All {len(data):,} checked cells are correct; the largest error uses {used} {where}"
+        return (
+            f"{plural(len(wrong), 'cell')} of {len(data):,} {'is' if len(wrong) == 1 else 'are'} wrong; "
+            f"of the others none uses more than {used} {where}"
+        )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         lines = list(data.groupby(["method", "direction"], sort=False))
@@ -71,14 +84,27 @@ class AccuracyFigure(Figure):
             cells = style.dots(cells)
             ratio = cells.budget_ratio.to_numpy(float).clip(low, high / 1.1)
             shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread evenly and deterministically
-            dots, = ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method),
-                            markersize=3.4, alpha=0.7,
-                            markeredgewidth=0)
+            (dots,) = ax.plot(
+                ratio,
+                position + shift,
+                style.marker(method),
+                color=style.colour(method),
+                markersize=3.4,
+                alpha=0.7,
+                markeredgewidth=0,
+            )
             style.mark(dots, method, cells.cell_id)
         ax.axvline(1.0, color=BAD[0], linewidth=1.2)
-        ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"),
-                    textcoords="offset points",
-                    ha="right", fontsize=8, color=BAD[0])
+        ax.annotate(
+            "allowed",
+            (1.0, 1.0),
+            (-4, 2),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=BAD[0],
+        )
         ax.set(xscale="log", xlim=(low * 0.9, high), ylim=(len(lines) - 0.4, -0.6))
         ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0) if low * 0.9 <= tick <= high]
         ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])

@@ -42,8 +42,10 @@ class CpDraws(Figure):
         )
         groups = rows.groupby(SETTING)
         rates = groups.tflops_per_device
-        rows = rows.assign(of_median_percent=100 * (rows.tflops_per_device / rates.transform("median") - 1),
-                           varies=rates.transform("max") / rates.transform("min"))
+        rows = rows.assign(
+            of_median_percent=100 * (rows.tflops_per_device / rates.transform("median") - 1),
+            varies=rates.transform("max") / rates.transform("min"),
+        )
         return rows[groups.seed.transform("nunique") >= FEWEST].sort_values(
             [*SETTING, "seed"], kind="stable", ignore_index=True
         )[COLUMNS]

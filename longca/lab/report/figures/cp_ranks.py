@@ -17,9 +17,21 @@ if TYPE_CHECKING:
     from longca.lab.report.look.style import Style
 
 ORDER = ["method", "world", "direction", "mask", "seqlen", "cell_id"]
-COLUMNS = ["method", "world", "direction", "mask", "seqlen", "straggler_percent", "slowest_rank",
-           "single_percent", "moved_bytes",
-           "formula_bytes", "above_shards_bytes", "permute_ms", "cell_id"]
+COLUMNS = [
+    "method",
+    "world",
+    "direction",
+    "mask",
+    "seqlen",
+    "straggler_percent",
+    "slowest_rank",
+    "single_percent",
+    "moved_bytes",
+    "formula_bytes",
+    "above_shards_bytes",
+    "permute_ms",
+    "cell_id",
+]
 ROW_IN = 0.3
 TICKS = (0, 1, 10, 100, 1000)
 

@@ -38,7 +38,10 @@ class ContextParallelThroughput(Figure):
         standings = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
         if not any(case.is_compared for case in standings.values()):
             rate = rate_unit(best.value).text(best.value)
-            return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
+            return (
+                f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} "
+                f"ranks; no other ran the same cells"
+            )
         return f"Context parallelism: {leaders_text(standings, 'case of mask, ranks, length and direction')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

@@ -18,8 +18,16 @@ if TYPE_CHECKING:
     from longca.lab.report.look.style import Style
 
 PLACE = ["kind", "setting", "world", "seqlen", "input_values", "sustained", "mask_label", "direction"]
-COLUMNS = ["place", *PLACE, "method", "status", "joules_per_token", "power_w_median", "time_ms_median",
-           "cell_id"]
+COLUMNS = [
+    "place",
+    *PLACE,
+    "method",
+    "status",
+    "joules_per_token",
+    "power_w_median",
+    "time_ms_median",
+    "cell_id",
+]
 MOST_ROWS = 40  # rows: the settings with the most methods
 MARGIN = 1.15  # factor of margin below the minimum and above the maximum
 SHOWN_FROM = 2  # methods of a setting, since a single one has no comparison
@@ -77,7 +85,10 @@ class Energy(Figure):
         counts = least.method.value_counts()
         method, won = counts.index[0], int(counts.iloc[0])
         if ratios.max() == 1:
-            return f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token at least"
+            return (
+                f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token "
+                f"at least"
+            )
         return (
             f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that "
             f"a method needs is "
@@ -91,8 +102,15 @@ class Energy(Figure):
         canvas, ax = marked_rows(style, [str(name) for name, _ in rows], legend, "mJ a token")
         for position, (_, cells) in enumerate(rows):
             for cell in cells.itertuples():
-                mark(ax, style, position, cell.joules_per_token * 1e3, cell.method, cell.cell_id,
-                     hollow=cell.direction == "bwd")
+                mark(
+                    ax,
+                    style,
+                    position,
+                    cell.joules_per_token * 1e3,
+                    cell.method,
+                    cell.cell_id,
+                    hollow=cell.direction == "bwd",
+                )
         ax.set_xscale("log")
         low, high = float(data.joules_per_token.min()) * 1e3, float(data.joules_per_token.max()) * 1e3
         ticks = [
@@ -114,6 +132,11 @@ def _place(row: object) -> str:
     world, seqlen = int(row.world), int(row.seqlen)  # type: ignore[attr-defined]
     size = f"{world} × {format_length(seqlen // world)}" if world > 1 else format_length(seqlen)
     values = "" if row.input_values == "normal" else f"values: {row.input_values}"  # type: ignore[attr-defined]
-    return join(row.mask_label, size, row.setting, DIRECTIONS[row.direction],
-                values,  # type: ignore[attr-defined]
-                "no pause" if row.sustained else "")  # type: ignore[attr-defined]
+    return join(
+        row.mask_label,
+        size,
+        row.setting,
+        DIRECTIONS[row.direction],
+        values,  # type: ignore[attr-defined]
+        "no pause" if row.sustained else "",
+    )  # type: ignore[attr-defined]

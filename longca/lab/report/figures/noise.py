@@ -18,9 +18,18 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.style import Style
 
-COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms",
-           "is_control",
-           "cell_id"]
+COLUMNS = [
+    "method",
+    "direction",
+    "mask",
+    "seqlen",
+    "num_samples",
+    "time_ms_median",
+    "noise",
+    "samples_ms",
+    "is_control",
+    "cell_id",
+]
 
 
 class Noise(Figure):
@@ -74,8 +83,15 @@ class Noise(Figure):
             cells = style.dots(of_method)
             noise = cells.noise.to_numpy(float).clip(3e-4)
             colour = style.colour(method) if method in style.methods else MUTED[0]
-            dots, = ax.plot(noise, spread_over(position, len(noise)), "o", color=colour, markersize=3,
-                            alpha=0.55, markeredgewidth=0)
+            (dots,) = ax.plot(
+                noise,
+                spread_over(position, len(noise)),
+                "o",
+                color=colour,
+                markersize=3,
+                alpha=0.55,
+                markeredgewidth=0,
+            )
             style.mark(dots, method, cells.cell_id)
             tick(ax, position, float(np.median(of_method.noise.to_numpy(float).clip(3e-4))))
         ax.set(xscale="log", xlim=(2.5e-4, high))
@@ -90,7 +106,7 @@ class Noise(Figure):
         steps = np.arange(1, longest + 1)
         table = np.full((len(data), longest), np.nan)
         for row, (samples, middle) in enumerate(zip(data.samples_ms, data.time_ms_median, strict=True)):
-            table[row, :len(samples)] = np.asarray(samples) / middle
+            table[row, : len(samples)] = np.asarray(samples) / middle
         low, middle, high = (np.nanpercentile(table, level, axis=0) for level in (25, 50, 75))
         ax.fill_between(steps, low, high, color=MUTED[0], alpha=0.25, linewidth=0)
         ax.plot(steps, middle, color=INK[0], linewidth=1.4)

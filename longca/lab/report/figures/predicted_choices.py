@@ -28,7 +28,7 @@ class PredictedChoices(Figure):
     caption = (
         "Extra time of the chosen strategy over the fastest one of its setting (mask, ranks, length, kernel, "
         "direction), one dot for each setting; the tick is the mean. Further left is better, 0 is the best "
-        "choice. \"predicted\" chooses the strategy with the lowest predicted time; each other row always "
+        'choice. "predicted" chooses the strategy with the lowest predicted time; each other row always '
         "chooses the same strategy, if it ran. Only settings with at least three strategies are included. "
         "The scale is linear to 1 %, then logarithmic."
     )

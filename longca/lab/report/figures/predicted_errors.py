@@ -19,9 +19,22 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.style import Style
 
-COLUMNS = ["strategy", "method", "world", "direction", "mask", "seqlen", "status", "time_ms_median",
-           "predicted_ms", "predicted_low_ms",
-           "predicted_high_ms", "error", "inside", "cell_id"]
+COLUMNS = [
+    "strategy",
+    "method",
+    "world",
+    "direction",
+    "mask",
+    "seqlen",
+    "status",
+    "time_ms_median",
+    "predicted_ms",
+    "predicted_low_ms",
+    "predicted_high_ms",
+    "error",
+    "inside",
+    "cell_id",
+]
 ORDER = ["strategy", "world", "method", "direction", "mask", "seqlen", "cell_id"]
 ROW_IN = 0.36
 
@@ -59,8 +72,10 @@ class PredictedErrors(Figure):
         canvas, ax = strips(style, names, ROW_IN)
         for position, (_, cells) in enumerate(groups):
             predicted = cells.predicted_ms.astype(float)
-            low, high = (100 * float((cells[name].astype(float) / predicted).median() - 1)
-                         for name in ("predicted_low_ms", "predicted_high_ms"))
+            low, high = (
+                100 * float((cells[name].astype(float) / predicted).median() - 1)
+                for name in ("predicted_low_ms", "predicted_high_ms")
+            )
             ax.barh(position, high - low, 0.8, low, color=MUTED[0], alpha=0.14, linewidth=0)
             values = 100 * cells.error.to_numpy(float)
             dots(ax, style, position, values, cells)

@@ -32,8 +32,12 @@ class SparseThroughput(Figure):
         tried = _at_its_length(tried)
         # a single length is in the title
         lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]
-        detail = [join(DIRECTIONS[direction], *rest) for direction, *rest
-                  in zip(tried.direction, tried.mask_variant, lengths, tried.setting, strict=True)]
+        detail = [
+            join(DIRECTIONS[direction], *rest)
+            for direction, *rest in zip(
+                tried.direction, tried.mask_variant, lengths, tried.setting, strict=True
+            )
+        ]
         tried = tried.assign(detail=detail, density=tried.mask_density_asked)
         rates = points(
             tried, ["mask", "detail", "direction", "method", "seqlen", "density"], *RATE, unit="TFLOP/s"
@@ -49,12 +53,20 @@ class SparseThroughput(Figure):
         chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
         judged = {key: case for key, (_, case) in chosen.items()}
-        return f"Block-sparse{at}: {leaders_text(judged, 'panel')}, each at the highest density that two or more ran"
+        return (
+            f"Block-sparse{at}: {leaders_text(judged, 'panel')}, each at the highest density that two or "
+            f"more ran"
+        )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}",
-                          x_log=False,
-                          per_row=4)
+        return draw_rates(
+            data.drop(columns="direction"),
+            style,
+            "density",
+            x_text=lambda value: f"{value:g}",
+            x_log=False,
+            per_row=4,
+        )
 
 
 def _at_its_length(tried: pd.DataFrame) -> pd.DataFrame:

@@ -66,21 +66,37 @@ STRATEGIES = {
     "magi": ("#9c5216", "#ec9b65"),
 }
 SPARE = (  # for kernels and strategies of plug-ins
-    ("#125f5c", "#68adaa"), ("#560187", "#a46fd8"), ("#969663", "#dfdfa9"),
-    ("#6b183a", "#c66b89"), ("#50744f", "#97bd95"), ("#7457a3", "#bd9ff2"), ("#5a311a", "#b08067"),
-           ("#488d93", "#8dd2d9"),
-    ("#493258", "#9b80ab"), ("#017c5d", "#56c9a2"), ("#7d5b80", "#c8a2cb"), ("#4d8a9e", "#91cfe5"),
-           ("#671a48", "#c16c99"),
-    ("#1e5f50", "#6fad9b"))
+    ("#125f5c", "#68adaa"),
+    ("#560187", "#a46fd8"),
+    ("#969663", "#dfdfa9"),
+    ("#6b183a", "#c66b89"),
+    ("#50744f", "#97bd95"),
+    ("#7457a3", "#bd9ff2"),
+    ("#5a311a", "#b08067"),
+    ("#488d93", "#8dd2d9"),
+    ("#493258", "#9b80ab"),
+    ("#017c5d", "#56c9a2"),
+    ("#7d5b80", "#c8a2cb"),
+    ("#4d8a9e", "#91cfe5"),
+    ("#671a48", "#c16c99"),
+    ("#1e5f50", "#6fad9b"),
+)
 MARKERS = {  # name in matplotlib → outline in the page's legends
-    "o": "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z", "s": "M-3-3H3V3H-3Z", "^": "M0-3-3 3H3Z", "v": "M0 3 3-3H-3Z",
-    "D": "M0-4.2 4.2 0 0 4.2-4.2 0Z", "P": "M-1-3H1V-1H3V1H1V3H-1V1H-3V-1H-1Z",
-    "X": "M-1.5 3 0 1.5 1.5 3 3 1.5 1.5 0 3-1.5 1.5-3 0-1.5-1.5-3-3-1.5-1.5 0-3 1.5Z", "<": "M-3 0 3 3V-3Z",
-             ">": "M3 0-3-3V3Z",
-    "h": "M0-3-2.6-1.5V1.5L0 3 2.6 1.5V-1.5Z", "p": "M0-3-2.9-.9-1.8 2.4H1.8L2.9-.9Z",
-    "*": "M0-3-.7-.9H-2.9L-1.1.4-1.8 2.4 0 1.1 1.8 2.4 1.1.4 2.9-.9H.7Z", "d": "M0-4.2 2.5 0 0 4.2-2.5 0Z",
+    "o": "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z",
+    "s": "M-3-3H3V3H-3Z",
+    "^": "M0-3-3 3H3Z",
+    "v": "M0 3 3-3H-3Z",
+    "D": "M0-4.2 4.2 0 0 4.2-4.2 0Z",
+    "P": "M-1-3H1V-1H3V1H1V3H-1V1H-3V-1H-1Z",
+    "X": "M-1.5 3 0 1.5 1.5 3 3 1.5 1.5 0 3-1.5 1.5-3 0-1.5-1.5-3-3-1.5-1.5 0-3 1.5Z",
+    "<": "M-3 0 3 3V-3Z",
+    ">": "M3 0-3-3V3Z",
+    "h": "M0-3-2.6-1.5V1.5L0 3 2.6 1.5V-1.5Z",
+    "p": "M0-3-2.9-.9-1.8 2.4H1.8L2.9-.9Z",
+    "*": "M0-3-.7-.9H-2.9L-1.1.4-1.8 2.4 0 1.1 1.8 2.4 1.1.4 2.9-.9H.7Z",
+    "d": "M0-4.2 2.5 0 0 4.2-2.5 0Z",
     "8": "M-1.1-2.8-2.8-1.1V1.1L-1.1 2.8H1.1L2.8 1.1V-1.1L1.1-2.8Z",
-             "H": "M-1.5-2.6-3 0-1.5 2.6H1.5L3 0 1.5-2.6Z",
+    "H": "M-1.5-2.6-3 0-1.5 2.6H1.5L3 0 1.5-2.6Z",
 }
 
 
@@ -124,8 +140,9 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
 
 
 def text_colour(ground: str) -> str:
-    """Black or white, the one that is easier to read on a ground such as "#e4eef9": its contrast is 4.5 or more on any."""
-    channels = (int(ground[at:at + 2], 16) / 255 for at in (1, 3, 5))
+    """Black or white, the one that is easier to read on a ground such as "#e4eef9": its contrast is 4.5 or
+    more on any."""
+    channels = (int(ground[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
     luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return "#000000" if luminance > 0.179 else "#ffffff"
@@ -139,8 +156,16 @@ def theme() -> dict[str, tuple[str, str, str]]:
     named |= {f"s-{name}": pair for name, pair in STRATEGIES.items()} | {
         f"spare-{index}": pair for index, pair in enumerate(SPARE)
     }
-    named |= {"ink": INK, "muted": MUTED, "rule": RULE, "ground": GROUND, "bad": BAD, "good": GOOD,
-              "warn": WARN, "faint": FAINT}
+    named |= {
+        "ink": INK,
+        "muted": MUTED,
+        "rule": RULE,
+        "ground": GROUND,
+        "bad": BAD,
+        "good": GOOD,
+        "warn": WARN,
+        "faint": FAINT,
+    }
     named |= {"heat": HEAT, "cold": COLD, "mark": MARK}
     return {light: (name, light, dark) for name, (light, dark) in named.items()}
 

@@ -60,9 +60,17 @@ def dots(ax: Axes, style: Style, position: int, values: np.ndarray, cells: pd.Da
     heights = spread_over(position, len(values))
     for method in dict.fromkeys(cells.method):
         here = (cells.method == method).to_numpy()
-        artist, = ax.plot(values[here], heights[here], style.marker(method), color=style.colour(method),
-                         markersize=4, alpha=0.6,
-                         markeredgewidth=0, linestyle="", clip_on=False)
+        (artist,) = ax.plot(
+            values[here],
+            heights[here],
+            style.marker(method),
+            color=style.colour(method),
+            markersize=4,
+            alpha=0.6,
+            markeredgewidth=0,
+            linestyle="",
+            clip_on=False,
+        )
         style.mark(artist, method, cells.cell_id[here])
 
 
@@ -77,9 +85,15 @@ def tick(ax: Axes, position: int, value: float) -> None:
     ax.vlines(value, position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
 
 
-def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterable[float], *,
-                  linear: tuple[float, float] = LINEAR,
-                  signed: bool = False) -> None:
+def percent_scale(
+    ax: Axes,
+    label: str,
+    ends: tuple[float, float],
+    marks: Iterable[float],
+    *,
+    linear: tuple[float, float] = LINEAR,
+    signed: bool = False,
+) -> None:
     """A horizontal axis in percent: linear near 0, then logarithmic.
 
     Args:
@@ -134,6 +148,14 @@ def mark(
         cell_ids: its cells, separated by spaces.
     """
     colour = style.colour(method)
-    artist, = ax.plot(value, position, style.marker(method), color=colour, markersize=5, markeredgewidth=1.1,
-                     markerfacecolor="none" if hollow else colour, clip_on=False)
+    (artist,) = ax.plot(
+        value,
+        position,
+        style.marker(method),
+        color=colour,
+        markersize=5,
+        markeredgewidth=1.1,
+        markerfacecolor="none" if hollow else colour,
+        clip_on=False,
+    )
     style.mark(artist, method, [cell_ids])

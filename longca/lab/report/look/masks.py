@@ -29,12 +29,16 @@ def symbol(drawing: MaskDrawing) -> str:
     """The drawing as an SVG symbol with the id `m-NAME`."""
     from markupsafe import escape
 
-    return (f'<symbol id="m-{drawing.name}" viewBox="-1 -1 66 66"><title>{escape(drawing.label)}</title>'
-            f"<desc>{escape(drawing.definition)}</desc>{drawing.content}</symbol>")
+    return (
+        f'<symbol id="m-{drawing.name}" viewBox="-1 -1 66 66"><title>{escape(drawing.label)}</title>'
+        f"<desc>{escape(drawing.definition)}</desc>{drawing.content}</symbol>"
+    )
 
 
 def mask_drawings(names: Iterable[str]) -> list[MaskDrawing]:
     """The drawings of these masks, in their order; masks of plug-ins have none."""
-    drawings = {name: MaskDrawing(name, unescape(label), unescape(definition), content)
-             for name, label, definition, content in _SYMBOL.findall(FILE.read_text(encoding="utf-8"))}
+    drawings = {
+        name: MaskDrawing(name, unescape(label), unescape(definition), content)
+        for name, label, definition, content in _SYMBOL.findall(FILE.read_text(encoding="utf-8"))
+    }
     return [drawings[name] for name in names if name in drawings]

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.colours import Look
 
-RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans",
-                      "font.size": 8.5,
-                      # names are plain text: a $ does not begin a formula
-                      "path.simplify": False, "text.parse_math": False}
+RC: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "longca",
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    # names are plain text: a $ does not begin a formula
+    "path.simplify": False,
+    "text.parse_math": False,
+}
 __all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
 POINTS = 72  # an inch
 PICTURE = 12  # points for each line of the title: space for the drawing of the mask
@@ -86,8 +91,17 @@ class Style:
 
         return Figure(figsize=(self.width_in, height_in))
 
-    def panels(self, count: int, *, per_row: int = 5, panel_in: float = 1.35, title_lines: int = 1,
-               title_chars: int = 0, label_chars: int = 0, legend: Legend) -> tuple[Canvas, list[Axes]]:
+    def panels(
+        self,
+        count: int,
+        *,
+        per_row: int = 5,
+        panel_in: float = 1.35,
+        title_lines: int = 1,
+        title_chars: int = 0,
+        label_chars: int = 0,
+        legend: Legend,
+    ) -> tuple[Canvas, list[Axes]]:
         """`count` panels of equal size below a legend.
 
         Args:
@@ -149,18 +163,34 @@ class Style:
             lines: 2 if any panel has a subtitle.
         """
         shift = PICTURE * lines if mask in self.pictures else 0
-        text = ax.annotate(title, (0, 1), (shift, 14 if lines == 2 else 4), xycoords="axes fraction",
-                           textcoords="offset points",
-                           color=INK[0], fontsize=8.5, fontweight="bold", va="bottom")
+        text = ax.annotate(
+            title,
+            (0, 1),
+            (shift, 14 if lines == 2 else 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=INK[0],
+            fontsize=8.5,
+            fontweight="bold",
+            va="bottom",
+        )
         text.set_gid(f"mask:{mask}/{shift}" if shift else "title:")
         if subtitle:
-            second = ax.annotate(subtitle, (0, 1), (shift, 3), xycoords="axes fraction",
-                                 textcoords="offset points", color=MUTED[0],
-                                 fontsize=8, va="bottom")
+            second = ax.annotate(
+                subtitle,
+                (0, 1),
+                (shift, 3),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                color=MUTED[0],
+                fontsize=8,
+                va="bottom",
+            )
             second.set_gid("title:")
 
     def line(self, ax: Axes, method: str, points: pd.DataFrame, x: str, *, dashed: bool = False) -> None:
-        """One method's points (`longca.lab.report.series.points`), with their spread unless the markers cover it.
+        """One method's points (`longca.lab.report.series.points`), with their spread unless the markers cover
+        it.
 
         The axes must already have their final scale and limits.
         """
@@ -173,14 +203,32 @@ class Style:
         ]
         seen = np.diff(heights, axis=0).max(axis=0) > size / 2
         if seen.any():
-            self.mark(ax.vlines(at[seen], low[seen], high[seen], color=colour,
-                                linewidth=0.7 if faint else 1.1, alpha=0.55, **behind),
-                      method)
-        line, = ax.plot(at, value, color=colour, linestyle=DASHES if dashed else "-",
-                        lw=0.8 if faint else 1.5,
-                        marker=self.marker(method), markersize=size, markeredgewidth=0.7 if faint else 1.0,
-                        markeredgecolor=colour, markerfacecolor=GROUND[0] if dashed else colour,
-                        clip_on=False, **behind)
+            self.mark(
+                ax.vlines(
+                    at[seen],
+                    low[seen],
+                    high[seen],
+                    color=colour,
+                    linewidth=0.7 if faint else 1.1,
+                    alpha=0.55,
+                    **behind,
+                ),
+                method,
+            )
+        (line,) = ax.plot(
+            at,
+            value,
+            color=colour,
+            linestyle=DASHES if dashed else "-",
+            lw=0.8 if faint else 1.5,
+            marker=self.marker(method),
+            markersize=size,
+            markeredgewidth=0.7 if faint else 1.0,
+            markeredgecolor=colour,
+            markerfacecolor=GROUND[0] if dashed else colour,
+            clip_on=False,
+            **behind,
+        )
         self.mark(line, method, points.cell_ids)
 
     def label_ends(self, ax: Axes, ends: Iterable[tuple[str, str, float]]) -> None:
@@ -197,9 +245,17 @@ class Style:
         ]
         places = spread(wanted, LABEL, height)
         for (method, label, _), place in zip(ordered, places, strict=True):
-            text = ax.annotate(label, (1, 0), (3, place), xycoords="axes fraction",
-                               textcoords="offset points", va="center",
-                               color=self.colour(method), fontsize=7, annotation_clip=False)
+            text = ax.annotate(
+                label,
+                (1, 0),
+                (3, place),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                va="center",
+                color=self.colour(method),
+                fontsize=7,
+                annotation_clip=False,
+            )
             self.mark(text, method)
 
     def mark(self, artist: Artist, method: str, cell_ids: Iterable[str] = ()) -> None:
@@ -219,9 +275,14 @@ class Style:
             for method in sorted((name for name in self.methods if name in present), key=self.is_faint)
         ]
         if "direction" in data and data.direction.nunique() > 1:
-            solid, broken = ({"linestyle": "", "marker": "o"}, {"linestyle": "", "marker": "o",
-                                                                "markerfacecolor": "none"}) if dots else \
-                            ({}, {"linestyle": DASHES})
+            solid, broken = (
+                (
+                    {"linestyle": "", "marker": "o"},
+                    {"linestyle": "", "marker": "o", "markerfacecolor": "none"},
+                )
+                if dots
+                else ({}, {"linestyle": DASHES})
+            )
             legend += [("forward", {"color": MUTED[0], **solid}), ("backward", {"color": MUTED[0], **broken})]
         if (data.status != "ok").any():
             legend.append(
@@ -239,7 +300,8 @@ class Style:
         """Draw the legend along the upper edge; for the page only record its entries."""
         if self.on_page:
             entries = (
-                f"{_quoted(label)}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
+                f"{_quoted(label)}/{look.get('marker', '')}/"
+                f"{self._kind(label)}/{self._colour_of_sign(label, look)}"
                 for label, look in legend
             )
             canvas.set_gid("legend:" + ",".join(entries))
@@ -251,12 +313,19 @@ class Style:
             for label, look in legend
         ]
         if handles:
-            canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False,
-                          fontsize=8.5,
-                          labelcolor=INK[0],
-                          ncols=min(self._legend_columns(legend), len(handles)), borderaxespad=0.1,
-                          handlelength=1.8,
-                          columnspacing=1.6, handletextpad=0.5)
+            canvas.legend(
+                handles=handles,
+                loc="upper left",
+                bbox_to_anchor=(0.0, 1.0),
+                frameon=False,
+                fontsize=8.5,
+                labelcolor=INK[0],
+                ncols=min(self._legend_columns(legend), len(handles)),
+                borderaxespad=0.1,
+                handlelength=1.8,
+                columnspacing=1.6,
+                handletextpad=0.5,
+            )
 
     def _kind(self, label: str) -> str:
         return "sign" if label not in self.methods else "faint" if self.is_faint(label) else ""

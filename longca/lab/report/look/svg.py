@@ -38,7 +38,7 @@ _MARKS = re.compile(
     r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>'
 )
 _STYLE = re.compile(r' style="([^"]*)"')
-_COLOURED_TEXT = re.compile(r'(<text [^>]*?)fill: (var\(--(?:k|s|spare)-[^)]*\))')
+_COLOURED_TEXT = re.compile(r"(<text [^>]*?)fill: (var\(--(?:k|s|spare)-[^)]*\))")
 _ID, _REFERENCE = re.compile(r'\bid="([^"]+)"'), re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _SHEET = re.compile(r"<defs><style type=\"text/css\">.*?</style></defs>", re.DOTALL)
 _FONT = re.compile(r" ?font-family: " + re.escape(SANS) + ";?")
@@ -106,7 +106,9 @@ def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = No
     text = _REFERENCE.sub(lambda match: match[1] + ids.get(match[2], match[2]), text)
     for light, (variable, _, _) in theme().items():
         text = text.replace(light, f"var(--{variable})")
-    text = _COLOURED_TEXT.sub(r"\1--own: \2", text)  # lines need less contrast than text: the style sheet mixes it with ink
+    text = _COLOURED_TEXT.sub(
+        r"\1--own: \2", text
+    )  # lines need less contrast than text: the style sheet mixes it with ink
     text = _CELLS.sub(lambda match: f' data-rows="{_rows(match[1], rows or {})}"' if match[1] else "", text)
     text = _MASK.sub(_with_picture, text)
     head = f'<svg viewBox="{{}}" role="img" aria-label="{escape(label)}">'
@@ -133,7 +135,10 @@ def _rows_of_point(cells: list[str], rows: Mapping[str, int]) -> str:
 def _with_picture(match: re.Match[str]) -> str:
     """The title of a panel, after the drawing of its mask."""
     name, shift, x, y = match[1], int(match[2]), float(match[4]), float(match[5])
-    use = f'<use href="#m-{name}" x="{x - shift:.1f}" y="{y - 8:.1f}" width="{shift - 3}" height="{shift - 3}"/>'
+    use = (
+        f'<use href="#m-{name}" x="{x - shift:.1f}" y="{y - 8:.1f}" width="{shift - 3}" '
+        f'height="{shift - 3}"/>'
+    )
     return f'<g class="title">{use}{match[3]}'
 
 
@@ -142,7 +147,10 @@ def _named(match: re.Match[str]) -> str:
     kind, value = match[1], match[2]
     if kind == "points":
         method, faint, cells = value.split(":")
-        return f'<g class="points{" faint" if faint else ""}" data-method="{escape(unquote(method))}" data-cells="{cells}"'
+        return (
+            f'<g class="points{" faint" if faint else ""}" data-method="{escape(unquote(method))}" '
+            f'data-cells="{cells}"'
+        )
     if kind == "title":
         return '<g class="title"'
     return f'<g class="panel" data-panel="{value}"' if kind == "panel" else f'<g data-{kind}="{value}"'

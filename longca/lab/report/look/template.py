@@ -19,7 +19,8 @@ HERE = Path(__file__).parent.parent
 def page_templates(*folders: Path) -> Environment:
     """Templates of these folders and of the report, with escaped values.
 
-    A page's head includes `style.html.j2`, which needs `theme` (`longca.lab.report.look.colours.theme`) and `css`
+    A page's head includes `style.html.j2`, which needs `theme` (`longca.lab.report.look.colours.theme`) and
+    `css`
     (`static_text("report.css")`).
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -31,8 +32,13 @@ def page_templates(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes,
-                               "tokens": format_length, "plural": plural}
+    filters: dict[str, Any] = {
+        "number": number,
+        "percent": percent,
+        "bytes": format_bytes,
+        "tokens": format_length,
+        "plural": plural,
+    }
     made.filters.update(filters)
     return made
 

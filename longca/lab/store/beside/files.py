@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from longca.core.reading import CELL_FILE, read_file
-from longca.lab.studies.record import Record
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.decode import Decoder, Unusable, encode
 from longca.lab.store.files import TEMPORARY, keep, remove_leftovers
+from longca.lab.studies.record import Record
 
 
 class RecordFiles:
@@ -47,8 +47,10 @@ class RecordFiles:
     def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
         """The records of all files in the order of their names, and all invalid files."""
         loaded = [self._load(path) for path in self._paths()]
-        return ([record for records in loaded if isinstance(records, list) for record in records],
-                [problem for problem in loaded if isinstance(problem, UnusableFile)])
+        return (
+            [record for records in loaded if isinstance(records, list) for record in records],
+            [problem for problem in loaded if isinstance(problem, UnusableFile)],
+        )
 
     def digest(self, beginnings: Collection[str] | None = None) -> bytes:
         """A line that changes with any of the files.
@@ -79,4 +81,3 @@ class RecordFiles:
             return UnusableFile(path, str(error))
         damage = self.damage(records) if records else "it is empty"
         return UnusableFile(path, f"is damaged ({damage})") if damage else records
-

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longca.lab.studies.record import Record
 from longca.lab.store.beside.files import RecordFiles
+from longca.lab.studies.record import Record
 
 
 class PlayoffStore(RecordFiles):

@@ -12,13 +12,16 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from longca.lab.studies.cell import Cell
 from longca.core.errors import UserError
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import Measure
-from longca.lab.store.decode import Decoder, Unusable  # not `load`: a new column must not make measurements stale
+from longca.lab.store.decode import (  # not `load`: a new column must not make measurements stale
+    Decoder,
+    Unusable,
+)
 from longca.lab.store.parquet import RECORD_COLUMN, BadTable, read_texts
 from longca.lab.store.text import plural
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import Measure
 
 PROTOCOL_SINCE = 3  # schema of records
 

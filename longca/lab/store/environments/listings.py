@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError, shown
-from longca.lab.studies.facts.inventory import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
-from longca.lab.studies.record import Record
 from longca.lab.store.files import write_atomically
+from longca.lab.studies.facts.inventory import (
+    Installation,
+    Listing,
+    LoadedSoftware,
+    RankEnvironment,
+    read_listing,
+)
+from longca.lab.studies.record import Record
 
 FOLDER = "environments"
 KEY = "environments"

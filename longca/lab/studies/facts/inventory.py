@@ -1,8 +1,8 @@
 """Listings of software: installed distributions, and files that a process has loaded. A record refers to each
 listing by its digest.
 
-Listings are stored once, next to the records (`longca.lab.store.environments.listings`). Equal files have equal
-listings in any folder.
+Listings are stored once, next to the records (`longca.lab.store.environments.listings`). Equal files have
+equal listings in any folder.
 """
 
 import hashlib

@@ -14,8 +14,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from longca.lab.studies.cell import AS_RELEASED, Cell
 from longca.core.schema import Frozen
+from longca.lab.studies.cell import AS_RELEASED, Cell
 
 MOST_REPEATS = 1_000_000
 
@@ -76,7 +76,13 @@ def beginning(times_ms: Mapping[Cell, float], seed: int, rules: RepeatRules) -> 
 
 
 def cases_with_twins(
-    due: Iterable[str], num_kept: int, num_kept_with_twins: int, seed: int, rules: RepeatRules, *, on_gpu: bool
+    due: Iterable[str],
+    num_kept: int,
+    num_kept_with_twins: int,
+    seed: int,
+    rules: RepeatRules,
+    *,
+    on_gpu: bool,
 ) -> set[str]:
     """The cases, of those that are played off now, in which the first player has a twin.
 
