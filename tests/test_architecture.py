@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from longca.core.plugin import KINDS, Registry
-from tools import architecture, schema
+from tools import architecture, layers, schema
 
 MODULES = sorted(architecture.PACKAGE.rglob("*.py"))
 PLUGIN_FOLDERS = {
-    "cli",
+    "lab.cli",
     *(kind.folder.replace("/", ".") for kind in KINDS.values()),
 }  # a command is found by its name, too
 MOST_LINES, FEWEST_LINES, MOST_MODULES = 400, 60, 14
@@ -38,31 +38,47 @@ def _imports_from(paths: list[Path], package: str) -> set[str]:
 
 
 def test_every_package_has_its_layer_and_every_layer_its_package():
-    packages = {path.name for path in architecture.PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert packages <= architecture.ALLOWED.keys() <= architecture.modules().keys()
-    named = {name for allowed in architecture.ALLOWED.values() for name in allowed}
-    assert named <= architecture.ALLOWED.keys()
+    packages = {
+        architecture.package_of(name)
+        for name, path in architecture.modules().items()
+        if path.name == "__init__.py"
+    }
+    packages -= {"", "lab"}
+    assert packages <= layers.ALLOWED.keys() <= architecture.modules().keys()
+    named = {name for allowed in layers.ALLOWED.values() for name in allowed}
+    assert named <= layers.ALLOWED.keys()
 
 
 def test_every_subpackage_of_a_divided_package_is_a_layer():
-    divided = {_folder(name) for name in architecture.ALLOWED if "." in name}
+    divided = {_folder(name) for name in layers.ALLOWED if "." in name}
     inside = {
         name
         for name, path in architecture.modules().items()
-        if path.name == "__init__.py" and _folder(name) in divided - {"ops"}
+        if path.name == "__init__.py" and _folder(name) in divided - {"ops", "lab"}
     }
-    assert inside <= architecture.ALLOWED.keys()
+    assert inside <= layers.ALLOWED.keys()
 
 
 def test_imports_go_one_way():
     assert architecture.forbidden() == {}
 
 
+def test_the_library_imports_nothing_of_the_laboratory():
+    """Imports for the type checker count, too."""
+    library = {name for name in architecture.modules() if name and not architecture.is_inside(name, "lab")}
+    assert {
+        f"{name} → {other}"
+        for name in library
+        for other in architecture.imported_modules(name, typing=True)
+        if architecture.is_inside(other, "lab") and name != "__main__"
+    } == set()
+
+
 def test_the_drawn_layers_have_no_circle():
     """Whatever a layer may import, may not import it, but for a package and its own parts."""
-    for name, allowed in architecture.ALLOWED.items():
+    for name, allowed in layers.ALLOWED.items():
         for other in allowed:
-            back = {above for above in architecture.ALLOWED[other] if architecture.is_inside(name, above)}
+            back = {above for above in layers.ALLOWED[other] if architecture.is_inside(name, above)}
             assert not back or architecture.is_inside(other, name), (
                 f"{name} and {other} may import each other"
             )
@@ -86,13 +102,15 @@ def test_a_circle_through_the_whole_packages_file_is_found(tmp_path: Path):
 def test_heavy_libraries_are_imported_inside_functions():
     wrong = []
     for path in MODULES:
-        package = path.relative_to(architecture.PACKAGE).parts[0]
+        package = architecture.package_of(
+            ".".join(path.relative_to(architecture.PACKAGE).with_suffix("").parts)
+        )
         for found in architecture.imports(path):
             library = found.name.partition(".")[0]
             if (
                 found.at_import
                 and not found.typing_only
-                and library in architecture.HEAVY - architecture.AT_TOP.get(package, set())
+                and library in layers.HEAVY - layers.AT_TOP.get(package, set())
             ):
                 wrong.append(f"{path.relative_to(architecture.PACKAGE)}: {library}")
     assert not wrong
@@ -103,7 +121,7 @@ def test_layers_without_torch_never_import_it():
         name
         for name, path in architecture.modules().items()
         for found in architecture.imports(path)
-        if any(architecture.is_inside(name, layer) for layer in architecture.NEVER_TORCH)
+        if any(architecture.is_inside(name, layer) for layer in layers.NEVER_TORCH)
         and found.name.partition(".")[0] in ("torch", "triton")
         and not found.typing_only
     }

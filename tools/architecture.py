@@ -1,8 +1,4 @@
-"""Writes ARCHITECTURE.md from the packages' docstrings and imports, and knows which imports are allowed.
-
-A layer is a package, a sub-package or a module that stands between packages. Each file belongs to the layer
-with the longest name that begins its own.
-"""
+"""Writes ARCHITECTURE.md from the packages' docstrings and imports, and compares imports with `tools.layers`."""
 
 import ast
 import functools
@@ -13,190 +9,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.layers import ALLOWED, DRAWN, WAYS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "longca"
 TARGET = ROOT / "ARCHITECTURE.md"
-
-_PLANNED = {"core", "masks", "kernels", "cp.partition", "cp.schedule", "cp.traffic_formula", "cp.contract"}
-# layer → the layers of longca it may import, and all that they hold; whatever is not named is forbidden
-ALLOWED: dict[str, set[str]] = {
-    "core": set(),
-    "data": {"core"},
-    "masks": {"core", "data"},
-    "store": {"core"},
-    "environment": {"core"},
-    "published": {"core"},
-    "lowering": {"core", "masks"},
-    "ops": {"core", "masks", "lowering"},
-    "ops.band.tables": {"core", "masks", "ops.band.tables"},
-    "ops.band.tables.backward_rule": {"masks"},
-    "ops.band.config": {"core", "ops.band.tables"},
-    "ops.band.launcher": set(),
-    "ops.band.launches": {"ops.band.launcher"},
-    "ops.transfer": set(),
-    "ops.band.plan": {
-        "core",
-        "masks",
-        "ops.transfer",
-        "ops.band.tables",
-        "ops.band.config",
-        "ops.band.launches",
-    },
-    "ops.band.triton": {"ops.band.tables", "ops.band.config", "ops.band.launches"},
-    "ops.band.sm90": {
-        "ops.band.tables",
-        "ops.band.triton",
-        "ops.band.config",
-        "ops.band.launches",
-        "ops.band.plan",
-    },
-    "ops.band": {"core", "masks", "ops.band"},
-    "kernels": {"core", "masks", "lowering", "ops"},
-    "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
-    "predict": {"core", "masks", "lowering", "store", "ops.band.tables.backward_rule"},
-    "ranking": {"core", "store"},
-    "claims": {"core", "masks", "store", "ranking"},
-    "report": {"core", "store", "ranking", "advice", "predict"},
-    "paper": {
-        "core",
-        "ranking",
-        "data",
-        "masks",
-        "store",
-        "published",
-        "claims",
-        "report",
-        "advice",
-        "cp.partition",
-        "cp.schedule",
-    },
-    "compare": {"core", "store", "ranking", "published", "report"},
-    "archive": {"core", "store", "report"},
-    "images": {"core", "store"},
-    "cp": set(),
-    "cp.comm": {"core"},
-    "cp.partition": {"core", "masks"},
-    "cp.schedule": {"core", "masks", "cp.partition"},
-    "cp.traffic_formula": {"cp.partition"},
-    "cp.contract": {"core", "kernels"},
-    "cp.forecast": {"core", "masks", "kernels", "predict", "store", "cp.partition", "cp.schedule"},
-    "cp.paper_style_forecast": {"core", "masks", "predict", "cp.baselines", "cp.schedule", "cp.forecast"},
-    "cp.runtime": {*_PLANNED, "ops", "cp.comm"},
-    "cp.kernel_support": {*_PLANNED, "cp.runtime"},
-    "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime", "cp.kernel_support"},
-    "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
-    "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
-    "cp.api": {
-        "core",
-        "masks",
-        "lowering",
-        "kernels",
-        "predict",
-        "store",
-        "cp.comm",
-        "cp.contract",
-        "cp.forecast",
-        "cp.partition",
-        "cp.runtime",
-        "cp.schedule",
-        "ops.transfer",
-    },
-    "cp.public": {"core", "masks", "cp.api", "cp.comm"},
-    "advice": {
-        "core",
-        "masks",
-        "kernels",
-        "store",
-        "ranking",
-        "predict",
-        "claims",
-        "cp.contract",
-        "cp.partition",
-        "cp.schedule",
-        "cp.forecast",
-        "cp.paper_style_forecast",
-    },
-    "bench": set(),
-    "bench.check": {"core", "masks", "kernels"},
-    "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
-    "bench.probe": {
-        "core",
-        "masks",
-        "kernels",
-        "predict",
-        "store",
-        "cp.comm",
-        "cp.forecast",
-        "bench.measure",
-    },
-    "bench.judge": {"core", "masks", "kernels", "store", "bench.check", "bench.measure"},
-    "bench.playoff": {"core", "bench.check", "bench.measure", "bench.judge"},
-    "bench.workers": {
-        "core",
-        "store",
-        "environment",
-        "cp.comm",
-        "bench.measure",
-        "bench.judge",
-        "bench.playoff",
-    },
-    "bench.run": {"core", "data", "masks", "kernels", "store", "ranking", "bench.measure", "bench.workers"},
-    "templates": {
-        "core",
-        "masks",
-        "lowering",
-        "kernels",
-        "cp.partition",
-        "cp.schedule",
-        "cp.planned",
-        "store",
-        "report",
-    },
-    "cli": {
-        "core",
-        "data",
-        "masks",
-        "kernels",
-        "cp",
-        "store",
-        "published",
-        "ranking",
-        "claims",
-        "report",
-        "paper",
-        "compare",
-        "archive",
-        "images",
-        "bench",
-        "advice",
-        "predict",
-    },
-}
-# imported inside functions, where at all
-HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}
-# they only run beside them
-AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}
-NEVER_TORCH = (
-    "core",
-    "data",
-    "masks",
-    "store",
-    "environment",
-    "published",
-    "ranking",
-    "claims",
-    "report",
-    "compare",
-    "archive",
-    "images",
-    "predict",
-    "advice",
-    "cp.partition",
-    "cp.schedule",
-    "cp.forecast",
-    "cp.paper_style_forecast",
-)
-DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 
 
 @functools.cache
@@ -242,7 +59,13 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
 def layer(module: str) -> str:
     """The layer of a module, named without "longca."."""
     fitting = [name for name in ALLOWED if is_inside(module, name)]
-    return max(fitting, key=len, default=module.partition(".")[0])
+    return max(fitting, key=len, default=package_of(module))
+
+
+def package_of(module: str) -> str:
+    """The package of a module, named without "longca."; one of the laboratory's is "lab.store"."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if parts[0] == "lab" else 1])
 
 
 def is_inside(module: str, package: str) -> bool:
@@ -313,41 +136,17 @@ def page() -> str:
     lines = [
         "# Architecture",
         "",
-        "Made by `make docs` from the code; a test fails when it is stale.",
+        "longca is two things: a library of attention, and a laboratory that measures it. The laboratory imports the "
+        "library; the library imports nothing of the laboratory, and a test holds it to that.",
         "",
-        'An arrow means "imports"; imports never form a cycle. The diagram of a package shows only imports '
-        "within "
-        "that package.",
+        'Made by `make docs` from the code; a test fails when it is stale. An arrow means "imports"; imports never '
+        "form a cycle. A drawing leaves out arrows that follow from others.",
     ]
     graph = edges()
     for package, title in DRAWN.items():
-        names = _names_in(package)
-        arrows: dict[str, set[str]] = {name: set() for name in names}
-        for here, others in graph.items():
-            shown = _shown(here, names)
-            arrows.get(shown, set()).update({_shown(other, names) for other in others} & set(names) - {shown})
-        lines += ["", f"## {title}", "", "```mermaid", "graph LR"]
-        lines += [
-            f"  {_short(name, package)} --> {_short(other, package)}"
-            for name in names
-            for other in sorted(arrows[name])
-        ]
-        lines += [
-            "```",
-            "",
-            f"| {'package' if not package else 'part'} | what it holds | imports |",
-            "|---|---|---|",
-        ]
-        for name in names:
-            outside = (
-                []
-                if not package
-                else sorted({other for other in graph[name] if not is_inside(other, package)})
-            )
-            imported = [*(_short(other, package) for other in sorted(arrows[name])), *outside]
-            lines.append(f"| `{name}` | {_summary(name)} | {', '.join(imported) or '–'} |")
-        for name in names:
-            lines += _details(name)
+        lines += _drawing(package, title, graph)
+        if package == "lab":
+            lines += _ways()
     lines += [
         "",
         "## Plug-ins",
@@ -363,11 +162,68 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _drawing(package: str, title: str, graph: Mapping[str, Mapping[str, set[str]]]) -> list[str]:
+    names = _names_in(package)
+    arrows: dict[str, set[str]] = {name: set() for name in names}
+    outside: dict[str, set[str]] = {name: set() for name in names}
+    for here, others in graph.items():
+        if shown := _shown(here, names):
+            arrows[shown] |= {_shown(other, names) for other in others} & set(names) - {shown}
+            outside[shown] |= {other for other in others if package and not is_inside(other, package)}
+    lines = ["", f"## {title}", "", "```mermaid", "graph LR"]
+    lines += [
+        f"  {_short(name, package)} --> {_short(other, package)}"
+        for name in names
+        for other in sorted(_not_implied(arrows, name))
+    ]
+    lines += ["```", "", f"| {'part' if package else 'package'} | what it holds | imports |", "|---|---|---|"]
+    for name in names:
+        imported = [
+            *(_short(other, package) for other in sorted(arrows[name])),
+            *sorted({_within(other) for other in outside[name]} if package == "lab" else outside[name]),
+        ]
+        lines.append(f"| `{name}` | {_summary(name)} | {', '.join(imported) or '–'} |")
+    if package != "lab":
+        lines += [line for name in names for line in _details(name)]
+    return lines
+
+
+def _not_implied(arrows: Mapping[str, set[str]], name: str) -> set[str]:
+    """The arrows of a layer that no longer way replaces."""
+    graph = {layer: frozenset(others) for layer, others in arrows.items()}
+    return {
+        other
+        for other in arrows[name]
+        if not any(other in _reach(graph, between) for between in arrows[name] - {other})
+    }
+
+
+def _within(name: str) -> str:
+    """The package of the library that has a layer."""
+    return name.partition(".")[0]
+
+
+def _ways() -> list[str]:
+    """The files that a cell, a message and a claim pass through."""
+    lines = ["", "## Three ways through the code", ""]
+    for title, names in WAYS.items():
+        lines += [f"**{title}**", ""]
+        for number, name in enumerate(names, 1):
+            folder = name.removesuffix(".{}")
+            file = f"longca/{folder.replace('.', '/')}" + ("/…" if folder != name else ".py")
+            sentence = _summary(folder).partition(". ")[0].rstrip(".")
+            lines.append(f"{number}. `{file}`: {sentence}.")
+        lines.append("")
+    return lines[:-1]
+
+
 def _names_in(package: str) -> list[str]:
     """The layers that a drawing shows: the packages, or those inside one; itself too where it has modules of
     its own."""
     if not package:
         return [name for name in ALLOWED if "." not in name]
+    if package == "lab":
+        return [name for name in ALLOWED if name.startswith("lab.") and name.count(".") == 1]
     own = [name for name, path in modules().items() if layer(name) == package and path.name != "__init__.py"]
     return [name for name in ALLOWED if is_inside(name, package) and (name != package or own)]
 

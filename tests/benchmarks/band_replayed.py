@@ -93,8 +93,8 @@ def main() -> None:
             lse, kept = torch.zeros(300, 8), []
             calls = {
                 "forward": lambda plan: band_forward(q, k, v, plan, into=(out, lse)),  # noqa: B023 - called in this round
-                "backward": lambda plan: kept.append(band_backward(q, k, v, out, lse, dout, plan)),
-            }  # noqa: B023
+                "backward": lambda plan: kept.append(band_backward(q, k, v, out, lse, dout, plan)),  # noqa: B023
+            }
             for direction in directions:
                 handed.since_the_last()
                 calls[direction](plan)

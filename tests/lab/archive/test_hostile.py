@@ -104,9 +104,8 @@ def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monk
         )
     found = checks(folder)
     assert unreadable(folder, path) and not found["files"].passed
-    assert not found[
-        {"measured": "records", "config/studies": "study", "config": "page"}[os.path.dirname(path)]
-    ].passed  # noqa: PTH120
+    check = {"measured": "records", "config/studies": "study", "config": "page"}[Path(path).parent.as_posix()]
+    assert not found[check].passed
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "provenance.json"])

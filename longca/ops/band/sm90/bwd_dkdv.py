@@ -224,7 +224,7 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
                     column += -BLOCK if IN_ORDER == FROM_LAST else BLOCK
                     count += 1
         tile_count += 1
-        if IN_ORDER:  # noqa: SIM108 - the condition is decided when compiling
+        if IN_ORDER:  # decided when compiling
             item = first_lane(take_ticket(counter_ptr, lane), lane)
         else:
             item = first_lane(ticket, lane) + gl.num_programs(0)
