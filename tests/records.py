@@ -9,25 +9,27 @@ from typing import Any
 import numpy as np
 
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import (
-    Accuracy,
-    Environment,
+from longca.lab.studies.outcome import (
     Failed,
     Implausible,
     Incorrect,
-    MaskFacts,
-    Memory,
-    Node,
     Ok,
     Outcome,
     OutOfMemory,
+    TimedOut,
+    Unavailable,
+    Unsupported,
+)
+from longca.lab.studies.record import (
+    Accuracy,
+    Environment,
+    MaskFacts,
+    Memory,
+    Node,
     Record,
     Samples,
     Software,
     Source,
-    TimedOut,
-    Unavailable,
-    Unsupported,
     Work,
 )
 

@@ -32,7 +32,7 @@ import torch
 from benchmarks.band.reference import inputs, reference
 from longca.kernels.first_call import wait
 from longca.lab.bench.measure.timer import time_calls
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask

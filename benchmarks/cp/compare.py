@@ -36,7 +36,7 @@ from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES, Inputs, make_inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
 from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks.build import build_mask, cell_mask
 from tools.table import Table, add_options
 

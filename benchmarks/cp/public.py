@@ -33,7 +33,7 @@ from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES, make_inputs
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks.build import cell_mask
 from tools.table import Table, add_options
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Kernel, Problem
-    from longca.lab.studies.study import Measure
+    from longca.lab.studies.grid import Measure
 
 Both = tuple[float, float]
 """seconds forward and backward"""

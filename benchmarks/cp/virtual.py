@@ -35,7 +35,7 @@ from longca.cp.schedule.timeline import LinkSpeeds, rank_times
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES
 from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks.build import cell_mask
 from tools.table import Table, add_options, write_records
 

@@ -24,7 +24,7 @@ from longca.core.units import format_length
 from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tools.table import Table, add_options
 
 NAME = "timer_agreement"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from longca.kernels.contract import Kernel
     from longca.lab.store.hardware import Network
     from longca.lab.studies.cell import CallSpec
-    from longca.lab.studies.study import Messages
+    from longca.lab.studies.grid import Messages
     from longca.masks.mask import Mask
     from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel

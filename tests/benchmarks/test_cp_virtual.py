@@ -16,7 +16,7 @@ from longca.core.plugin import Registry
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Contribution, Problem
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tests.cp.case import Case
 from tools.table import read_records
 

@@ -10,7 +10,7 @@ from longca.lab.bench.measure.cp import measure_cp
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.workers.group import PEER_LOST
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tests.cp.ranks import on_ranks
 
 WORLD = 2

@@ -17,7 +17,7 @@ from longca.cp.comm.backend import Comm
 from longca.lab.bench.measure.cp import measure_cp
 from longca.lab.bench.measure.result import Result
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks

@@ -5,7 +5,7 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.kernel import measure_kernel
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tests.gpu.device import GPU, needs_gpu
 from tests.lab.bench.cells import small_cell
 

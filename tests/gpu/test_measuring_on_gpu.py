@@ -12,7 +12,7 @@ from longca.lab.bench.measure.memory import peak_memory
 from longca.lab.bench.measure.nvml import open_gpu
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tests.gpu.device import GPU, needs_gpu
 from tests.lab.bench.cells import small_cell, write_kernel
 

@@ -6,7 +6,7 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.kernel import measure_kernel
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
 from tests.gpu.device import GPU, needs_gpu

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Failed
+from longca.lab.studies.outcome import Failed
 from tests.records import record
 
 GPU = "NVIDIA H200"

@@ -8,7 +8,8 @@ import pytest
 from longca.lab.store.export import export
 from longca.lab.store.load import Loaded, load
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Failed, OutOfMemory, Record, Unavailable, Unsupported
+from longca.lab.studies.outcome import Failed, OutOfMemory, Unavailable, Unsupported
+from longca.lab.studies.record import Record
 from tests.records import record
 from tools.merge_records import main, merge
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel
     from longca.lab.studies.cell import CallSpec
-    from longca.lab.studies.study import Messages
+    from longca.lab.studies.grid import Messages
 
 AUTO = "auto"
 KERNELS = ("band", "naive")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.lab.studies.study import Messages
+    from longca.lab.studies.grid import Messages
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01
@@ -46,7 +46,7 @@ class Comm(WorldGroup):
 
     def use(self, messages: Messages, releasable: bool = False) -> None:
         """Chooses the backend of comm streams and receive buffers asked for from now on: see
-        `longca.lab.studies.study.Measure.messages`.
+        `longca.lab.studies.grid.Measure.messages`.
 
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.

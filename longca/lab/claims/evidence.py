@@ -9,7 +9,7 @@ Whether one rate is above another, `longca.lab.ranking` says.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import median
@@ -31,11 +31,11 @@ from longca.lab.claims.grid import (
     STUDY_PEAK,
 )
 from longca.lab.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
-from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, competing, mean_lead, share_protocol
+from longca.lab.ranking import MeasuredPoint, Measurement, competing
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import RATE
 from longca.lab.store.table import RANKED_BY
-from longca.lab.store.text import format_bytes, number, plural, short_device
+from longca.lab.store.text import number, plural, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,6 @@ __all__ = [
     "STRATEGIES",
     "STUDY_BYTES",
     "STUDY_PEAK",
-    "Pair",
     "Point",
     "gpu_note",
     "held",
@@ -61,10 +60,8 @@ __all__ = [
     "notes",
     "num_hosts",
     "of",
-    "pairs",
     "points",
     "reach",
-    "rivals",
     "span",
 ]
 _IDENTITY = (
@@ -239,61 +236,6 @@ class Point:
         )
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two points whose settings differ in nothing but what is compared."""
-
-    first: Point
-    second: Point
-    column: str = RATE
-    same_masks: bool = True
-    """seeds draw the same masks on both sides, so that those are compared which both have"""
-
-    @cached_property
-    def lead(self) -> Lead:
-        """The first's rate over the second's, and what it means. Only of rates."""
-        first, second = self.first.ranked, self.second.ranked
-        assert self.column == RATE and first and second
-        if not self.same_masks:
-            second = replace(
-                second, measurements=tuple(replace(one, seed=~one.seed) for one in second.measurements)
-            )
-        return compare(first, second)
-
-    @property
-    def is_of_one_protocol(self) -> bool:
-        """False for two rates of which one was measured with rests of the GPU and the other one without."""
-        first, second = self.first.ranked, self.second.ranked
-        return self.column != RATE or first is None or second is None or share_protocol(first, second)
-
-    @property
-    def ratio(self) -> float:
-        """The first's number over the second's; NaN where one is missing."""
-        if self.column == RATE:
-            return self.lead.ratio if self.first.ranked and self.second.ranked else float("nan")
-        return self.first.value(self.column) / self.second.value(self.column)
-
-    @property
-    def order(self) -> str:
-        """ "more" or "less"; "same" where the two rates are not told apart."""
-        return self.lead.order
-
-    def is_above(self, other: Pair) -> bool:
-        """True if its ratio is told apart from that of another pair, and above it."""
-        return (
-            mean_lead([self.lead, replace(other, first=other.second, second=other.first).lead]).order
-            == "more"
-        )
-
-    def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
-        """It as an observation; names default to the points'."""
-        show = format_bytes if self.column.endswith("bytes") else number
-        one, other = (show(point.value(self.column)) for point in (self.first, self.second))
-        names = first or self.first.name, second or self.second.name
-        text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
-        return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
-
-
 def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Point]:
     """The points that fit, in the order of the table.
 
@@ -352,35 +294,6 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
         for point in found
         if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())
     ]
-
-
-def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = RATE) -> list[Pair]:
-    """Each first point beside the second that differs from it in nothing but `vary`. Where masks are the
-    same, of the seeds of both.
-
-    Args:
-        vary: fields of `Point` or parameters of masks; "mask" stands for all its parameters besides, "heads"
-            for the KV heads.
-    """
-    return [pair for _, pair in _matched(first, second, vary, column)]
-
-
-def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
-    """Each point of one method beside the best other method of its setting; points that are alone are left
-    out.
-
-    Args:
-        field: what names a method: "kernel" or "strategy".
-    """
-    own = [point for point in found if getattr(point, field) == name]
-    beside: dict[int, list[Pair]] = defaultdict(list)
-    for other in dict.fromkeys(getattr(point, field) for point in found):
-        if other != name:
-            for index, pair in _matched(
-                own, [point for point in found if getattr(point, field) == other], (field,)
-            ):
-                beside[index].append(pair)
-    return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
 def notes(rows: pd.DataFrame, point: Point) -> str:
@@ -465,37 +378,6 @@ def of(count: int, total: int, noun: str) -> str:
 
 
 _FIELDS = {field.name for field in fields(Point)} | {"heads"}
-
-
-def _matched(
-    first: Sequence[Point], second: Iterable[Point], vary: Sequence[str], column: str = RATE
-) -> Iterator[tuple[int, Pair]]:
-    """(index in `first`, the pair of that point and its match)."""
-    loose = (
-        {"cells", "gpu", "played", "resolutions", "mask_params", *vary}
-        | ({"corpus"} if "mask" in vary else set())
-        | ({"num_kv_heads"} if "heads" in vary else set())
-    )
-    names = [field.name for field in fields(Point) if field.name not in loose]
-
-    def key(point: Point) -> tuple[Any, ...]:
-        params = (
-            ()
-            if "mask" in vary
-            else tuple((name, value) for name, value in point.params.items() if name not in vary)
-        )
-        return (*(getattr(point, name) for name in names), params)
-
-    others = {key(point): point for point in second if point.ok}
-    for index, point in enumerate(first):
-        other = others.get(key(point))
-        if point.ok and other is not None:
-            same_masks = "mask" not in vary
-            shared = point.ok_seeds & other.ok_seeds if same_masks else set()
-            both = (point.of_seeds(shared), other.of_seeds(shared)) if shared else (point, other)
-            pair = Pair(*both, column, same_masks)
-            if pair.is_of_one_protocol and pair.ratio == pair.ratio:
-                yield index, pair
 
 
 def _several(wanted: Wanted) -> bool:

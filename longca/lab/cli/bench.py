@@ -89,7 +89,7 @@ def command(
     from longca.core.errors import unknown
     from longca.lab.bench.run.own_file import compare_own_file
     from longca.lab.studies.config import load_config
-    from longca.lab.studies.study import Measure
+    from longca.lab.studies.grid import Measure
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)

@@ -24,7 +24,8 @@ from longca.lab.cli.options import (
     selection,
 )
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Failed, Record
+from longca.lab.studies.outcome import Failed
+from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
     from longca.lab.bench.run.predict import Prediction

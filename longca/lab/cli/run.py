@@ -118,7 +118,7 @@ def command(
     from longca.lab.bench.run.runner import run_cells
     from longca.lab.bench.run.shards import shards, shards_of_one_machine
     from longca.lab.bench.workers.launch import find_task
-    from longca.lab.studies.record import STATUSES
+    from longca.lab.studies.outcome import STATUSES
     from longca.lab.studies.select import loadable
 
     config, chosen, folder = open_study(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from longca.lab.cli.options import Json, Results, StudyName, open_study, print_json, print_table, print_text
-from longca.lab.studies.record import STATUSES
+from longca.lab.studies.outcome import STATUSES
 
 if TYPE_CHECKING:
     from longca.lab.store.cells import UnusableFile

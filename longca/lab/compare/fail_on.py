@@ -11,7 +11,7 @@ from longca.core.errors import UserError, unknown
 from longca.lab.compare.comparison import Change, Comparison
 from longca.lab.compare.verdict import OUTCOMES, Rule
 from longca.lab.store.text import percent, plural
-from longca.lab.studies.record import STATUSES
+from longca.lab.studies.outcome import STATUSES
 
 WITH_LIMIT = ("slower", "faster", "ambiguous")
 NAMES = (

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from longca.core.schema import Frozen, parse, read_yaml
 from longca.core.units import parse_heads
 from longca.lab.studies.cell import Cell, Direction, Scalar
-from longca.lab.studies.study import Length
+from longca.lab.studies.grid import Length
 
 DATA = Path(__file__).parent / "data"
 Heads = Annotated[tuple[int, int], BeforeValidator(parse_heads)]

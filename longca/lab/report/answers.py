@@ -12,7 +12,7 @@ from longca.lab.report.decide.cases import CaseKey, Cases, cases
 from longca.lab.report.findings import at_largest
 from longca.lab.report.series import DIRECTIONS, labelled
 from longca.lab.store.text import percent, plural
-from longca.lab.studies.record import STATUSES
+from longca.lab.studies.outcome import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.studies.record import Failed, Record
+from longca.lab.studies.outcome import Failed
+from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd

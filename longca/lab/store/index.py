@@ -21,7 +21,8 @@ from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.checks.record import digest_of
 from longca.lab.store.files import write_atomically
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import WAS_AT, Failed, Record
+from longca.lab.studies.outcome import WAS_AT, Failed
+from longca.lab.studies.record import Record
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file

@@ -14,13 +14,13 @@ from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 from longca.lab.studies.cell import MOST_RANKS, Cell, Named, Scalar
 from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.lab.studies.facts.inventory import RankEnvironment
+from longca.lab.studies.outcome import Line, Outcome, Seconds
 from longca.lab.studies.playoff.turns import Turns
 
 # 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats, the environment,
 # what was asked
 SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
-MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = (
     5.0,
     0.5,
@@ -32,12 +32,10 @@ EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo
 
 Milliseconds = Annotated[float, Field(ge=0, le=1e12)]
 """at most three decades"""
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
 SampleMs = Annotated[float, Field(ge=1e-6, le=1e12)]
 """time of a call: at least a nanosecond"""
 Reading = Annotated[float, Field(ge=-1e9, le=1e9)]
 """of a sensor"""
-Line = Annotated[str, Field(max_length=MOST_LINE)]
 Error = Annotated[float, Field(allow_inf_nan=True)]
 """infinite or NaN if a result is"""
 Errors = Annotated[dict[Name, Error], Field(max_length=MOST_NAMES)]
@@ -97,78 +95,6 @@ COSTS = (
     Cost("formula_bytes", "bytes", "What the strategy's formula says is moved"),
     Cost("formula_replicated_bytes", "bytes", "The same where more ranks than KV heads need copies of these"),
 )
-
-
-class Ok(Frozen):
-    """Measured, and right within its error budget."""
-
-    status: Literal["ok"] = "ok"
-
-
-class Unsupported(Frozen):
-    """The method does not support this cell on any machine."""
-
-    status: Literal["unsupported"] = "unsupported"
-    reason: str
-
-
-class Unavailable(Frozen):
-    """The method is not available on this machine."""
-
-    status: Literal["unavailable"] = "unavailable"
-    reason: str
-
-
-class OutOfMemory(Frozen):
-    """Out of memory."""
-
-    status: Literal["oom"] = "oom"
-    requested_bytes: Count | None
-    """of the failed allocation, if known"""
-    where: Line
-    """stage: inputs, prepare, oracle, fwd, bwd"""
-
-
-class Incorrect(Frozen):
-    """It ran and its result is wrong, so it has no speed."""
-
-    status: Literal["incorrect"] = "incorrect"
-    reason: str
-
-
-class Implausible(Frozen):
-    """Its checked results are correct, but its times are shorter than the device allows, so it has no
-    speed."""
-
-    status: Literal["implausible"] = "implausible"
-    reason: str
-
-
-class Failed(Frozen):
-    """It raised, or its process died."""
-
-    status: Literal["error"] = "error"
-    type: Line
-    message: str
-    log: str = Field("", max_length=MOST_LOG)
-    """end of the traceback or of the process's output"""
-
-
-class TimedOut(Frozen):
-    """It exceeded its time limit and was stopped."""
-
-    status: Literal["timeout"] = "timeout"
-    seconds: Seconds
-
-
-Outcome = Annotated[
-    Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut,
-    Field(discriminator="status"),
-]
-WAS_AT = " was at "
-"""of the note with the code position of a rank when it died or was stopped: "rank 0 was at file.py:7 in
-forward" """
-STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "implausible", "error", "timeout")
 
 
 class Samples(Frozen):
@@ -383,7 +309,7 @@ class Record(Frozen):
     """the cell was measured a second time, beside its own record, to learn how much such numbers differ; in a
     play-off, a twin: the same player under a second name. Left out of texts where false"""
     measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
-    """the requested measurement (`longca.lab.studies.study.Measure`), by name; empty in records of schema 2
+    """the requested measurement (`longca.lab.studies.grid.Measure`), by name; empty in records of schema 2
     and older"""
     outcome: Outcome
     samples: Samples | None = None

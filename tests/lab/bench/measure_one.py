@@ -10,7 +10,7 @@ import sys
 import torch
 
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 
 
 def main(text: str) -> None:

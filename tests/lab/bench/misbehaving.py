@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 
 MEASURE = Measure.fixed(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 

@@ -14,7 +14,8 @@ from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.studies.config import Config
 from longca.lab.studies.facts.drawn import MOST_LENGTHS, DrawnLengths
-from longca.lab.studies.study import Grid, Measure, Study
+from longca.lab.studies.grid import Grid, Measure
+from longca.lab.studies.study import Study
 from tests.lab.store.test_environments import INSTALLED, LOADED, environment, listings
 
 MEASURE = Measure(warmup=0, repeats=3, max_seconds=1, timeout_s=60)

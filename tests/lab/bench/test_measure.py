@@ -9,8 +9,8 @@ from longca.core.plugin import Registry
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.result import Result
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Ok
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Ok
 from tests.lab.bench.cells import small_cell, write_kernel
 
 QUICK = Measure.fixed(warmup=1, repeats=4)

@@ -16,7 +16,7 @@ from longca.lab.bench.run.method_version import method_version
 from longca.lab.code import digest
 from longca.lab.code.source import modules_of_package
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tests.lab.bench.cells import small_cell, write_kernel
 from tests.lab.code.renamed import renamed
 

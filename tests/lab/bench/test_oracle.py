@@ -14,8 +14,8 @@ from longca.lab.bench.check.reference import DenseMaskRows
 from longca.lab.bench.check.scope import MIN_ROWS, ROWS_PER_TILE, affordable, whole
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.studies.cell import InputValues
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Accuracy
-from longca.lab.studies.study import Measure
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from tests.kernels.cases import Case, hand_made_cases, pattern_cases

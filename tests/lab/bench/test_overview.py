@@ -10,7 +10,7 @@ from longca.lab.bench.run.scores import Score, Scoreboard
 from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.view import View
-from longca.lab.studies.record import STATUSES
+from longca.lab.studies.outcome import STATUSES
 from tests.lab.bench.misbehaving import kernel_cell
 from tests.records import quick_study, record
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from longca.lab.bench.run.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Work
-from longca.lab.studies.study import Measure
 from tests.lab.bench.misbehaving import cp_cell, kernel_cell
 
 

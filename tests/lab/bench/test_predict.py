@@ -8,8 +8,9 @@ import pytest
 from longca.core.plugin import Registry
 from longca.lab.bench.run.predict import Predictor
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Work
-from longca.lab.studies.study import Measure, load_study
+from longca.lab.studies.study import load_study
 from longca.masks.build import cell_mask
 from tests.committed import committed
 

@@ -11,7 +11,8 @@ from longca.lab.bench.run import progress
 from longca.lab.bench.run.progress import Both, LogProgress, PlainProgress, RichProgress, make_progress
 from longca.lab.bench.run.scores import Score
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Failed, Record, TimedOut, Unsupported
+from longca.lab.studies.outcome import Failed, TimedOut, Unsupported
+from longca.lab.studies.record import Record
 from tests.lab.bench.misbehaving import kernel_cell
 from tests.records import record as timed_record
 

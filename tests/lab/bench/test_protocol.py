@@ -12,9 +12,9 @@ from longca.lab.bench.measure.timer import collect
 from longca.lab.bench.measure.timing.protocol import Steadiness, ended, is_look, least_warm_up_seconds
 from longca.lab.bench.run import shards
 from longca.lab.bench.run.shards import estimate_seconds
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Samples, Work
 from longca.lab.studies.samples import drift, median_interval
-from longca.lab.studies.study import Measure
 from tests.lab.bench.cells import small_cell
 
 FULL_MHZ, LIMIT, FALL_MHZ = 1980.0, 0.6, 700.0

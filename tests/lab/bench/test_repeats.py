@@ -13,9 +13,10 @@ from longca.lab.store.export import export
 from longca.lab.store.index import cell_facts
 from longca.lab.store.load import load, load_columns
 from longca.lab.studies.config import Config
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.playoff.repeats import RepeatRules
 from longca.lab.studies.record import Node, Record
-from longca.lab.studies.study import Measure, Study
+from longca.lab.studies.study import Study
 
 STUDY = Study(
     name="twice",

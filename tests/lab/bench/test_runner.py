@@ -23,8 +23,10 @@ from longca.lab.bench.workers.process import ending_signals
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.config import Config
-from longca.lab.studies.record import Failed, MaskFacts, Unsupported, Work
-from longca.lab.studies.study import Grid, Study
+from longca.lab.studies.grid import Grid
+from longca.lab.studies.outcome import Failed, Unsupported
+from longca.lab.studies.record import MaskFacts, Work
+from longca.lab.studies.study import Study
 from longca.masks.build import cell_mask
 from longca.masks.table import mask_table
 from tests.lab.bench.cells import small_cell

@@ -13,8 +13,8 @@ from longca.lab.bench.measure.nvml import Gpu, Telemetry, open_gpu, reason_names
 from longca.lab.bench.measure.timer import collect, time_calls, time_sustained
 from longca.lab.bench.measure.timing.protocol import MIN_SAMPLES
 from longca.lab.bench.measure.timing.stopwatch import MAX_LEAD_MS, CudaStopwatch, HostStopwatch, flushes
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Samples
-from longca.lab.studies.study import Measure
 
 NOTHING = Telemetry(None)
 

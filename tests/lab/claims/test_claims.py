@@ -21,7 +21,8 @@ from longca.lab.claims.contract import (
     in_parts,
     summary,
 )
-from longca.lab.claims.evidence import Pair, gpu_note, missing, of_one_protocol, pairs, points, rivals
+from longca.lab.claims.evidence import gpu_note, missing, of_one_protocol, points
+from longca.lab.claims.pairs import Pair, pairs, rivals
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.load import committed as committed_files
 from longca.lab.store.load import load, load_columns

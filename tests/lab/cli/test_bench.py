@@ -25,7 +25,7 @@ from longca.lab.bench.run import own_file
 from longca.lab.bench.run.own_file import _as_plugin
 from longca.lab.bench.workers.pool import Device
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks import build_mask
 
 CPU = torch.device("cpu")

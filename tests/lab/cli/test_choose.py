@@ -11,7 +11,7 @@ from longca.lab.store.export import export
 from longca.lab.store.load import load_columns
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import OutOfMemory
+from longca.lab.studies.outcome import OutOfMemory
 from longca.predict.ways import EARLIER_RECORDS
 from tests.records import record
 from tests.support import ROOT

@@ -12,7 +12,8 @@ from longca.lab.bench.run.runner import Summary
 from longca.lab.bench.run.scores import Score, Scoreboard
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import STATUSES, Ok, Record, TimedOut, Unavailable
+from longca.lab.studies.outcome import STATUSES, Ok, TimedOut, Unavailable
+from longca.lab.studies.record import Record
 from longca.lab.studies.study import load_study
 from tests.conftest import called
 from tests.records import quick_study, record

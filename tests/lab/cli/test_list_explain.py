@@ -6,7 +6,7 @@ import pytest
 
 from longca.core.plugin import KINDS, Registry
 from longca.lab.store.cells import CellStore
-from longca.lab.studies.record import Failed
+from longca.lab.studies.outcome import Failed
 from longca.lab.studies.study import load_study
 from tests.records import record
 

@@ -10,7 +10,7 @@ from longca.core.plugin import Registry
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.run.own_file import _as_plugin
 from longca.lab.store.table import derived
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from tests.cp.case import Case
 from tests.cp.virtual import on_virtual_ranks
 from tests.kernels import test_contract_kernels as of_kernels

@@ -3,7 +3,8 @@
 from typing import Any
 
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import MaskFacts, Outcome, Record, Samples
+from longca.lab.studies.outcome import Outcome
+from longca.lab.studies.record import MaskFacts, Record, Samples
 from tests.records import record
 
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"

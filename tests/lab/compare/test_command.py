@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.store.export import export
-from longca.lab.studies.record import Failed
+from longca.lab.studies.outcome import Failed
 from tests.lab.compare.conftest import H200, cell, failed, timed
 
 

@@ -14,7 +14,8 @@ from longca.lab.compare.verdict import Rule
 from longca.lab.published.load import load_published
 from longca.lab.ranking import RELATIONS, Resolutions
 from longca.lab.store.text import number
-from longca.lab.studies.record import Incorrect, OutOfMemory, Record, Unavailable
+from longca.lab.studies.outcome import Incorrect, OutOfMemory, Unavailable
+from longca.lab.studies.record import Record
 from tests.committed import committed
 from tests.lab.compare.conftest import H100, H200, cell, failed, timed
 from tests.records import quick_study, record

@@ -13,7 +13,8 @@ from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import AS_RELEASED, Cell
-from longca.lab.studies.record import OutOfMemory, Record, Unsupported
+from longca.lab.studies.outcome import OutOfMemory, Unsupported
+from longca.lab.studies.record import Record
 from tests.records import record
 
 GPU = "NVIDIA H200"

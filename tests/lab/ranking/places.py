@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from longca.lab.bench.run.overview import BEST, rate_tables
 from longca.lab.bench.run.scores import Score, Scoreboard
-from longca.lab.claims.evidence import Pair
 from longca.lab.claims.evidence import points as claim_points
+from longca.lab.claims.pairs import Pair
 from longca.lab.compare.pairs import RecordPair
 from longca.lab.compare.side import of_record
 from longca.lab.compare.verdict import Rule, judge

@@ -6,7 +6,7 @@ from longca.lab.ranking import compare, mean_standing, standing, tallies
 from longca.lab.ranking.sentences import counts_text, everywhere_text, field_text, finding_text, verdict
 from longca.lab.ranking.table import competes, counted, has_rests, standings
 from longca.lab.store.table import derived
-from longca.lab.studies.record import OutOfMemory
+from longca.lab.studies.outcome import OutOfMemory
 from tests.lab.ranking.helpers import KNOWN, MeasuredPoint, measured, point
 from tests.lab.ranking.places import with_duty
 from tests.lab.ranking.test_table import timed

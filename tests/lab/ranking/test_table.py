@@ -12,8 +12,9 @@ from longca.lab.store.index import CellFacts
 from longca.lab.store.table import derived
 from longca.lab.store.view import View
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.outcome import OutOfMemory, Unavailable
 from longca.lab.studies.playoff.turns import Turns
-from longca.lab.studies.record import OutOfMemory, Samples, Unavailable
+from longca.lab.studies.record import Samples
 from tests.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"

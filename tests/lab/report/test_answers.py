@@ -14,7 +14,8 @@ from longca.lab.report.tables import worst_errors
 from longca.lab.report.winners import Winner, rankings
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Incorrect, OutOfMemory, Samples
+from longca.lab.studies.outcome import Incorrect, OutOfMemory
+from longca.lab.studies.record import Samples
 from tests.records import quick_study, record
 
 

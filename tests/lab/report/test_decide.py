@@ -17,7 +17,8 @@ from longca.lab.report.rates import rate_points
 from longca.lab.report.series import labelled
 from longca.lab.report.winners import Winner, rankings
 from longca.lab.store.table import derived
-from longca.lab.studies.record import OutOfMemory, Samples
+from longca.lab.studies.outcome import OutOfMemory
+from longca.lab.studies.record import Samples
 from tests.lab.report.test_answers import cell
 from tests.records import gpu_study, quick_study, record
 

@@ -19,7 +19,8 @@ from longca.lab.report.series import labelled
 from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.store.table import derived, in_order
-from longca.lab.studies.record import STATUSES, Record, Unavailable
+from longca.lab.studies.outcome import STATUSES, Unavailable
+from longca.lab.studies.record import Record
 from tests.lab.report.conftest import DAMAGED, few
 from tests.records import gpu_study, quick_study, record
 from tests.support import ROOT

@@ -4,7 +4,8 @@ from typing import Any
 
 from longca.lab.report.tables import steadiness
 from longca.lab.store.table import derived
-from longca.lab.studies.record import Record, Samples, Unsupported
+from longca.lab.studies.outcome import Unsupported
+from longca.lab.studies.record import Record, Samples
 from tests.lab.compare.conftest import cell
 from tests.records import record
 

@@ -20,7 +20,8 @@ from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.decode import encode
 from longca.lab.store.lock import holders
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import SCHEMA_VERSION, Accuracy, Incorrect, Ok, Record, Samples
+from longca.lab.studies.outcome import Incorrect, Ok
+from longca.lab.studies.record import SCHEMA_VERSION, Accuracy, Record, Samples
 
 WRITE_FOREVER = """
 import sys

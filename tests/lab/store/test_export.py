@@ -15,7 +15,8 @@ from longca.lab.store.export import NUMBER, csv_bytes, export, frame_csv, record
 from longca.lab.store.files import replace_file
 from longca.lab.store.load import load
 from longca.lab.store.table import derived
-from longca.lab.studies.record import SCHEMA_VERSION, Accuracy, Incorrect
+from longca.lab.studies.outcome import Incorrect
+from longca.lab.studies.record import SCHEMA_VERSION, Accuracy
 from tests.records import quick_study, record
 
 

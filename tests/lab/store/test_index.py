@@ -8,7 +8,7 @@ import pytest
 from longca.lab.store import index
 from longca.lab.store.cells import CellStore
 from longca.lab.store.index import CellFacts, cell_facts
-from longca.lab.studies.record import Failed
+from longca.lab.studies.outcome import Failed
 from tests.records import quick_study
 
 

@@ -8,8 +8,9 @@ import pytest
 from longca.lab.store.checks.known import known_cells, other_protocol
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Record, Unsupported
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Unsupported
+from longca.lab.studies.record import Record
 from tests.records import record
 
 MEASURE = Measure(repeats=3, precision=0.005)

@@ -10,18 +10,8 @@ from longca.lab.store.columns import COLUMNS
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import columns, derived, in_order, is_ranked
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import (
-    COSTS,
-    Accuracy,
-    Failed,
-    Incorrect,
-    MaskFacts,
-    Memory,
-    OutOfMemory,
-    Samples,
-    TimedOut,
-    Unsupported,
-)
+from longca.lab.studies.outcome import Failed, Incorrect, OutOfMemory, TimedOut, Unsupported
+from longca.lab.studies.record import COSTS, Accuracy, MaskFacts, Memory, Samples
 from tests.records import quick_study, record
 
 CELL = Cell(

@@ -8,27 +8,29 @@ import pytest
 from pydantic import ValidationError
 
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import (
-    SCHEMA_VERSION,
+from longca.lab.studies.outcome import (
     STATUSES,
-    Accuracy,
-    Environment,
     Failed,
     Implausible,
     Incorrect,
-    MaskFacts,
-    Memory,
-    Node,
     Ok,
     Outcome,
     OutOfMemory,
+    TimedOut,
+    Unavailable,
+    Unsupported,
+)
+from longca.lab.studies.record import (
+    SCHEMA_VERSION,
+    Accuracy,
+    Environment,
+    MaskFacts,
+    Memory,
+    Node,
     Record,
     Samples,
     Software,
     Source,
-    TimedOut,
-    Unavailable,
-    Unsupported,
 )
 
 CELL = Cell(

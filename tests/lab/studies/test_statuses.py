@@ -7,7 +7,7 @@ import pytest
 from longca.core.plugin import PACKAGE_ROOT
 from longca.lab.bench.run import overview, own_file, progress, scores
 from longca.lab.report import matrix, series
-from longca.lab.studies.record import STATUSES, Outcome
+from longca.lab.studies.outcome import STATUSES, Outcome
 
 STATIC, TEMPLATES = PACKAGE_ROOT / "lab" / "report" / "static", PACKAGE_ROOT / "lab" / "report" / "templates"
 

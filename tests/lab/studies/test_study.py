@@ -8,7 +8,8 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Measure, Study, load_study, study_path
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.study import Study, load_study, study_path
 
 WriteStudy = Callable[..., Path]
 

@@ -22,8 +22,8 @@ from longca.lab.bench.measure.failure import failure
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences, mask_facts
 from longca.lab.bench.measure.warm_math import warm_math
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Incorrect, Ok, Outcome
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Incorrect, Ok, Outcome
 
 Message = dict[str, Any]
 

@@ -15,7 +15,8 @@ from longca.lab.bench.measure.result import Result
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.text import number
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Implausible, Node, Samples
+from longca.lab.studies.outcome import Implausible
+from longca.lab.studies.record import Node, Samples
 
 GPU_MARGIN = 1.25  # peak rates are stated for a boost clock, which some GPUs exceed
 CPU_HZ = 6e9

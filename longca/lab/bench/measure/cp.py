@@ -33,18 +33,9 @@ from longca.lab.bench.measure.permute import Permutation
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import (
-    Accuracy,
-    Incorrect,
-    Memory,
-    Node,
-    Ok,
-    Outcome,
-    Samples,
-    Unavailable,
-    Unsupported,
-)
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
+from longca.lab.studies.record import Accuracy, Memory, Node, Samples
 from longca.masks.build import cell_mask
 
 T = TypeVar("T")

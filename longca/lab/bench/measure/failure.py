@@ -9,7 +9,7 @@ from pathlib import Path
 from longca.core.errors import storable
 from longca.core.plugin import KINDS, PACKAGE_ROOT
 from longca.core.schema import LARGEST_INT, MOST_TEXT
-from longca.lab.studies.record import MOST_LINE, MOST_LOG, Failed, Outcome, OutOfMemory
+from longca.lab.studies.outcome import MOST_LINE, MOST_LOG, Failed, Outcome, OutOfMemory
 
 LOG_LINES = 30
 RAISED_AT = "raised at: "  # prefix of the log line that names the user's code

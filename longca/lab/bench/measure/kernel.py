@@ -22,8 +22,8 @@ from longca.lab.bench.measure.memory import peak_memory
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls, time_sustained
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Incorrect, Ok, Outcome, Unavailable, Unsupported
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
 
 
 def measure_kernel(

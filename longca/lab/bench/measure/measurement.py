@@ -17,8 +17,9 @@ from longca.lab.bench.measure.environment import node, software
 from longca.lab.bench.measure.latest import mask_facts
 from longca.lab.bench.measure.result import Result
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Accuracy, MaskFacts, Memory, Outcome, Samples
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Outcome
+from longca.lab.studies.record import Accuracy, MaskFacts, Memory, Samples
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from longca.core.schema import Frozen, problems_of
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.studies.facts.inventory import RankEnvironment
+from longca.lab.studies.outcome import Outcome
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import (
     Accuracy,
@@ -17,7 +18,6 @@ from longca.lab.studies.record import (
     Node,
     Notes,
     Others,
-    Outcome,
     Samples,
     Software,
 )

@@ -25,8 +25,8 @@ from longca.lab.bench.measure.timing.stopwatch import (
     Stopwatch,
 )
 from longca.lab.studies.cell import SETTLE_SECONDS
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Samples
-from longca.lab.studies.study import Measure
 
 # warm-up calls that tell how long the host takes for one; the first may load what later ones find
 ENQUEUE_CALLS = 2

@@ -28,10 +28,11 @@ from longca.lab.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwat
 from longca.lab.bench.playoff.answer import NO_RIVAL
 from longca.lab.bench.playoff.rounds import Rounds, Seat, play_rounds
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Outcome, OutOfMemory
 from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.playoff.turns import Ending, Turns
-from longca.lab.studies.record import Outcome, OutOfMemory, Samples
-from longca.lab.studies.study import Measure
+from longca.lab.studies.record import Samples
 
 
 @dataclass(frozen=True)

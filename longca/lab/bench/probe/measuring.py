@@ -18,7 +18,7 @@ from longca.kernels.contract import Problem
 from longca.lab.bench.measure.others import others, watch
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.probe.profile import ProbeResult, TimedKernel, TimedMessage
-from longca.lab.studies.study import Measure
+from longca.lab.studies.grid import Measure
 from longca.masks.build import build_mask
 from longca.predict.fitted import load_fitted
 

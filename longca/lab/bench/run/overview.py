@@ -14,7 +14,7 @@ from longca.lab.ranking import Standing, mean_standing
 from longca.lab.ranking.sentences import counts_text
 from longca.lab.store.text import number, plural, rate_scale, short_device
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import STATUSES
+from longca.lab.studies.outcome import STATUSES
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}

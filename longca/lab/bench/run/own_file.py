@@ -28,8 +28,10 @@ from longca.lab.bench.run.predict import Predictor
 from longca.lab.bench.run.scores import FAILED, Score
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies.cell import AS_RELEASED, Cell
-from longca.lab.studies.record import Environment, Failed, Record
-from longca.lab.studies.study import Measure, Study
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Failed
+from longca.lab.studies.record import Environment, Record
+from longca.lab.studies.study import Study
 
 ADAPTER = "\n".join(
     (  # line by line: to `longca.lab.code.source` an import in a string would be one of this file
@@ -90,7 +92,7 @@ def compare_own_file(
     """Check the kernel in `file` against float64 and time it, and then its rivals.
 
     Args:
-        grid: axes of a study's grid (`longca.lab.studies.study.Grid`) but for the kernels.
+        grid: axes of a study's grid (`longca.lab.studies.grid.Grid`) but for the kernels.
         rivals: names of kernels; all that can run these cells here if None.
         device: "auto", "cpu" or "cuda".
         seed: of what is drawn for checks; drawn anew if not given.

@@ -8,9 +8,10 @@ from typing import Any
 from longca.core.plugin import Registry
 from longca.lab.bench.run.shards import estimate_playoff_seconds, estimate_seconds
 from longca.lab.studies.cell import DTYPE_BYTES, Cell
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.playoff.case import case_id, may_play
 from longca.lab.studies.record import Work
-from longca.lab.studies.study import Measure, Study
+from longca.lab.studies.study import Study
 from longca.masks.build import MaskBuilder, mask_name
 from longca.masks.mask import Mask
 from longca.masks.traits import Traits

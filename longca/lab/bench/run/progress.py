@@ -19,7 +19,8 @@ from longca.core.errors import UserError
 from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.lab.store.text import number, plural
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import STATUSES, Record
+from longca.lab.studies.outcome import STATUSES
+from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

@@ -38,8 +38,10 @@ from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.store.text import plural
 from longca.lab.studies.cell import Cell, Scalar
 from longca.lab.studies.config import Config
-from longca.lab.studies.record import STATUSES, Environment, Failed, Record, Source
-from longca.lab.studies.study import Measure, Study
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import STATUSES, Failed
+from longca.lab.studies.record import Environment, Record, Source
+from longca.lab.studies.study import Study
 from longca.masks.build import mask_name
 
 BATCH = 32  # cells of one group of workers that are measured in a row

@@ -27,7 +27,8 @@ from longca.lab.store.index import CellFacts
 from longca.lab.store.text import number, percent, rate_scale
 from longca.lab.store.view import View
 from longca.lab.studies.cell import AS_RELEASED, Cell
-from longca.lab.studies.record import WAS_AT, Record
+from longca.lab.studies.outcome import WAS_AT
+from longca.lab.studies.record import Record
 
 FAILED = ("incorrect", "implausible", "error", "timeout")
 """statuses that are a verdict: a run with such a cell ends with exit code 1"""

@@ -9,10 +9,10 @@ from typing import Literal
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.timing.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
 from longca.lab.studies.cell import SETTLE_SECONDS, Cell
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.playoff.case import may_play
 from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.record import Work
-from longca.lab.studies.study import Measure
 
 # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached
 OVERHEAD_SECONDS = 2.0

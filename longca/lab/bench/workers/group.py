@@ -21,9 +21,9 @@ from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import Launcher, Rank, end
 from longca.lab.environment.taking import environments_of
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import WAS_AT, Failed, TimedOut
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.record import WAS_AT, Failed, TimedOut
-from longca.lab.studies.study import Measure
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0

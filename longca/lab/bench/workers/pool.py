@@ -20,9 +20,9 @@ from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import HostLost, Launcher
 from longca.lab.bench.workers.local import Local
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.grid import Measure
+from longca.lab.studies.outcome import Unavailable
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.record import Unavailable
-from longca.lab.studies.study import Measure
 
 MAX_CPU_RANKS = 8
 MAX_CPU_GROUPS = 3

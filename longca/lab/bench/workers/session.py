@@ -27,8 +27,8 @@ from longca.lab.bench.workers.device_lock import DeviceLock
 from longca.lab.bench.workers.launch import RankPlacement
 from longca.lab.environment.taking import EnvironmentTaker, SystemFacts
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.study import Measure
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm

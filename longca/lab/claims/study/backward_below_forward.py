@@ -2,8 +2,9 @@
 
 from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, held, pairs, points, span
+from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, held, points, span
 from longca.lab.claims.gaps import missing_dense
+from longca.lab.claims.pairs import pairs
 from longca.lab.store.text import number
 
 DOCUMENTS = {"full": "full_document", "causal": "causal_document"}

@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import of_study, without_compat
 from longca.lab.claims.contract import Claim, Part, decided, decided_in_parts
-from longca.lab.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, span
+from longca.lab.claims.evidence import STRATEGIES, gpu_note, held, missing, points, span
+from longca.lab.claims.pairs import pairs
 from longca.lab.claims.schedules import GATHER, KERNEL, RING, decides, lacking, not_here, reached
 
 WHOLE = {"full_document": "full", "causal_document": "causal"}

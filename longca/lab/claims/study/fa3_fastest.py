@@ -14,9 +14,9 @@ from longca.lab.claims.evidence import (
     missing,
     of_one_protocol,
     points,
-    rivals,
     span,
 )
+from longca.lab.claims.pairs import rivals
 
 FROM = 2048  # tokens; at 1K the study's own authors saw SDPA ahead
 FULL_FROM, FULL_RATE = 8192, 600  # tokens and TFLOP/s: the number that is told of FULL

@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided
-from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, pairs, points, span
+from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, points, span
+from longca.lab.claims.pairs import pairs
 from longca.lab.claims.refusals import refused_note
 
 ALMOST_DOUBLE = 1.6  # times: "almost doubles" and "much faster" are the words

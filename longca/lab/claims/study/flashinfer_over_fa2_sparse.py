@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import STAND_INS, stand_in
 from longca.lab.claims.contract import Claim, Gaps, decided, decided_in_parts
-from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, pairs, points, span
+from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, points, span
+from longca.lab.claims.pairs import pairs
 
 KERNELS = ("flashinfer", "fa2_sparse")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's

@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import FORMS, of_study, stand_in
 from longca.lab.claims.contract import Claim, Part, decided_in_parts
-from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, held, missing, pairs, points, span
+from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, held, missing, points, span
+from longca.lab.claims.pairs import pairs
 from longca.lab.store.text import percent
 
 KERNELS = (*DENSE, "vsa", "vsa_triton", "fa2_sparse", "flashinfer")  # the study's

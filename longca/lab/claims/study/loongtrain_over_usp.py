@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import without_compat
 from longca.lab.claims.contract import Claim, Part, decided_in_parts
-from longca.lab.claims.evidence import gpu_note, held, missing, pairs, points, reach, span
+from longca.lab.claims.evidence import gpu_note, held, missing, points, reach, span
+from longca.lab.claims.pairs import pairs
 from longca.lab.claims.schedules import lacking, not_here
 
 FEWEST = 4  # ranks: on fewer neither is a hybrid

@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import of_study, stand_in
 from longca.lab.claims.contract import Claim, Part, decided_in_parts
-from longca.lab.claims.evidence import GQA, MHA, gpu_note, missing, pairs, points, span
+from longca.lab.claims.evidence import GQA, MHA, gpu_note, missing, points, span
+from longca.lab.claims.pairs import pairs
 
 SEQLEN = 8192  # tokens: of the study's figure
 THIRD = ("fa2", "flex", "flashmask")  # the study does not order these

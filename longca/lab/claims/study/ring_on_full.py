@@ -11,12 +11,11 @@ from longca.lab.claims.evidence import (
     missing,
     num_hosts,
     of_one_protocol,
-    pairs,
     points,
     reach,
-    rivals,
     span,
 )
+from longca.lab.claims.pairs import pairs, rivals
 from longca.lab.claims.schedules import GATHER, KERNEL, NAMES, RING, WORLDS, decides, lacking, reached
 from longca.lab.store.text import number
 

@@ -2,17 +2,8 @@
 
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided
-from longca.lab.claims.evidence import (
-    HETEROGENEOUS,
-    REGULAR,
-    gpu_note,
-    held,
-    missing,
-    pairs,
-    points,
-    reach,
-    span,
-)
+from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, reach, span
+from longca.lab.claims.pairs import pairs
 from longca.lab.claims.schedules import NAMES, RING
 
 # of the bytes: documents that are padded to a multiple of the ranks add less than that on 2 and 4 ranks

@@ -2,7 +2,8 @@
 
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import CONTRADICTED, MOSTLY, Claim, Part, decided_in_parts, status_of
-from longca.lab.claims.evidence import MHA, gpu_note, held, missing, pairs, points, span
+from longca.lab.claims.evidence import MHA, gpu_note, held, missing, points, span
+from longca.lab.claims.pairs import pairs
 
 KERNELS = {"vsa": "VSA", "vsa_triton": "VSA in Triton"}
 MUCH = 2 / 3  # of forward at most; dense kernels keep more than that

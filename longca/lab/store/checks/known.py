@@ -20,8 +20,8 @@ from longca.lab.store.decode import (  # not `load`: a new column must not make 
 from longca.lab.store.parquet import RECORD_COLUMN, BadTable, read_texts
 from longca.lab.store.text import plural
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Record
-from longca.lab.studies.study import Measure
 
 PROTOCOL_SINCE = 3  # schema of records
 

@@ -10,8 +10,8 @@ import math
 from statistics import median
 from typing import Literal
 
+from longca.lab.studies.grid import Measure
 from longca.lab.studies.samples import median_precision, trend_chance
-from longca.lab.studies.study import Measure
 
 MIN_SAMPLES = 3  # whatever the time
 # from one look at the interval of the median to the next: a look at each sample would end where it is narrow
