@@ -20,9 +20,8 @@ from hypothesis import settings
 # machine, and headers that are compiled beforehand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["LONGCA_TRIALS"] = "none"  # a trial import costs 0.3 s each: tests of these have them
-os.environ["LONGCA_DISTURBED"] = (
-    "keep"  # what is measured again must not depend on what else this machine does
-)
+# what is measured again must not depend on what else this machine does
+os.environ["LONGCA_DISTURBED"] = "keep"
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")

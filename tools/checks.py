@@ -26,9 +26,8 @@ MAKEFILE = ROOT / "Makefile"
 MARK = "checks"
 COLUMNS = ("target", "last passed", "commit", "tree", "passed", "skipped", "min", "CPU min", "machine")
 NEVER = ("never",) + ("",) * (len(COLUMNS) - 2)
-CANNOT = (
-    "this machine cannot:"  # begins the reason of a test that was skipped for want of something that it needs
-)
+# begins the reason of a test that was skipped for want of something that it needs
+CANNOT = "this machine cannot:"
 REQUIRED = "TESTS_REQUIRE"  # "images slurm": where they cannot be had, tests that need them fail
 Row = tuple[str, ...]
 

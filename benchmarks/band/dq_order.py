@@ -43,10 +43,8 @@ LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
-LEAST, MOST_FLOPS = (
-    500,
-    1e14,
-)  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
+# mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
+LEAST, MOST_FLOPS = 500, 1e14
 SAME = 0.01
 TIMES = "band_dq_orders"
 # column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice). Earlier,

@@ -46,10 +46,8 @@ MASKS = (
 LENGTHS = {8192: "pile", 32768: "prolong64k"}  # → corpus of documents
 HEAD_DIM, PROGRAMS = 128, 132
 BLOCK_US, WORK_TILE_US, SPLIT_US = 1.5, 2.5, 1.5  # of 128 x 128; of a work tile besides; of a split besides
-PARTIAL_BYTES_PER_US, READ_SHARE = (
-    3.0e6,
-    0.8,
-)  # of partial results, written and read; of that, what nothing else hides
+# of partial results, written and read; of that, what nothing else hides
+PARTIAL_BYTES_PER_US, READ_SHARE = 3.0e6, 0.8
 RULES = ("earlier", "present", "none")
 
 

@@ -30,10 +30,8 @@ from longca.cp.schedule.planner import Planner
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 
-HEADS, COSTS_FROM = (
-    (64, 8),
-    8192,
-)  # tokens of the masks that costs are found from: calls as short as those of ranks
+# tokens of the masks that costs are found from: calls as short as those of ranks
+HEADS, COSTS_FROM = (64, 8), 8192
 COLUMNS = (
     "mask",
     "schedule",

@@ -38,11 +38,8 @@ from longca.predict.kernel import Interval
 from tools.pages import put
 from tools.table import Table, add_options
 
-MEDIAN, MOST, COVERAGE = (
-    0.04,
-    0.12,
-    0.9,
-)  # wanted: the median error, that of 95 % of cells, and the coverage of intervals
+# wanted: the median error, that of 95 % of cells, and the coverage of intervals
+MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9
 RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
 FEWEST = 10  # cells of a number of GPUs, to be told apart
 EMPTY = "–"

@@ -22,15 +22,10 @@ from longca.lab.studies.record import Record
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels, samples, to_fit
 
-LINK_GRID = (
-    (300, 380, 460),
-    (10, 30, 60),
-    (0.0, 0.15, 0.3),
-    (0.7, 0.85, 1.0),
-)  # as of `benchmarks.predict.links.GRID`
-REPEATS_WITHIN = (
-    0.95  # share of the pairs of records of one plan that differ by less than what is called noise
-)
+# as of `benchmarks.predict.links.GRID`
+LINK_GRID = (300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0)
+# share of the pairs of records of one plan that differ by less than what is called noise
+REPEATS_WITHIN = 0.95
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,8 @@ TAKEN = {
     "usp": "usp",
     "loongtrain": "loongtrain",
 }
-KERNELS = (
-    "fa3",
-    "band",
-)  # the source's, and where a strategy cannot cut a mask for it, one that takes all masks
+# the source's, and where a strategy cannot cut a mask for it, one that takes all masks
+KERNELS = "fa3", "band"
 CLEAR = 1.1  # times: published rates of two strategies that differ by less are no order
 
 

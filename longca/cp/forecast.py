@@ -53,9 +53,8 @@ PROFILES: dict[Messages, str] = {
 USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
 FITTED_ELEM_BYTES = 2
 SUM_BYTES = 4  # of an element of a float32 sum
-PASS_EFFICIENCY = (
-    0.85  # share of the memory bandwidth in elementwise passes: `python -m benchmarks.predict.links`
-)
+# share of the memory bandwidth in elementwise passes: `python -m benchmarks.predict.links`
+PASS_EFFICIENCY = 0.85
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from longca.lab.store.lock import holders
 from tests.chaos.processes import wait_until_gone
 
 SAME = ("cell", "study", "method_version", "mask", "work")  # fields of a record that no accident may change
-BESIDE_SECONDS = (
-    0.05  # by which two measurements may seem to overlap: a file's time is that of its last write
-)
+# by which two measurements may seem to overlap: a file's time is that of its last write
+BESIDE_SECONDS = 0.05
 GONE_SECONDS = 20.0  # that processes get to end, once the last run is over
 
 

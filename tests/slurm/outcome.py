@@ -27,10 +27,8 @@ ERRORS = re.compile(r"(error|max_abs_error|budget_ratio|error_(budget|out|lse|dq
 # error, which grows with the values that it is an error of, by 3.2 times.
 SAME_ERROR, SAME_LARGEST_ERROR = 3.0, 20.0
 DRAWN = {"error_tensor"}  # the tensor with the largest of these errors
-TIMELESS = (
-    "records",
-    "dictionary",
-)  # sections of the page; that of support also names controls whose timer a busy machine has disturbed
+# sections of the page; that of support also names controls whose timer a busy machine has disturbed
+TIMELESS = "records", "dictionary"
 
 
 def differences(one: Project, other: Project) -> set[str]:

@@ -26,9 +26,8 @@ KINDS = ("job cancelled", "job killed", "node failed", "Snakemake killed", "Snak
 LONGEST_DELAY_S = 15.0
 MOST_LAST_RUNS = 5
 STARTS_SECONDS = 240.0  # that a job gets to run: the study may have just ended, and begins from nothing
-SEEN_SECONDS = (
-    90.0  # that Slurm gets to see that a node is gone: it waits for 20 s, and looks once in a while
-)
+# that Slurm gets to see that a node is gone: it waits for 20 s, and looks once in a while
+SEEN_SECONDS = 90.0
 RUN_SECONDS = 400.0  # that a run without accidents gets
 LEFT_SECONDS = 60.0  # that jobs get to end, once the last run is over
 

@@ -39,9 +39,8 @@ class Comm(WorldGroup):
         """for a reader: the outcome of asking for another backend; the same on all ranks"""
         self._streams: dict[tuple[Messages, bool, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaSymmetricMemory(self)
-        self._refused: str | None = (
-            None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
-        )
+        # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        self._refused: str | None = None
         self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
     def use(self, messages: Messages, releasable: bool = False) -> None:

@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from longca.cp.comm.symmetric import Signal
 
 DRIVER = "libcuda.so.1"
-WAIT_AT_LEAST = (
-    0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
-)
-WRITE_AFTER_ALL = (
-    0  # CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
-)
+# CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
+WAIT_AT_LEAST = 0
+# CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
+WRITE_AFTER_ALL = 0
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 NUMBERS = 1 << 32
 LARGEST_NUMBER = (1 << 31) - 1

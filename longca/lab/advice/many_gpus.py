@@ -37,12 +37,8 @@ MASKS: Mapping[str, str | None] = {
     "causal_document": "prolong512k_long",
 }
 WORLDS = (8, 16, 32, 64, 96, 1024)
-PER_RANK, HEADS, KERNEL, PROFILE = (
-    8192,
-    (64, 8),
-    "band",
-    "h100-ib400",
-)  # tokens of a GPU and heads are the study's
+# tokens of a GPU and heads are the study's
+PER_RANK, HEADS, KERNEL, PROFILE = 8192, (64, 8), "band", "h100-ib400"
 FACTORS = (1.0, *NETWORK_RANGE)  # of the rate between nodes
 MOST_OF_STUDY = 96  # GPUs: claims are judged up to there
 CLAIMS = (15, 17, 18, 21)  # those that need several nodes, and that times decide

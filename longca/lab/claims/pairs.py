@@ -14,6 +14,7 @@ from longca.lab.ranking import Lead, compare, mean_lead, share_protocol
 from longca.lab.ranking.table import RATE
 from longca.lab.store.text import format_bytes, number
 
+
 @dataclass(frozen=True)
 class Pair:
     """Two points whose settings differ in nothing but what is compared."""

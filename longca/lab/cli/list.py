@@ -10,11 +10,8 @@ from longca.core.plugin import KINDS, Registry
 from longca.lab.cli.options import Json, line_width, print_json, print_table
 
 MATRIX = "matrix"
-MOST_NAMES_OF = (
-    "paper_figures",
-    "claims",
-    "figures",
-)  # many, and asked for by themselves: the overview counts them
+# many, and asked for by themselves: the overview counts them
+MOST_NAMES_OF = "paper_figures", "claims", "figures"
 
 
 def _plurals() -> list[str]:

@@ -41,11 +41,8 @@ COMMANDS = (  # in the order of use
 )
 
 MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
-COLLECT = (
-    100_000,
-    20,
-    20,
-)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
+# garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
+COLLECT = 100_000, 20, 20
 NO_MEMORY = 3  # this machine cannot
 
 

@@ -35,9 +35,9 @@ from longca.lab.store.files import replace_file
 from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import columns, frame, to_report
 from longca.lab.store.text import plural
-from longca.lab.store.view import NOISY
 from longca.lab.studies.outcome import STATUSES
 from longca.lab.studies.record import Record
+from longca.lab.studies.samples.statistics import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,9 @@ from statistics import median
 from longca.core.errors import shown
 from longca.lab.store.hardware import Hardware
 from longca.lab.store.text import format_bytes
-from longca.lab.store.times import Times
 from longca.lab.studies.outcome import Failed, OutOfMemory, TimedOut
 from longca.lab.studies.record import Node, Record
+from longca.lab.studies.samples.statistics import Times
 
 MOST_OF_REASON = 10_000  # characters
 SETTLED_MS = 160.0  # shorter separate calls do not fill NVML's averaging period of a second

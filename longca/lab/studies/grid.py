@@ -17,10 +17,8 @@ from longca.lab.studies.study import MOST_GRIDS
 MOST_NAMED = 10  # unknown names of a grid in a message
 
 
-MOST_VALUES, LONGEST_NAME = (
-    10_000,
-    200,
-)  # of a list of a grid; bytes, since file systems allow 255 including a suffix
+# of a list of a grid; bytes, since file systems allow 255 including a suffix
+MOST_VALUES, LONGEST_NAME = 10_000, 200
 
 
 Length = Annotated[int, BeforeValidator(parse_length)]

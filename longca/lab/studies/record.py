@@ -21,11 +21,8 @@ from longca.lab.studies.playoff.turns import Turns
 # what was asked
 SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
-GPU_PERCENT, CPU_CORES, CPU_SHARE = (
-    5.0,
-    0.5,
-    0.1,
-)  # use by others below which a measurement counts as undisturbed
+# use by others below which a measurement counts as undisturbed
+GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1
 MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
 UNITS = ("_bytes", "_w", "_mhz")  # suffixes of numeric GPU facts
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)

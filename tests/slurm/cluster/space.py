@@ -11,9 +11,8 @@ from pathlib import Path
 from tests.slurm.cluster.machine import NAMESPACES, SYSTEM_PATH
 
 USER, UID = "runner", 64007
-KEEP_ALIVE = (
-    "trap '' CHLD; exec cat"  # process 1: takes up orphans, and ends with its input, and all others with it
-)
+# process 1: takes up orphans, and ends with its input, and all others with it
+KEEP_ALIVE = "trap '' CHLD; exec cat"
 
 
 class Space:

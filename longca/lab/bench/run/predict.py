@@ -16,9 +16,8 @@ from longca.masks.build import MaskBuilder, mask_name
 from longca.masks.mask import Mask
 from longca.masks.traits import Traits
 
-PROXY_BLOCKS = (
-    16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
-)
+# a block mask of this many blocks a side has the traits of a large one, without its gigabytes
+PROXY_BLOCKS = 16
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 TENSORS_HELD = {("kernel", "fwd"): 1.3, ("kernel", "bwd"): 2.0, ("cp", "fwd"): 3.5, ("cp", "bwd"): 3.2}
 """the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the

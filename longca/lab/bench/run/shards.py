@@ -16,9 +16,8 @@ from longca.lab.studies.record import Work
 
 # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached
 OVERHEAD_SECONDS = 2.0
-USUAL_ROUNDS = (
-    60  # of a play-off of calls whose times scatter by 1 %, until their ratio is known within 0.3 %
-)
+# of a play-off of calls whose times scatter by 1 %, until their ratio is known within 0.3 %
+USUAL_ROUNDS = 60
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # bytes a second to and from the memory of one device
 STEADY_SECONDS, STEADY_CALLS = 0.5, 8  # of warming a GPU that is steady at once: two blocks of the protocol

@@ -20,9 +20,8 @@ from longca.core.reading import JsonError, read_json
 CHUNK_BYTES = 1 << 16
 MOST_BYTES = 64 << 20  # of one message; a record of 8 MiB is the largest that can be stored
 SHOWN_BYTES = 60
-OUT_OF_REACH = (
-    200  # the least number of a descriptor that code which writes to a wrong one by mistake does not meet
-)
+# the least number of a descriptor that code which writes to a wrong one by mistake does not meet
+OUT_OF_REACH = 200
 Message = dict[str, Any]
 
 

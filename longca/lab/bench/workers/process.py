@@ -19,9 +19,8 @@ from longca.lab.bench.measure.environment import num_cores
 from longca.lab.bench.measure.failure import place_in_stack
 
 TAIL_CHARS = 4000
-DEATH_SECONDS = (
-    10.0  # between the end of its connection and its own end: a driver may still be freeing memory
-)
+# between the end of its connection and its own end: a driver may still be freeing memory
+DEATH_SECONDS = 10.0
 STACK_SIGNAL = signal.SIGUSR1
 # OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short
 # cells took several times the

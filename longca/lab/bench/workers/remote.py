@@ -8,9 +8,8 @@ from pathlib import Path
 from longca.lab.bench.workers.channel import Channel, Message, is_readable
 from longca.lab.bench.workers.launch import RankPlacement
 
-ANSWER_SECONDS = (
-    30.0  # for an answer of an agent; its longest work is to wait for the end of a process that it has killed
-)
+# for an answer of an agent; its longest work is to wait for the end of a process that it has killed
+ANSWER_SECONDS = 30.0
 
 
 class AgentLink:

@@ -33,9 +33,8 @@ from longca.lab.store.files import write_atomically
 
 HANDSHAKE_SECONDS = 10.0  # for all lines of one handshake
 LINE_BYTES = 4096  # of one line; a hello has some hundred
-MOST_HANDSHAKES = (
-    256  # at once; the oldest gives way: that of a task is over in milliseconds, and a task comes again
-)
+# at once; the oldest gives way: that of a task is over in milliseconds, and a task comes again
+MOST_HANDSHAKES = 256
 RETRY_SECONDS = 0.2
 LOOPBACK = "127.0.0.1"
 FOLDER = "jobs"

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
 LENGTHS = (1024, 8192, 49152)
 WINDOW = 1024
-GLOBAL_SHARES = (
-    24,
-    6,
-    3,
-)  # the study draws the width of global windows from 1 to a third of the sequence: a small one, the mean, the most
+# the study draws the width of global windows from 1 to a third of the sequence: a small one, the mean, the
+# most
+GLOBAL_SHARES = 24, 6, 3
 SPARSE_LENGTH, BLOCK, KV_HEADS, DENSITIES = 32768, 64, 8, (0.2, 0.5, 0.8)
 RING_TOKENS, HEAD_DIM, WORLDS = 8192, 128, (4, 8, 32, 96)  # tokens of a rank
 BF16, FP32 = 2, 4

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from longca.lab.report.look.style import Style
 
 POINT = ["mask", "detail", "seqlen"]  # where kernels are compared
-NEARLY_ALL = (
-    0.9  # of the points: a kernel that lacks a few, since time was over, is still told beside the others
-)
+# of the points: a kernel that lacks a few, since time was over, is still told beside the others
+NEARLY_ALL = 0.9
 
 
 class Curves(PaperFigure):
