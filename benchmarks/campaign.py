@@ -27,8 +27,8 @@ from typing import NamedTuple
 from benchmarks.renew import Part, rest, run
 from longca.core.errors import UserError, unknown
 from longca.core.units import format_length
-from longca.lab.bench.run.machine import gpu_machine
-from longca.lab.bench.run.predict import Prediction, Predictor, playoff_hours
+from longca.lab.bench.plan.machine import gpu_machine
+from longca.lab.bench.plan.predict import Prediction, Predictor, playoff_hours
 from longca.lab.store.checks.known import known_cells
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.study import Study, load_study

@@ -62,7 +62,8 @@ bench.probe    masks kernels predict store cp.comm cp.forecast bench.measure
 bench.judge    masks kernels store bench.check bench.measure
 bench.playoff  bench.check bench.measure bench.judge
 bench.workers  store environment cp.comm bench.measure bench.judge bench.playoff
-bench.run      data masks kernels store ranking bench.measure bench.workers
+bench.plan     data masks kernels store bench.measure bench.workers
+bench.run      data masks kernels store ranking bench.measure bench.workers bench.plan
 templates      masks lowering kernels cp.partition cp.schedule cp.planned store report
 cli            data masks kernels cp store published ranking claims report paper compare archive images bench advice predict
 """

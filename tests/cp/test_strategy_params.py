@@ -13,7 +13,7 @@ from longca.cp.contract import strategy_of
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.ring import Ring
 from longca.cp.traffic_formula import formula_bytes
-from longca.lab.bench.run.predict import Predictor
+from longca.lab.bench.plan.predict import Predictor
 from longca.masks.build import cell_mask
 from tests.cp.case import Case
 from tests.cp.test_planned import cell

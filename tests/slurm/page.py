@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from longca.lab.bench.run.shards import Shard, shards
+from longca.lab.bench.plan.shards import Shard, shards
 from longca.lab.studies.config import Config
 from longca.lab.studies.site import Site, layout
 from longca.lab.studies.study import load_study

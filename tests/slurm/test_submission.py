@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from longca.lab.bench.run.shards import shards
+from longca.lab.bench.plan.shards import shards
 from longca.lab.studies.config import Config
 from longca.lab.studies.study import load_study
 from tests.slurm.cluster.files import PARTITION

@@ -13,7 +13,7 @@ from longca.lab.bench.run.freshness import (
     local_device,
     refresh,
 )
-from longca.lab.bench.run.shards import playoff_minutes, shards, shards_of_one_machine
+from longca.lab.bench.plan.shards import playoff_minutes, shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.lab.studies.config import load_config
 from longca.lab.studies.select import loadable

@@ -28,7 +28,7 @@ from longca.lab.studies.outcome import Failed
 from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:
-    from longca.lab.bench.run.predict import Prediction
+    from longca.lab.bench.plan.predict import Prediction
 
 MOST_WHOLE = 3  # cells that are shown with all facts; of more those of which the same is said stand together
 
@@ -53,7 +53,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Explain cells: can they run here, and what came of them?"""
-    from longca.lab.bench.run.predict import Predictor
+    from longca.lab.bench.plan.predict import Predictor
 
     by_id = all(digit in "0123456789abcdef" for digit in cell)
     _, chosen, folder = open_study(study if by_id else cell, results=results)

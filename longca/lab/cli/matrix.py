@@ -7,7 +7,7 @@ from longca.core.errors import unknown
 from longca.core.plugin import Registry
 from longca.core.schema import parse
 from longca.core.units import format_length
-from longca.lab.bench.run.predict import Predictor
+from longca.lab.bench.plan.predict import Predictor
 from longca.lab.cli.options import check_call, line_width, print_json
 from longca.lab.studies.cell import AS_RELEASED, Cell
 from longca.lab.studies.study import Study

@@ -115,8 +115,8 @@ def command(
     with a broken plug-in.
     """
     from longca.core.errors import UserError, unknown
+    from longca.lab.bench.plan.shards import shards, shards_of_one_machine
     from longca.lab.bench.run.runner import run_cells
-    from longca.lab.bench.run.shards import shards, shards_of_one_machine
     from longca.lab.bench.workers.launch import find_task
     from longca.lab.studies.outcome import STATUSES
     from longca.lab.studies.select import loadable

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from longca.lab.bench.plan.shards import Shard, shards_of_one_machine
 from longca.lab.bench.run import freshness
 from longca.lab.bench.run.freshness import CHECKED, REST, due_cells, refresh, write_stamp
 from longca.lab.bench.run.method_version import method_versions
-from longca.lab.bench.run.shards import Shard, shards_of_one_machine
 from longca.lab.store.cells import CellStore
 from longca.lab.store.index import cell_facts
 from longca.lab.studies.cell import Cell

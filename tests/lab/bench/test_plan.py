@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from longca.lab.bench.run.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
+from longca.lab.bench.plan.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Work
 from tests.lab.bench.misbehaving import cp_cell, kernel_cell
@@ -120,7 +120,7 @@ def test_the_estimate_of_the_protocol() -> None:
 
 def test_planning_needs_no_torch():
     program = (
-        "import sys, longca.lab.bench.run.shards; print([m for m in ('torch', 'numpy', 'pandas') if m "
+        "import sys, longca.lab.bench.plan.shards; print([m for m in ('torch', 'numpy', 'pandas') if m "
         "in sys.modules])"
     )
     assert (

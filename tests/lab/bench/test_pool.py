@@ -184,7 +184,7 @@ def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
             if self.world == 3:
                 with suppress(HostLost):
                     launcher.go()
-                raise group_module.StartTimeout
+                raise group_module.AnswerTimeout
             return {"type": "cpu", "name": "fake", "num_devices": 1}
 
         def measure(self, *_: object, judged: bool) -> Result:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from longca.core.plugin import Registry
-from longca.lab.bench.run.predict import Predictor
+from longca.lab.bench.plan.predict import Predictor
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Work

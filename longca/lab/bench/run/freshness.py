@@ -26,9 +26,9 @@ from pathlib import Path
 
 from longca.core.errors import UserError
 from longca.lab.bench.measure.environment import CONTAINER, cpu_name
+from longca.lab.bench.plan.shards import Shard
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import due_playoffs, playoffs_of
-from longca.lab.bench.run.shards import Shard
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore

@@ -24,7 +24,7 @@ from longca.core.plugin import BrokenPlugin, Registry
 from longca.core.reading import CODE, read_file
 from longca.core.schema import parse
 from longca.lab.bench.measure.result import Result, WrongRow
-from longca.lab.bench.run.predict import Predictor
+from longca.lab.bench.plan.predict import Predictor
 from longca.lab.bench.run.scores import FAILED, Score
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies.cell import AS_RELEASED, Cell

@@ -3,11 +3,10 @@ imports torch."""
 
 import functools
 import json
-import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longca.core.checkout import source
-from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.environment import slurm_job
 from longca.lab.bench.measure.result import Result
+from longca.lab.bench.plan.order import shuffled
 from longca.lab.bench.run.controls import DeviceControls, device_key
 from longca.lab.bench.run.ending import Stop, by_workflow, stopped_by_signals
+from longca.lab.bench.run.mask_digests import check_mask, read_digests
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import PlayoffCounts, PlayoffRun
 from longca.lab.bench.run.progress import Progress, duration, make_progress
@@ -31,7 +31,7 @@ from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Launcher, Task
 from longca.lab.bench.workers.local import Local
-from longca.lab.bench.workers.pool import Pool, TooFewLeft, worker_key
+from longca.lab.bench.workers.pool import Pool, TooFewLeft
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.index import CellFacts, cell_facts
@@ -39,13 +39,10 @@ from longca.lab.store.text import plural
 from longca.lab.studies.cell import Cell, Scalar
 from longca.lab.studies.config import Config
 from longca.lab.studies.grid import Measure
-from longca.lab.studies.outcome import STATUSES, Failed
+from longca.lab.studies.outcome import STATUSES
 from longca.lab.studies.record import Environment, Record, Source
 from longca.lab.studies.study import Study
-from longca.masks.build import mask_name
 
-BATCH = 32  # cells of one group of workers that are measured in a row
-VISITS = 2  # batches of each group in a long run
 Playing = Literal["none", "after", "only"]
 
 
@@ -219,68 +216,6 @@ def run_cells(
         logs=logs,
         playoffs=playing,
         repeats=repeated,
-    )
-
-
-def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
-    """The cells in an order that depends only on the seed, their ids and the type of device.
-
-    Cells of one group of workers (a kernel, or all kernels on a CPU; a number of ranks) are shuffled, but
-    cells of one mask stay together.
-    They are split into batches of `BATCH` cells, or of half of the group's cells where that is more. Then the
-    batches of all groups are shuffled. If a machine becomes slower over an hour, this affects all methods and
-    lengths alike. Workers are started only once a batch, some 5 s each. Cells of one mask share the built
-    mask, and on a CPU also the reference of their results.
-    """
-    generator = random.Random(seed)
-    by_method: dict[str, dict[str, list[Cell]]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.cell_id):
-        by_method.setdefault(str(worker_key(cell, device_type)), {}).setdefault(mask_name(cell), []).append(
-            cell
-        )
-    batches = []
-    for _, by_mask in sorted(by_method.items()):
-        names = sorted(by_mask)
-        generator.shuffle(names)
-        group = [cell for name in names for cell in by_mask[name]]
-        size = max(BATCH, -(-len(group) // VISITS))
-        batches += [group[start : start + size] for start in range(0, len(group), size)]
-    generator.shuffle(batches)
-    return [cell for batch in batches for cell in batch]
-
-
-def read_digests(path: Path) -> dict[str, str]:
-    """Name of a mask (`longca.masks.build.mask_name`) → digest; empty where there is no such file."""
-    if not path.exists():
-        return {}
-    try:
-        return {row["key"]: row["digest"] for row in json.loads(path.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"Cannot use '{path}'",
-            why=f"it is damaged ({type(error).__name__})",
-            todo="Remove it: it is made again",
-        ) from error
-
-
-def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
-    """The unchanged result, or a failure if it was measured on another mask than the study expects."""
-    expected = digests.get(mask_name(cell))
-    if expected is None or result.mask is None or result.mask.digest == expected:
-        return result
-    message = (
-        f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
-        "the two ran different code or data; remove masks.json or have the workflow make it anew, then "
-        "measure with `--retry error`"
-    )
-    return Result(
-        outcome=Failed(type="MaskMismatch", message=message),
-        mask=result.mask,
-        nodes=result.nodes,
-        software=result.software,
-        ranks=result.ranks,
-        listings=result.listings,
-        notes=result.notes,
     )
 
 

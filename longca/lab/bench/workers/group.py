@@ -18,11 +18,11 @@ from longca.lab.bench.playoff.answer import Played, player_at_work
 from longca.lab.bench.workers.channel import BrokenChannel, Message
 from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
-from longca.lab.bench.workers.launch import Launcher, Rank, end
+from longca.lab.bench.workers.launch import AnswerTimeout, Launcher, RankDied, RankWithoutDevice, end, was_at
 from longca.lab.environment.taking import environments_of
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
-from longca.lab.studies.outcome import WAS_AT, Failed, TimedOut
+from longca.lab.studies.outcome import Failed, TimedOut
 from longca.lab.studies.playoff.rules import PlayoffRules
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
@@ -35,31 +35,6 @@ GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
 SHOWN_CHARS = 120  # of what arrived instead of a message
 PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
-
-
-class StartTimeout(Exception):
-    """Not all ranks answered in time."""
-
-
-class RankDied(Exception):
-    """The process of a rank has ended, or is of no use any more."""
-
-    def __init__(self, rank: Rank, cause: str = "") -> None:
-        """
-        Args:
-            cause: why it is of no use; by default the process says how it ended.
-        """
-        self.type = "BrokenChannel" if cause else "WorkerDied"
-        self.cause = cause or rank.cause_of_death()
-        self.log, self.notes = rank.tail(), was_at(rank)
-        where = f" on {rank.host}" if rank.host else ""
-        super().__init__(
-            self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}"
-        )
-
-
-class RankWithoutDevice(Exception):
-    """A rank has no device, or not one of its own."""
 
 
 class Group:
@@ -114,7 +89,7 @@ class Group:
         are ready.
 
         Raises:
-            StartTimeout, RankDied, RankWithoutDevice: the group is closed then.
+            AnswerTimeout, RankDied, RankWithoutDevice: the group is closed then.
             UserError: devices cannot be locked on this machine; likewise.
         """
         try:
@@ -166,7 +141,7 @@ class Group:
         try:
             self._claim()
             answers = self._ask(request, measure.timeout_s, "result")
-        except (StartTimeout, RankDied) as lost:
+        except (AnswerTimeout, RankDied) as lost:
             return self._lost(lost, measure.timeout_s)
         results = {rank: Result.received(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
@@ -220,7 +195,7 @@ class Group:
             try:
                 self._claim()
                 answer = self._ask(request, timeout_s, "players", "lost")[0]
-            except (StartTimeout, RankDied) as lost:
+            except (AnswerTimeout, RankDied) as lost:
                 result = self._lost(lost, timeout_s)
                 if isinstance(result.outcome, TimedOut) and self.judge is not None:
                     with suppress(JudgeDied):
@@ -258,7 +233,7 @@ class Group:
         }
         try:
             answer = self._ask(request, measure.timeout_s, "wrong_rows")[0]
-        except (StartTimeout, RankDied):
+        except (AnswerTimeout, RankDied):
             self.close(gently=False)
             return []
         return [WrongRow.model_validate(row) for row in answer["wrong_rows"]]
@@ -272,7 +247,7 @@ class Group:
                 answer.get("healthy")
                 for answer in self._ask({"do": "ping"}, PING_SECONDS, "healthy").values()
             )
-        except (StartTimeout, RankDied):
+        except (AnswerTimeout, RankDied):
             return False
 
     def close(self, *, gently: bool = True) -> None:
@@ -285,9 +260,9 @@ class Group:
             self.judge.forget(self._number)
         end(self.ranks, patience_s=GOODBYE_SECONDS if gently else 0.0)
 
-    def _lost(self, why: StartTimeout | RankDied, timeout_s: float) -> Result:
+    def _lost(self, why: AnswerTimeout | RankDied, timeout_s: float) -> Result:
         """The result where a rank died or was not done in time. The group is closed."""
-        if isinstance(why, StartTimeout):
+        if isinstance(why, AnswerTimeout):
             notes = self._whereabouts()
             self.close(gently=False)
             return Result(outcome=TimedOut(seconds=timeout_s), notes=notes)
@@ -377,7 +352,7 @@ class Group:
         """One answer of each rank; of fewer if one failed and the others then hung.
 
         Raises:
-            StartTimeout: not all ranks answered in time.
+            AnswerTimeout: not all ranks answered in time.
             RankDied: the process of one ended, or something has written into its channel what is no answer.
         """
         answers: dict[int, Message] = {}
@@ -390,7 +365,7 @@ class Group:
             if left <= 0 and has_failure:
                 return answers
             if left <= 0:
-                raise StartTimeout
+                raise AnswerTimeout
             # found before the wait, so that the last message of a process that dies during it is still read
             dead = [rank for rank in self.ranks if rank.placement.rank not in answers and not rank.is_alive]
             ready = [key.fileobj for key, _ in self._selector.select(min(left, TICK_SECONDS))]
@@ -413,12 +388,6 @@ class Group:
                 if rank not in ready:  # a child of that process holds its pipe open
                     raise RankDied(rank)
         return answers
-
-
-def was_at(rank: Rank) -> tuple[str, ...]:
-    """The note that says where in the code a rank was; none where it has printed no stack."""
-    where = rank.whereabouts()
-    return (f"rank {rank.placement.rank}{WAS_AT}{where}",) if where else ()
 
 
 def _culprit(results: dict[int, Result], failed: list[int]) -> int:

@@ -16,6 +16,7 @@ from typing import Protocol
 from longca.core.errors import UserError
 from longca.lab.bench.workers.channel import Message
 from longca.lab.studies.config import Launch
+from longca.lab.studies.outcome import WAS_AT
 
 
 @dataclass(frozen=True)
@@ -214,3 +215,34 @@ def _of_srun(environ: Mapping[str, str]) -> Task:
         f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}",
         environ.get("SLURM_STEP_NUM_NODES") == "1",
     )
+
+
+class AnswerTimeout(Exception):
+    """Not all ranks answered in time."""
+
+
+class RankDied(Exception):
+    """The process of a rank has ended, or is of no use any more."""
+
+    def __init__(self, rank: Rank, cause: str = "") -> None:
+        """
+        Args:
+            cause: why it is of no use; by default the process says how it ended.
+        """
+        self.type = "BrokenChannel" if cause else "WorkerDied"
+        self.cause = cause or rank.cause_of_death()
+        self.log, self.notes = rank.tail(), was_at(rank)
+        where = f" on {rank.host}" if rank.host else ""
+        super().__init__(
+            self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}"
+        )
+
+
+class RankWithoutDevice(Exception):
+    """A rank has no device, or not one of its own."""
+
+
+def was_at(rank: Rank) -> tuple[str, ...]:
+    """The note that says where in the code a rank was; none where it has printed no stack."""
+    where = rank.whereabouts()
+    return (f"rank {rank.placement.rank}{WAS_AT}{where}",) if where else ()

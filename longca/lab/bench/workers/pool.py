@@ -15,9 +15,9 @@ from longca.lab.bench.measure.result import FAILURES, PlayerResult, Result, Wron
 from longca.lab.bench.playoff.answer import NO_RIVAL
 from longca.lab.bench.workers.channel import Message
 from longca.lab.bench.workers.device_lock import Claimant
-from longca.lab.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
+from longca.lab.bench.workers.group import Group
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
-from longca.lab.bench.workers.launch import HostLost, Launcher
+from longca.lab.bench.workers.launch import AnswerTimeout, HostLost, Launcher, RankDied, RankWithoutDevice
 from longca.lab.bench.workers.local import Local
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
@@ -141,7 +141,7 @@ class Pool:
         facts: Message | None = None
         if self._first_world > 1:
             # one rank may get ready where several do not; then the cells say why
-            with suppress(StartTimeout, RankDied, RankWithoutDevice):
+            with suppress(AnswerTimeout, RankDied, RankWithoutDevice):
                 facts = self._ready(group)
             if facts is None:
                 self._first_world, group = 1, self._new_group(1, device)
@@ -158,7 +158,7 @@ class Pool:
                 why=last or lost.cause,
                 todo=f"Its output is in {group.ranks[0].log}",
             ) from None
-        except StartTimeout:
+        except AnswerTimeout:
             raise UserError(
                 "The measuring process does not start",
                 why="it says nothing",
@@ -186,7 +186,7 @@ class Pool:
         key = self._key(cell)
         try:
             group = self._group(key)
-        except (StartTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
+        except (AnswerTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
             if self.launcher.lost != self._lost:  # a lost machine, not the cell, is the cause
                 return self.measure(cell, measure)
             return Result(
@@ -221,7 +221,7 @@ class Pool:
         while len(left) > 1:
             try:
                 group = self._group(key)
-            except (StartTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
+            except (AnswerTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
                 failed = as_failed(
                     "WorkerDidNotStart",
                     str(error) or "its process did not get ready in time",

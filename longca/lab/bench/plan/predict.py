@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from longca.core.plugin import Registry
-from longca.lab.bench.run.shards import estimate_playoff_seconds, estimate_seconds
+from longca.lab.bench.plan.shards import estimate_playoff_seconds, estimate_seconds
 from longca.lab.studies.cell import DTYPE_BYTES, Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.playoff.case import case_id, may_play
