@@ -12,7 +12,6 @@ from longca.core.plugin import Registry
 from longca.core.schema import LARGEST_INT, Frozen, parse
 from longca.core.units import parse_heads, parse_length
 from longca.lab.studies.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
-from longca.lab.studies.study import MOST_GRIDS
 
 MOST_NAMED = 10  # unknown names of a grid in a message
 
@@ -23,6 +22,7 @@ MOST_VALUES, LONGEST_NAME = 10_000, 200
 
 Length = Annotated[int, BeforeValidator(parse_length)]
 
+MOST_GRIDS = 1_000  # of a study
 
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
 """a plug-in with its parameters: a name, or `name: {parameter: value or list of values}`"""

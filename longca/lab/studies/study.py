@@ -14,6 +14,7 @@ from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import (
     LONGEST_NAME,
+    MOST_GRIDS,
     Grid,
     Measure,
     _expand,
@@ -28,7 +29,6 @@ from longca.lab.studies.playoff.repeats import RepeatRules
 from longca.lab.studies.playoff.rules import PlayoffRules
 
 STUDIES = Path("config/studies")
-MOST_GRIDS = 1_000
 
 
 class Study(Frozen):

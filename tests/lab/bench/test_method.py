@@ -119,8 +119,8 @@ def test_covers_packages_on_the_way() -> None:
     assert {
         "masks/__init__.py",
         "kernels/__init__.py",
-        "bench/__init__.py",
-        "bench/check/__init__.py",
+        "lab/bench/__init__.py",
+        "lab/bench/check/__init__.py",
     } <= _files()
     assert "__init__.py" not in _files()  # it holds the release's number
 
@@ -165,7 +165,7 @@ def test_covers_all_that_is_really_imported(cell: Cell) -> None:
         ("bench/measure/environment.py", False),
         ("masks/__init__.py", True),
         ("core/record.py", False),
-        ("report/build.py", False),
+        ("lab/report/build.py", False),
     ],
 )
 def test_counts_the_statements_of_covered_files_only(

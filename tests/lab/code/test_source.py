@@ -146,7 +146,7 @@ def test_packages_on_the_way_are_reached():
         "kernels/contract.py",
         "masks/__init__.py",
     } <= found
-    assert not any(name.startswith(("report/", "bench/")) for name in found)
+    assert not any(name.startswith(("lab/report/", "lab/bench/")) for name in found)
 
 
 @pytest.mark.parametrize(
@@ -159,21 +159,21 @@ def test_packages_on_the_way_are_reached():
         ("ops/fa2_sparse.py", {"kernels", "playoff", "cp", "report"}),
         ("lowering/flex.py", {"kernels", "playoff", "cp", "report"}),
         ("kernels/backends/naive.py", {"kernels", "playoff", "cp", "report"}),
-        ("bench/workers/worker.py", {"kernels", "playoff", "cp"}),
+        ("lab/bench/workers/worker.py", {"kernels", "playoff", "cp"}),
         ("cp/strategies/ring_p2p.py", {"cp", "report"}),
-        ("bench/measure/cp.py", {"cp"}),
-        ("report/build.py", {"report"}),
-        ("report/figures/memory.py", {"report"}),
-        ("report/static/report.css", {"report"}),
-        ("report/templates/page.html.j2", {"report"}),
+        ("lab/bench/measure/cp.py", {"cp"}),
+        ("lab/report/build.py", {"report"}),
+        ("lab/report/figures/memory.py", {"report"}),
+        ("lab/report/static/report.css", {"report"}),
+        ("lab/report/templates/page.html.j2", {"report"}),
         ("data/build.py", set()),
         (
             "masks/patterns/causal.py",
             {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"},
         ),  # a study asks for parameters
         ("data/corpora/pile.json", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
-        ("store/columns.py", {"collect", "report"}),
-        ("core/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
+        ("lab/store/columns.py", {"collect", "report"}),
+        ("lab/studies/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
     ],
 )
 def test_an_edited_file_makes_again_what_runs_it(name: str, changed: set[str], copy: Path):

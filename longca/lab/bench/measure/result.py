@@ -1,14 +1,18 @@
 """The result of one cell as a measuring process sends it; the runner makes a record from it."""
 
+import json
 import math
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
+from longca.core.errors import UserError
 from longca.core.schema import Frozen, problems_of
 from longca.lab.bench.measure.failure import as_failed
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.facts.inventory import RankEnvironment
-from longca.lab.studies.outcome import Outcome
+from longca.lab.studies.outcome import Failed, Outcome
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import (
     Accuracy,
@@ -21,6 +25,7 @@ from longca.lab.studies.record import (
     Samples,
     Software,
 )
+from longca.masks.build import mask_name
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 
@@ -101,3 +106,38 @@ class WrongRow(Frozen):
             f"first wrong row: {where}, {off}; {self.num_wrong:,} of {self.num_checked:,} checked rows "
             f"are wrong"
         )
+
+
+def read_digests(path: Path) -> dict[str, str]:
+    """Name of a mask (`longca.masks.build.mask_name`) → digest; empty where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        return {row["key"]: row["digest"] for row in json.loads(path.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"Cannot use '{path}'",
+            why=f"it is damaged ({type(error).__name__})",
+            todo="Remove it: it is made again",
+        ) from error
+
+
+def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
+    """The unchanged result, or a failure if it was measured on another mask than the study expects."""
+    expected = digests.get(mask_name(cell))
+    if expected is None or result.mask is None or result.mask.digest == expected:
+        return result
+    message = (
+        f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
+        "the two ran different code or data; remove masks.json or have the workflow make it anew, then "
+        "measure with `--retry error`"
+    )
+    return Result(
+        outcome=Failed(type="MaskMismatch", message=message),
+        mask=result.mask,
+        nodes=result.nodes,
+        software=result.software,
+        ranks=result.ranks,
+        listings=result.listings,
+        notes=result.notes,
+    )

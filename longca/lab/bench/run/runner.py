@@ -17,11 +17,10 @@ from typing import Any, Literal
 from longca.core.checkout import source
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.environment import slurm_job
-from longca.lab.bench.measure.result import Result
+from longca.lab.bench.measure.result import Result, check_mask, read_digests
 from longca.lab.bench.plan.order import shuffled
 from longca.lab.bench.run.controls import DeviceControls, device_key
 from longca.lab.bench.run.ending import Stop, by_workflow, stopped_by_signals
-from longca.lab.bench.run.mask_digests import check_mask, read_digests
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import PlayoffCounts, PlayoffRun
 from longca.lab.bench.run.progress import Progress, duration, make_progress

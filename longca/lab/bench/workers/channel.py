@@ -10,7 +10,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from socket import socket
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from longca.core.reading import JsonError, read_json
 
 CHUNK_BYTES = 1 << 16
 MOST_BYTES = 64 << 20  # of one message; a record of 8 MiB is the largest that can be stored
-SHOWN_BYTES = 60
+SHOWN_BYTES, SHOWN_CHARS = 60, 120  # of what arrived instead of a message
 # the least number of a descriptor that code which writes to a wrong one by mistake does not meet
 OUT_OF_REACH = 200
 Message = dict[str, Any]
@@ -158,3 +158,11 @@ def is_readable(source: HasDescriptor, timeout_s: float = 0.0) -> bool:
     poll = select.poll()  # unlike `select`, for any number of open files
     poll.register(source, select.POLLIN)
     return bool(poll.poll(1e3 * max(timeout_s, 0.0)))
+
+
+def check_answer(message: Message, keys: Collection[str]) -> None:
+    """Raise BrokenChannel for a message that has none of these keys (any has, where there are none), or no
+    result where it should be."""
+    parts = [message.get(name) for name in ("result", "uses")] if "result" in message else []
+    if (keys and message.keys().isdisjoint(keys)) or not all(isinstance(part, dict) for part in parts):
+        raise BrokenChannel(f"a message of {', '.join(map(repr, message)) or 'nothing'}"[:SHOWN_CHARS])

@@ -15,7 +15,7 @@ from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.others import others
 from longca.lab.bench.measure.result import FAILURES, Result, WrongRow
 from longca.lab.bench.playoff.answer import Played, player_at_work
-from longca.lab.bench.workers.channel import BrokenChannel, Message
+from longca.lab.bench.workers.channel import BrokenChannel, Message, check_answer
 from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import AnswerTimeout, Launcher, RankDied, RankWithoutDevice, end, was_at
@@ -33,7 +33,6 @@ TOLD_AFTER = 2  # attempts
 GRACE_SECONDS = 10.0  # that the other ranks get to answer, once one has failed
 GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
-SHOWN_CHARS = 120  # of what arrived instead of a message
 PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
 
 
@@ -372,7 +371,7 @@ class Group:
             for rank in ready:
                 try:
                     for message in rank.receive():
-                        _check_answer(message, answered)
+                        check_answer(message, answered)
                         answers[rank.placement.rank] = message
                         if _is_failure(message) and not has_failure:
                             has_failure, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
@@ -394,14 +393,6 @@ def _culprit(results: dict[int, Result], failed: list[int]) -> int:
     """The first failed rank whose failure is not only that it lost another rank."""
     blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
     return (blamed or failed)[0]
-
-
-def _check_answer(message: Message, keys: Collection[str]) -> None:
-    """Raise BrokenChannel for a message that has none of these keys (any has, where there are none), or no
-    result where it should be."""
-    parts = [message.get(name) for name in ("result", "uses")] if "result" in message else []
-    if (keys and message.keys().isdisjoint(keys)) or not all(isinstance(part, dict) for part in parts):
-        raise BrokenChannel(f"a message of {', '.join(map(repr, message)) or 'nothing'}"[:SHOWN_CHARS])
 
 
 def _is_failure(answer: Message) -> bool:

@@ -6,17 +6,13 @@ One or two persistent programs run on each multiprocessor; their warps have role
     consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
 
 A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the
-matmuls of the other group. The work between its matmuls is minimised: the wait for P·V is in the middle of
-the softmax, where rescaling and rounding fill the gaps between exponentials; a row is rescaled only if its
-maximum has increased; each warp releases a stage without waiting for the others of its group; and the four
-threads of a row reduce its sums only at the end.
-
-The narrow block of a work tile comes last. Only its first NARROW_N columns take part in Q·Kᵀ, softmax and
-P·V.
+matmuls of the other group. The work between its matmuls is small: the wait for P·V is in the middle of the
+softmax, a row is rescaled only if its maximum has increased, each warp releases a stage without waiting for
+its group, and the four threads of a row reduce its sums only at the end. Of the narrow block of a work tile,
+which comes last, only the first NARROW_N columns take part in Q·Kᵀ, softmax and P·V.
 
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D),
-    LSE is (T, H). A pack
-is the PACK query heads of one KV head that share a tile.
+LSE is (T, H). A pack is the PACK query heads of one KV head that share a tile.
 """
 
 from triton.experimental import gluon
@@ -62,8 +58,7 @@ SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 
 
 @aggregate
 class ForwardOutputs:
-    """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the
-    splits' partial results."""
+    """Pointers and strides of the result, of the initial (out, LSE) merged with it, and of partial results."""
 
     out: gl.tensor
     lse: gl.tensor
@@ -94,8 +89,7 @@ class ForwardOutputs:
 
 @gluon.jit
 def _bounds_of_part(part, padding, partial_start, partial_end, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
-    """The visible columns of a work tile's n-th part for each row: none of an empty part, all of a full
-    one."""
+    """The visible columns of a work tile's n-th part for each row: none if empty, all if full."""
     entry = partial_start + part - padding
     is_partial = (part >= padding) & (entry < partial_end)
     mask = gl.load(ranges_ptr + entry * RANGE + 1, mask=is_partial, other=0)
