@@ -69,12 +69,12 @@ def test_covers_the_code_that_runs_and_not_what_reports() -> None:
         "masks/band.py",
         "data/corpora/pile.json",
         "data/sampler.py",
-        "bench/measure/timer.py",
-        "bench/check/oracle.py",
+        "lab/bench/measure/timer.py",
+        "lab/bench/check/oracle.py",
     } <= files
     assert (
         not {
-            "bench/measure/environment.py",
+            "lab/bench/measure/environment.py",
             "core/record.py",
             "kernels/backends/sdpa.py",
             "masks/patterns/full.py",
@@ -99,7 +99,7 @@ def test_covers_the_strategy() -> None:
     assert {
         f"cp/strategies/{name}.py",
         "cp/contract.py",
-        "bench/measure/cp.py",
+        "lab/bench/measure/cp.py",
         "kernels/backends/naive.py",
     } <= files
     assert not any(file.startswith("cp/") for file in _files())
@@ -161,8 +161,8 @@ def test_covers_all_that_is_really_imported(cell: Cell) -> None:
     [
         ("kernels/backends/naive.py", True),
         ("kernels/backends/sdpa.py", False),
-        ("bench/measure/timer.py", True),
-        ("bench/measure/environment.py", False),
+        ("lab/bench/measure/timer.py", True),
+        ("lab/bench/measure/environment.py", False),
         ("masks/__init__.py", True),
         ("core/record.py", False),
         ("lab/report/build.py", False),
