@@ -75,7 +75,7 @@ def test_covers_the_code_that_runs_and_not_what_reports() -> None:
     assert (
         not {
             "lab/bench/measure/environment.py",
-            "core/record.py",
+            "lab/studies/record.py",
             "kernels/backends/sdpa.py",
             "masks/patterns/full.py",
         }
@@ -164,7 +164,7 @@ def test_covers_all_that_is_really_imported(cell: Cell) -> None:
         ("lab/bench/measure/timer.py", True),
         ("lab/bench/measure/environment.py", False),
         ("masks/__init__.py", True),
-        ("core/record.py", False),
+        ("lab/studies/record.py", False),
         ("lab/report/build.py", False),
     ],
 )
