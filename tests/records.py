@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from longca.core.call import Work
 from longca.core.cell import Cell
 from longca.core.record import (
     Accuracy,
@@ -27,7 +28,6 @@ from longca.core.record import (
     TimedOut,
     Unavailable,
     Unsupported,
-    Work,
 )
 
 DOCUMENT_MASKS = ("full_document", "causal_document", "shared_question", "causal_blockwise", "prefix_lm_document")

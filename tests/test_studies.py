@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.study import load_study
 

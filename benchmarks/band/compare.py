@@ -31,7 +31,8 @@ from benchmarks.common.text import machine, names
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
-from longca.core.cell import Cell, Direction, Scalar
+from longca.core.call import Direction, Scalar
+from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Prepared, Problem

@@ -28,7 +28,8 @@ from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.bench.check.inputs import DTYPES, Inputs, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
-from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.core.call import BACKWARD_FLOPS_RATIO
+from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length

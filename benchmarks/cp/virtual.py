@@ -25,7 +25,8 @@ from benchmarks.cp.compare import BASELINE, MASKS, add_chunks, both, cell_of, sa
 from benchmarks.cp.step_times import Clock
 from benchmarks.cp.virtual_ranks import DIRECTIONS, VirtualRanks
 from longca.bench.check.inputs import DTYPES
-from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.core.call import BACKWARD_FLOPS_RATIO
+from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.common.text import names
 from longca.advice.recorded import OWN
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.forecast import PASS_EFFICIENCY, DeviceModel, forecast, links_of

@@ -16,7 +16,7 @@ from longca.predict.call import whole_statistics
 
 if TYPE_CHECKING:
     from longca.advice.question import AdviceQuestion
-    from longca.core.cell import CallSpec, Scalar
+    from longca.core.call import CallSpec, Scalar
     from longca.cp.schedule.timeline import LinkSpeeds
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel

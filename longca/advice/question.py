@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.cell import DTYPE_BYTES, CallSpec, Direction
+from longca.core.call import DTYPE_BYTES, CallSpec, Direction
 from longca.core.errors import UserError, check_name, unknown, whole_number
 from longca.core.plugin import Registry
 from longca.cp.forecast import PROFILES

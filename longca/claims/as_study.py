@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from longca.claims.contract import Part
 from longca.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_DEVICE, prepared
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.ranking.table import CASE, RATE
 from longca.store.hardware import load_hardware
 

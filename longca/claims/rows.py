@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
 from longca.store.table import is_ranked
 

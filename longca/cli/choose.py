@@ -103,7 +103,7 @@ def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _question(mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, direction: str, world: int) -> CallQuestion:
-    from longca.core.cell import DTYPE_BYTES
+    from longca.core.call import DTYPE_BYTES
     from longca.core.errors import UserError, unknown
     from longca.core.plugin import Registry
     from longca.core.units import parse_heads, parse_length

@@ -29,7 +29,7 @@ def list_corpora(as_json: Json = False) -> None:
 def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Length to draw at")] = "8K",
          seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the draw")] = 0, as_json: Json = False) -> None:
     """Show a corpus and one draw of its documents."""
-    from longca.core.cell import MOST_TOKENS
+    from longca.core.call import MOST_TOKENS
     from longca.core.errors import UserError
     from longca.core.plugin import Registry
     from longca.core.units import parse_length

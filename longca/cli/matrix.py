@@ -5,7 +5,8 @@ from typing import Any
 
 from longca.bench.run.predict import Predictor
 from longca.cli.options import check_call, line_width, print_json
-from longca.core.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.core.cell import Cell
 from longca.core.errors import unknown
 from longca.core.plugin import Registry
 from longca.core.schema import parse

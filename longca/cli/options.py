@@ -56,7 +56,7 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
 
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
-    from longca.core.cell import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
+    from longca.core.call import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
     from longca.core.errors import UserError, check_name
     from longca.core.units import parse_heads, parse_length
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
+from longca.core.call import MOST_HEADS, MOST_RANKS, Direction, Dtype, Messages, Scalar
+from longca.core.cell import Cell, InputValues
 from longca.core.checkout import studies_folder
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.playoff.repeats import RepeatRules
@@ -27,7 +28,6 @@ MOST_VALUES, LONGEST_NAME = 10_000, 200  # of a list of a grid; bytes, since fil
 Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
 """a plug-in with its parameters: a name, or `name: {parameter: value or list of values}`"""
-Messages = Literal["nccl", "symmetric"]
 Check = Literal["sample", "all"]
 
 

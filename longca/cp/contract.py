@@ -11,7 +11,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.cell import CallSpec, Cell, Scalar
+from longca.core.call import CallSpec, Scalar
+from longca.core.cell import Cell
 from longca.core.plugin import Plugin, Registry
 from longca.core.schema import Frozen, parse
 from longca.kernels.contract import missing_modules

@@ -34,8 +34,7 @@ from longca.predict.ways import covers_all, items_of, ways_of_parts
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
-    from longca.core.study import Messages
+    from longca.core.call import CallSpec, Messages
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes

@@ -16,7 +16,7 @@ import numpy as np
 from longca.cp.runtime.steps import active_rows
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
+    from longca.core.call import CallSpec
     from longca.cp.partition.heads import HeadPlan
     from longca.cp.schedule.plan import Plan, Step
     from longca.kernels.contract import Kernel

@@ -17,7 +17,8 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads, pa
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec, Cell
+    from longca.core.call import CallSpec
+    from longca.core.cell import Cell
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding

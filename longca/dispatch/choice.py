@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 
 if TYPE_CHECKING:

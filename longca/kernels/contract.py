@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from longca.core.cell import CallSpec, Cell, Dtype
+from longca.core.call import CallSpec, Dtype, Work
+from longca.core.cell import Cell
 from longca.core.plugin import Plugin
-from longca.core.record import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

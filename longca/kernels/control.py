@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
-from longca.core.record import Accuracy, Samples, Work
+from longca.core.call import CallSpec, Work
+from longca.core.cell import Cell
+from longca.core.record import Accuracy, Samples
 from longca.kernels.contract import Kernel, Prepared, Problem
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.core.plugin import refused_signature
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from longca.core.cell import MOST_TOKENS, Cell, Scalar
+from longca.core.call import MOST_TOKENS, Scalar
+from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen

@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.masks.build import cell_mask, mask_name
 from longca.predict.call import CallModel

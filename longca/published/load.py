@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from longca.core.cell import Cell, Direction, Scalar
+from longca.core.call import Direction, Scalar
+from longca.core.cell import Cell
 from longca.core.schema import Frozen, parse, read_yaml
 from longca.core.study import Length
 from longca.core.units import parse_heads

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.errors import UserError
 from longca.core.record import Record
 from longca.store.cells import UnusableFile

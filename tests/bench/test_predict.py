@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from longca.bench.run.predict import Predictor
+from longca.core.call import Work
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.core.record import Work
 from longca.core.study import Measure, load_study
 from longca.masks.build import cell_mask
 from tests.committed import committed

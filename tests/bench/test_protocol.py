@@ -11,7 +11,8 @@ from longca.bench.measure.timer import collect
 from longca.bench.measure.timing.protocol import Steadiness, ended, is_look, least_warm_up_seconds
 from longca.bench.run import shards
 from longca.bench.run.shards import estimate_seconds
-from longca.core.record import Samples, Work
+from longca.core.call import Work
+from longca.core.record import Samples
 from longca.core.samples import drift, median_interval
 from longca.core.study import Measure
 from tests.bench.cells import small_cell

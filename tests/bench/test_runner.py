@@ -19,10 +19,11 @@ from longca.bench.run.progress import PlainProgress
 from longca.bench.run.runner import BATCH, Summary, run_cells, shuffled
 from longca.bench.workers.pool import Device, worker_key
 from longca.bench.workers.process import ending_signals
+from longca.core.call import Work
 from longca.core.cell import Cell
 from longca.core.config import Config
 from longca.core.errors import UserError
-from longca.core.record import Failed, MaskFacts, Unsupported, Work
+from longca.core.record import Failed, MaskFacts, Unsupported
 from longca.core.study import Grid, Study
 from longca.masks.build import cell_mask
 from longca.masks.table import mask_table

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longca.advice.recorded import MeasuredCell, measured_cells
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, Forecaster, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style

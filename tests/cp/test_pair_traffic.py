@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped

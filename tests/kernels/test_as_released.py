@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.kernels.backends.as_released_fa3 import Accumulating
 from longca.masks import build_mask

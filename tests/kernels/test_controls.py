@@ -5,8 +5,9 @@ import time
 import pytest
 import torch
 
+from longca.core.call import Work
 from longca.core.plugin import Registry
-from longca.core.record import Samples, Work
+from longca.core.record import Samples
 from longca.kernels.control import Control, PreparedControl
 from longca.masks import build_mask
 from tests.kernels.cases import Case

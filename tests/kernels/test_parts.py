@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.kernels.contract import Prepared, Problem
 from longca.masks import Mask, build_mask

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from longca.core.cell import MOST_TOKENS, Cell
+from longca.core.call import MOST_TOKENS
+from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.masks import build_mask
 from longca.masks.build import MaskBuilder, cell_mask

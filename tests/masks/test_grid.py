@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.masks import Mask, band, build_mask

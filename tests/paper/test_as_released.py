@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from longca.core.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import OutOfMemory, Record, Unsupported
 from longca.paper.analysis.as_released import effect, ordinal, pairs, rank_change

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longca.advice.recorded import measured_cells
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.masks import Mask, build_mask

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.report.figures.cp_throughput import _by_tokens
 from longca.report.look.colours import FAINT, HEAT, KERNELS, MARKERS, MUTED, SPARE, STRATEGIES, looks, text_colour, theme

@@ -20,7 +20,8 @@ from longca.bench.measure.result import Result, WrongRow
 from longca.bench.run.predict import Predictor
 from longca.bench.run.scores import FAILED, Score
 from longca.bench.workers.pool import Pool
-from longca.core.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.core.cell import Cell
 from longca.core.checkout import source
 from longca.core.errors import UserError
 from longca.core.plugin import BrokenPlugin, Registry

@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 from longca.bench.run.shards import estimate_playoff_seconds, estimate_seconds
-from longca.core.cell import DTYPE_BYTES, Cell
+from longca.core.call import DTYPE_BYTES, Work
+from longca.core.cell import Cell
 from longca.core.playoff.case import case_id, may_play
 from longca.core.plugin import Registry
-from longca.core.record import Work
 from longca.core.study import Measure, Study
 from longca.masks.build import MaskBuilder, mask_name
 from longca.masks.mask import Mask

@@ -28,7 +28,8 @@ from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher, Task
 from longca.bench.workers.local import Local
 from longca.bench.workers.pool import Pool, TooFewLeft, worker_key
-from longca.core.cell import Cell, Scalar
+from longca.core.call import Scalar
+from longca.core.cell import Cell
 from longca.core.checkout import source
 from longca.core.config import Config
 from longca.core.errors import UserError

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from longca.bench.measure.failure import RAISED_AT
-from longca.core.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.core.cell import Cell
 from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing

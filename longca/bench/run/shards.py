@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longca.bench.measure.timing.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
+from longca.core.call import Work
 from longca.core.cell import SETTLE_SECONDS, Cell
 from longca.core.playoff.case import may_play
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry
-from longca.core.record import Work
 from longca.core.study import Measure
 
 OVERHEAD_SECONDS = 2.0  # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached

@@ -14,7 +14,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from longca.core.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.core.cell import Cell
 from longca.core.schema import Frozen
 
 MOST_REPEATS = 1_000_000

@@ -31,7 +31,7 @@ from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 if TYPE_CHECKING:
     import torch
 
-    from longca.core.cell import Scalar
+    from longca.core.call import Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream

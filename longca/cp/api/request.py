@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from longca.core.cell import Scalar
+from longca.core.call import Scalar
 from longca.core.errors import UserError, whole_number
 from longca.core.plugin import Registry
 from longca.cp.api.group import all_or_none
@@ -21,8 +21,7 @@ from longca.masks.mask import Mask
 if TYPE_CHECKING:
     import torch
 
-    from longca.core.cell import CallSpec
-    from longca.core.study import Messages
+    from longca.core.call import CallSpec, Messages
     from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.core.study import Messages
+    from longca.core.call import Messages
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01

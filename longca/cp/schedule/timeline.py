@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import BACKWARD_FLOPS_RATIO
+from longca.core.call import BACKWARD_FLOPS_RATIO
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S, MESSAGE_S, OVERLAP_SLOWDOWN, UnitCosts, head_pipeline
@@ -32,7 +32,7 @@ from longca.cp.schedule.head_chunking import received_head_bytes
 from longca.cp.schedule.plan import Plan, StepMessages
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
+    from longca.core.call import CallSpec
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
 

@@ -20,7 +20,7 @@ from longca.cp.schedule.head_chunking import (
 )
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
+    from longca.core.call import CallSpec
     from longca.cp.schedule.plan import Plan
     from longca.masks.mask import Mask
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec, Cell
+from longca.core.call import CallSpec
+from longca.core.cell import Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
 from longca.lowering.attnslice import attn_slices

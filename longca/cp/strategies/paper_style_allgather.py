@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import CallSpec, Cell
+from longca.core.call import CallSpec
+from longca.core.cell import Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
 from longca.cp.baselines.paper_style import (
     CAUSAL,

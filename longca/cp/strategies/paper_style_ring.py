@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import CallSpec, Cell
+from longca.core.call import CallSpec
+from longca.core.cell import Cell
 from longca.cp.baselines.collectives import ring_shift
 from longca.cp.baselines.paper_style import (
     BOTH,

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import CallSpec, Cell
+from longca.core.call import CallSpec
+from longca.core.cell import Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes

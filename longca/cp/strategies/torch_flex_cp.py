@@ -11,7 +11,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
+from longca.core.call import CallSpec
+from longca.core.cell import Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
+from longca.core.call import CallSpec
+from longca.core.cell import Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.kernels.backends.fa3 import Fa3, Fa3Prepared
 from longca.kernels.contract import Forward, Prepared, Problem
 

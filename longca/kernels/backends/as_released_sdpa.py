@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.kernels.backends.sdpa import Sdpa, SdpaPrepared
 from longca.kernels.contract import Problem
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from longca.core.call import Work
 from longca.core.cell import Cell
-from longca.core.record import Accuracy, Samples, Work
+from longca.core.record import Accuracy, Samples
 from longca.kernels.contract import Problem, missing_compiler, missing_modules
 from longca.kernels.control import Control, PreparedControl
 

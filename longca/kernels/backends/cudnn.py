@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 

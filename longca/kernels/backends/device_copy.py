@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import DTYPE_BYTES, Cell
-from longca.core.record import Accuracy, Samples, Work
+from longca.core.call import DTYPE_BYTES, Work
+from longca.core.cell import Cell
+from longca.core.record import Accuracy, Samples
 from longca.kernels.contract import Problem
 from longca.kernels.control import Control, PreparedControl
 

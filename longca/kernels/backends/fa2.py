@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
 

@@ -7,7 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.units import format_length
 from longca.ranking import Lead, MeasuredPoint, Measurement, compare
 from longca.ranking.table import has_rests, measurements

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from longca.core.cell import AS_RELEASED, CallSpec, Dtype
+from longca.core.call import AS_RELEASED, CallSpec, Dtype
 from longca.core.plugin import Registry
 from longca.report.matrix import WORST_FIRST
 from longca.store.text import plural

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
+from longca.core.call import CallSpec
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.mesh import head_groups
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped

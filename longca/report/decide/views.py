@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED
+from longca.core.call import AS_RELEASED
 from longca.core.units import format_length
 from longca.ranking import RankedMethod, Standing, Tally, tallies
 from longca.ranking.sentences import (
