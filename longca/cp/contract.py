@@ -126,7 +126,7 @@ class Strategy(Plugin):
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
         """None if strategy and kernel together support this cell, else the first reason why not. Pure, so the
         same on all ranks."""
-        if kernel.work(cell) is not None:
+        if kernel.work(cell.call_spec, cell.seqlen) is not None:
             return "a control runs on one device: it is no attention"
         if self.kernels and cell.kernel not in self.kernels:
             return f"it calls its own kernel: {' or '.join(self.kernels)}, and no other"

@@ -8,6 +8,7 @@ import pytest
 from longca.core.plugin import Registry
 from longca.masks import build_mask
 from longca.masks.mask import Mask
+from longca.paper.analysis.support import STUDY_ROWS
 from tests.kernels.cases import Case
 
 OF_THE_STUDY = ["fa2_sparse", "flashinfer", "vsa", "vsa_triton"]
@@ -24,7 +25,7 @@ def answer(name: str, mask: Mask, num_q_heads: int, direction: str) -> str | Non
 @pytest.mark.parametrize("name", ROWS)
 def test_is_of_blocks_and_of_gpus(name: str) -> None:
     kernel = Registry("kernel").load(name)
-    assert kernel.family == "sparse" and bool(kernel.paper_row) == (name in OF_THE_STUDY) and "GPUs only" in kernel.available("cpu")
+    assert kernel.family == "sparse" and (name in STUDY_ROWS) == (name in OF_THE_STUDY) and "GPUs only" in kernel.available("cpu")
     assert "block masks" in answer(name, build_mask("causal", seqlen=512), 2, "fwd")
 
 

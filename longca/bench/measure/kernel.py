@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 
@@ -20,7 +21,7 @@ from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls, time_sustained
 from longca.core.cell import Cell
 from longca.core.plugin import BrokenPlugin, Registry
-from longca.core.record import Incorrect, Ok, Outcome, Unavailable, Unsupported
+from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.kernels.contract import Forward, Prepared, Problem
 from longca.kernels.control import PreparedControl
@@ -162,7 +163,7 @@ class KernelMeasurement(CellMeasurement):
         with self.at(self.cell.direction):
             self.samples = time_calls(prepared.call, self.measure, self.device)
         with self.at("oracle", cost="oracle_ms"):
-            self.accuracy = prepared.judge(self.samples)
+            self.accuracy = Accuracy(**asdict(prepared.judge(self.samples.time_ms[0])))
         reason = wrong(self.accuracy)
         return Ok() if reason is None else Incorrect(reason=reason)
 

@@ -87,7 +87,7 @@ class Predictor:
         unavailable = self._unavailable(cell)
         # to divide a mask among many ranks takes ms: not for a method that is not here
         unsupported = None if unavailable and cell.strategy else self._unsupported(cell, traits)
-        work = kernel.work(cell)
+        work = kernel.work(cell.call_spec, cell.seqlen)
         if work is not None:
             return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work.traffic_bytes or 0, work,
                               self.device_type == "cuda")

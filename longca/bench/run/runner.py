@@ -252,7 +252,8 @@ class _Run:
             if measured[name] is not None:
                 measured[name] = measured[name].model_copy(update={"again": self.in_a_row.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
-                      work=Registry("kernel").load(cell.kernel).work(cell), measure=asked(self.study.measure_of(cell)),
+                      work=Registry("kernel").load(cell.kernel).work(cell.call_spec, cell.seqlen),
+                      measure=asked(self.study.measure_of(cell)),
                       environment=environment, **measured, **more,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(seconds, 3))
 

@@ -147,7 +147,8 @@ def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measur
     kernels = {name: Registry("kernel").load(name) for name in {cell.kernel for cell in cells}}
     for cell in cells:
         of_cell = measure(cell) if callable(measure) else measure
-        seconds = estimate_seconds(cell, rate_flops, of_cell, work=kernels[cell.kernel].work(cell))
+        work = kernels[cell.kernel].work(cell.call_spec, cell.seqlen)
+        seconds = estimate_seconds(cell, rate_flops, of_cell, work=work)
         if not pieces or filled[-1] + seconds > minutes * 60:
             pieces.append([])
             filled.append(0.0)

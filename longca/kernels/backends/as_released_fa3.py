@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 class AsReleasedFa3(Fa3):
     label = "FA3, as released"
-    paper_row = None
     summary = (
         "`fa3` as the study timed its backward: each call adds its gradients to those of all calls before"
     )

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 class AsReleasedSdpa(Sdpa):
     label = "SDPA, as released"
-    paper_row = None
     summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off the fused paths of older ones"
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:

@@ -21,7 +21,6 @@ MOST_HOST_MS = 1.0  # planning takes tens of ms; a call with a cached plan takes
 
 class Cudnn(Kernel):
     label = "cuDNN"
-    paper_row = "cuDNN"
     summary = "cuDNN's fused attention inside torch: full, causal, and packed documents forward"
     url = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
     returns_lse = True

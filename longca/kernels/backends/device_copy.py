@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import DTYPE_BYTES, Work
-from longca.core.cell import Cell
-from longca.core.record import Accuracy, Samples
+from longca.core.call import CallSpec, Work
 from longca.kernels.contract import Problem
-from longca.kernels.control import Control, PreparedControl
+from longca.kernels.control import Control, ControlErrors, PreparedControl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 SEED = 0
@@ -22,10 +22,8 @@ class DeviceCopy(Control):
     summary = "Ceiling: a copy of a tensor of the size of q inside device memory; bytes read and bytes written count"
     url = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html"
 
-    def work(self, cell: Cell) -> Work:
-        return Work(
-            traffic_bytes=2 * cell.seqlen * cell.num_q_heads * cell.head_dim * DTYPE_BYTES[cell.dtype]
-        )
+    def work(self, call: CallSpec, seqlen: int) -> Work:
+        return Work(traffic_bytes=2 * seqlen * call.num_q_heads * call.head_dim * call.elem_bytes)
 
     def prepare(self, problem: Problem) -> DeviceCopyPrepared:
         return DeviceCopyPrepared(problem)
@@ -51,10 +49,10 @@ class DeviceCopyPrepared(PreparedControl):
     def call(self) -> torch.Tensor:
         return self._copy.copy_(self._source)
 
-    def judge(self, samples: Samples) -> Accuracy:
+    def judge(self, times_ms: Sequence[float]) -> ControlErrors:
         """The share of values that differ; it must be 0."""
         import torch
 
         same = torch.equal(self._copy, self._source)
         wrong = 0.0 if same else int((self._copy != self._source).count_nonzero()) / self._source.numel()
-        return Accuracy(reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0})
+        return ControlErrors(reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0})

@@ -20,7 +20,6 @@ SMALLEST_TILE = 16  # smallest size of a matmul in Triton
 class Fa2Sparse(Kernel):
     label = "FA2-Sparse (own)"
     family = "sparse"
-    paper_row = "FA2-Sparse"
     needs = ("torch", "triton")
     summary = "Own Triton re-implementation of FlashAttention-2 over block lists; not the kernel of a package"
     url = "https://arxiv.org/abs/2307.08691"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 class Fa3(Kernel):
     label = "FA3"
-    paper_row = "FA3"
     summary = "FlashAttention-3 for Hopper, built for head dim 128 in bf16: causal, windows, packed documents"
     needs = ("torch", "flash_attn_interface", "flash_attn_3")
     url = "https://github.com/Dao-AILab/flash-attention/tree/main/hopper"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class FlashMask(Kernel):
     label = "FlashMask (own, Triton)"
     family = "dense"
-    paper_row = "FlashMask"
     summary = "The column form of FlashMask in this project's own Triton operator; not Paddle's kernel"
     url = "https://arxiv.org/abs/2410.01359"
     needs = ("torch", "triton")

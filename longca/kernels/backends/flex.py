@@ -23,7 +23,6 @@ SMALLEST_HEAD_DIM = 16
 class Flex(Kernel):
     label = "FlexAttention"
     family = "both"
-    paper_row = "FlexAttention"
     summary = "torch.compile of flex_attention over a block mask of 128 that is built from bands"
     url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
     returns_lse = True

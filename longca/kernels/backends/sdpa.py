@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 class Sdpa(Kernel):
     label = "SDPA"
     family = "both"
-    paper_row = "SDPA"
     summary = "torch.nn.functional.scaled_dot_product_attention: no mask, is_causal, or a bool mask of S²"
     url = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"

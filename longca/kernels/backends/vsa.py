@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class Vsa(Kernel):
     label = "VSA"
     family = "sparse"
-    paper_row = "VSA"
     needs = ("torch", "triton", "fastvideo_kernel")
     summary = "fastvideo-kernel's ThunderKittens kernel for sm_90: block lists of 64 × 64, bf16"
     url = "https://pypi.org/project/fastvideo-kernel/"

@@ -22,7 +22,6 @@ MOST_ELEMENTS = 1 << 31  # elements of q: its backward addresses the output with
 class VsaTriton(Kernel):
     label = "VSA (Triton)"
     family = "sparse"
-    paper_row = "Triton-VSA"
     needs = ("torch", "triton", "fastvideo_kernel")
     summary = "The Triton kernels inside fastvideo-kernel: block lists of 64 × 64, bf16, autotuned"
     url = "https://pypi.org/project/fastvideo-kernel/"

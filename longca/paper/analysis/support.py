@@ -17,13 +17,27 @@ if TYPE_CHECKING:
 LENGTH = 2048  # of the block masks that kernels are asked about
 HEAD_DIMS, DTYPES = (32, 64, 96, 128, 192, 256), get_args(Dtype)
 BOTH, FORWARD, BACKWARD, NEITHER = "both", "fwd", "bwd", "no"
+STUDY_ROWS = {
+    "cudnn": "cuDNN",
+    "fa2": "FA2",
+    "fa2_sparse": "FA2-Sparse",
+    "fa3": "FA3",
+    "flashinfer": "FlashInfer",
+    "flashmask": "FlashMask",
+    "flex": "FlexAttention",
+    "naive": "Naive",
+    "sdpa": "SDPA",
+    "vsa": "VSA",
+    "vsa_triton": "Triton-VSA",
+}
+"""kernel → its row in the study's tables; other kernels have none"""
 _ANSWERS = {(True, True): BOTH, (True, False): FORWARD, (False, True): BACKWARD, (False, False): NEITHER}
 
 
 def asked_kernels() -> list[Any]:
     """The attention kernels that there are, those of the study first."""
     found = [kernel for kernel in Registry("kernel").load_all() if kernel.family != "control" and not kernel.name.startswith(AS_RELEASED)]
-    return sorted(found, key=lambda kernel: (kernel.paper_row is None, kernel.name))
+    return sorted(found, key=lambda kernel: (kernel.name not in STUDY_ROWS, kernel.name))
 
 
 def answer(kernel: Any, mask: Mask, heads: tuple[int, int], head_dim: int = 128, dtype: Dtype = "bf16") -> tuple[str, str]:
