@@ -15,7 +15,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
-PART = "shipped"  # longca.core.checkout.SHIPPED
+PART = "shipped"  # longca.core.project.SHIPPED
 RECORDS_OF = ("h100", "h200")  # longca.store.load.COMMITTED_OF
 COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
 VERIFIED = "store/checks/verified.sha256"

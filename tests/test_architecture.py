@@ -14,7 +14,7 @@ from tools import architecture, schema
 MODULES = sorted(architecture.PACKAGE.rglob("*.py"))
 PLUGIN_FOLDERS = {"cli", *(kind.folder.replace("/", ".") for kind in KINDS.values())}  # a command is found by its name, too
 MOST_LINES, FEWEST_LINES = 400, 60
-MOST_MODULES = 16  # 14 once the laboratory's modules have left `core`
+MOST_MODULES = 17  # 14 once the laboratory's modules have left `core`
 
 
 def _folder(module: str) -> str:

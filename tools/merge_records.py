@@ -22,13 +22,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware
 from longca.core.playoff.case import case_id
 from longca.core.record import Record
 from longca.core.study import load_study
 from longca.store.beside.repeats import unit_of
 from longca.store.export import export_files
 from longca.store.files import replace_file
-from longca.store.hardware import Hardware
 from longca.store.load import Loaded, load
 from longca.store.table import columns, in_order
 from longca.store.text import plural

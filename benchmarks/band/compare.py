@@ -36,8 +36,8 @@ from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Prepared, Problem
-from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
+from longca.studies.masks import cell_mask
 from tools.table import add_options
 
 STATIC_RIVALS = (ANY_ORDER, "flex", "flex_flash", "cudnn_flex")

@@ -36,7 +36,8 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.comm.backend import Comm
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
-from longca.masks.build import build_mask, cell_mask
+from longca.masks.build import build_mask
+from longca.studies.masks import cell_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
@@ -82,11 +83,11 @@ class Line:
         return line | {"how": "; ".join(call.prepared.notes[:2])}
 
     def _refusal(self, cell: Cell) -> str | None:
-        kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
+        kernel, mask, device_type = Registry("kernel").load(self.kernel), cell_mask(cell), self.comm.device.type
         if cell.strategy is None:
-            return kernel.supports(cell.call_spec, traits, self.comm.device.type)
+            return kernel.supports(cell.call_spec, mask.traits, device_type)
         strategy = Registry("strategy").load(cell.strategy)
-        return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
+        return strategy.available(device_type) or strategy.refusal(mask, cell.call_spec, cell.world, kernel, device_type)
 
     def _prepared(self, cell: Cell) -> Call:
         problem = Problem(cell_mask(cell), cell.num_q_heads, cell.num_kv_heads, cell.head_dim, DTYPES[cell.dtype], self.comm.device,

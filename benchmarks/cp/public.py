@@ -32,7 +32,7 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document")

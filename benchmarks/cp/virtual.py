@@ -33,7 +33,7 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
 from longca.cp.schedule.timeline import LinkSpeeds, rank_times
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tools.table import Table, add_options, write_records
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
@@ -69,7 +69,7 @@ class Bench:
         cell = self._cell(mask, world, strategy)
         plugin, problem = Registry("strategy").load(strategy), self._problem(cell)
         assert isinstance(plugin, HeadStrategy), "`main` has asked"
-        reason = plugin.refusal(cell, problem.mask.traits, self.kernel, self.device.type)
+        reason = plugin.refusal(problem.mask, cell.call_spec, world, self.kernel, self.device.type)
         if reason is not None:
             return {"reason": reason}
         ranks = VirtualRanks(plugin.partition_work(problem, self.kernel, world, self.options.chunks), problem, self.clock)

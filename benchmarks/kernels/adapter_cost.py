@@ -27,7 +27,7 @@ from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tools.table import Table, add_options, read_records
 
 NAME = "adapter_cost"

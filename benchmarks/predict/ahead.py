@@ -26,8 +26,8 @@ from longca.core.record import Record
 from longca.core.study import load_study
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
-from longca.masks.build import cell_mask, mask_name
 from longca.store.load import load
+from longca.studies.masks import cell_mask, mask_name
 from tools.pages import ROOT
 from tools.table import Table, add_options
 

@@ -14,12 +14,13 @@ import numpy as np
 
 from benchmarks.predict.links import fitted_of, misses, predicted
 from longca.advice.recorded import OWN, MeasuredCell
+from longca.core.hardware import load_hardware
 from longca.core.record import Record
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 from longca.predict.fit import FEWEST, Sample, fit_forms
-from longca.predict.fitted import FittedKernels, samples, to_fit
-from longca.store.hardware import load_hardware
+from longca.predict.fitted import FittedKernels
+from longca.studies.fitting import samples, to_fit
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
 REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise

@@ -19,10 +19,11 @@ import numpy as np
 
 from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.cp.schedule.timeline import LinkSpeeds
-from longca.predict.fitted import FittedKernels, device_of, fitted_on
-from longca.store.hardware import load_hardware
+from longca.predict.fitted import FittedKernels, fitted_on
 from longca.store.load import load
+from longca.studies.fitting import device_of
 
 GRID = {"intra_gb_s": (220, 260, 300, 340, 380, 420), "intra_us": (5, 15, 30, 60), "overlap": (0.0, 0.15, 0.3, 0.45),
         "pass efficiency": (0.4, 0.55, 0.7, 0.85)}

@@ -16,12 +16,12 @@ from typing import Any
 from benchmarks.common.text import names
 from longca.advice.recorded import OWN
 from longca.core.call import CallSpec
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.forecast import PASS_EFFICIENCY, DeviceModel, forecast, links_of
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted
-from longca.store.hardware import load_hardware
 from tools.table import Table, add_options
 
 KERNEL, PROFILE = "band", "h200-copy-engines"

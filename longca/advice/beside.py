@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from longca.advice.recorded import measured_cell
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.masks.mask import Mask
-from longca.predict.fitted import device_of, fitted_on, interval_of
-from longca.store.hardware import load_hardware
+from longca.predict.fitted import fitted_on, interval_of
+from longca.studies.fitting import device_of
 
 if TYPE_CHECKING:
     from longca.core.record import Record

@@ -15,11 +15,11 @@ from longca.advice.option import candidate_of, predict_each
 from longca.advice.question import question_of
 from longca.advice.ranking import NETWORK_RANGE, option_of, with_range
 from longca.claims.contract import all_claims
+from longca.core.hardware import load_hardware
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.masks.build import build_mask
 from longca.predict.fitted import fitted_on
-from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -127,7 +127,7 @@ def _planned(one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuesti
         return one, None
     strategy = plugin.with_params(dict(one.params))
     strategy.share_plans(shared)
-    reason = strategy.refusal_of(question.mask, question.call, question.gpus, kernel, "cuda")
+    reason = strategy.refusal(question.mask, question.call, question.gpus, kernel, "cuda")
     if reason is not None:
         return one, reason
     return replace(one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")), None

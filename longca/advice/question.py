@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from longca.core.call import DTYPE_BYTES, CallSpec, Direction
 from longca.core.errors import UserError, check_name, unknown, whole_number
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.cp.forecast import PROFILES
 from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels, fitted_on, load_fitted
-from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
+    from longca.core.hardware import GpuModel, Hardware, Network
     from longca.predict.call import CallModel
-    from longca.store.hardware import GpuModel, Hardware, Network
 
 USUAL_NETWORK = PROFILES["symmetric"]
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from longca.core.hardware import Hardware
 from longca.core.plugin import Registry
 from longca.core.record import Record
-from longca.cp.contract import HeadStrategy, strategy_of
+from longca.cp.contract import HeadStrategy
 from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, WorkForecast, forecast
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.load_balance import make_sharding
@@ -22,11 +23,12 @@ from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
-from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
-from longca.predict.fitted import FittedKernels, is_earlier
-from longca.store.hardware import Hardware
+from longca.predict.fitted import FittedKernels
 from longca.store.view import View
+from longca.studies.fitting import is_earlier
+from longca.studies.masks import cell_mask, mask_name
+from longca.studies.strategies import strategy_of
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 PAPER = (RING, GATHER)

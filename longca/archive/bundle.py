@@ -13,9 +13,10 @@ from longca.archive.packing import BundleFile, pack
 from longca.archive.page import page_files
 from longca.archive.project import MEASURED, PLUGINS, plugin_files, project_files
 from longca.archive.provenance import Provenance
-from longca.core.checkout import COMMIT_FILE, ROOT, described
+from longca.core.checkout import COMMIT_FILE, described
 from longca.core.config import Config
 from longca.core.errors import UserError
+from longca.core.project import ROOT
 from longca.core.study import Study
 from longca.store.cells import UnusableFile
 from longca.store.environments.images import own_lists

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from longca.claims.contract import Part
 from longca.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_DEVICE, prepared
 from longca.core.call import AS_RELEASED
+from longca.core.hardware import load_hardware
 from longca.ranking.table import CASE, RATE
-from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     import pandas as pd

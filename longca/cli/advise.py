@@ -106,8 +106,8 @@ def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]
     if not records:
         return None, []
     from longca.core.errors import UserError
-    from longca.predict.fitted import fit_records
     from longca.store.load import load
+    from longca.studies.fitting import fit_records
 
     loaded = load(*records)
     if loaded.problems and not loaded.records:

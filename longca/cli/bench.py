@@ -239,7 +239,7 @@ def _plain(run: OwnFileRun, result: OwnFileResult) -> dict[str, Any]:
 
 
 def _view(record: Record) -> Any:
-    from longca.store.hardware import Hardware
+    from longca.core.hardware import Hardware
     from longca.store.view import View
 
     return View(record, Hardware())

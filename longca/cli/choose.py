@@ -90,7 +90,7 @@ def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRan
 def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The rows of devices whose name begins so, as the driver or config/hardware.yaml has it. Raises UserError: there are none."""
     from longca.core.errors import UserError
-    from longca.store.hardware import load_hardware
+    from longca.core.hardware import load_hardware
 
     hardware, devices = load_hardware(), sorted(set(table.device) - {""})
     model_names = {device: model.name for device in devices if (model := hardware.find(device))}

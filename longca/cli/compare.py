@@ -119,7 +119,7 @@ def _selected(chosen: Selection, a: list[Record], b: list[Record]) -> tuple[list
 
 def _described(name: str, records: list[Record]) -> Described:
     from longca.compare.tables import Described
-    from longca.store.hardware import Hardware
+    from longca.core.hardware import Hardware
     from longca.store.text import plural
     from longca.store.view import View
 

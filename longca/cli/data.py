@@ -71,7 +71,7 @@ def build(
 @app.command()
 def sample(study: StudyName = None, out: Out = None) -> None:
     """Draw the documents of a study's masks."""
-    from longca.data.table import sample_table
+    from longca.studies.tables import sample_table
 
     _, chosen, _ = open_study(study)
     _write(sample_table(chosen.cells()), out)
@@ -80,7 +80,7 @@ def sample(study: StudyName = None, out: Out = None) -> None:
 @app.command()
 def masks(study: StudyName = None, out: Out = None) -> None:
     """Build a study's masks: what was drawn, area, digest and the time it took."""
-    from longca.masks.table import mask_table
+    from longca.studies.tables import mask_table
 
     _, chosen, _ = open_study(study)
     _write(mask_table(chosen.cells()), out)

@@ -114,7 +114,7 @@ def _refusal(prediction: "Prediction") -> str | None:
 
 def _result(record: Record) -> str:
     """Time and rate, or the status and why."""
-    from longca.store.hardware import Hardware
+    from longca.core.hardware import Hardware
     from longca.store.text import number
     from longca.store.view import View
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.core.checkout import home_of_results, project_root, studies_folder
+from longca.core.checkout import home_of_results, studies_folder
 from longca.core.config import Config, load_config
 from longca.core.errors import escaped
 from longca.core.plugin import Registry
+from longca.core.project import project_root
 from longca.core.schema import parse
 from longca.core.select import Selection
 from longca.core.study import Study, load_study

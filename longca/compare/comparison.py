@@ -12,12 +12,12 @@ from typing import Any
 from longca.compare.label import Labels, ratio_text
 from longca.compare.pairs import RecordPair, pair_published, pair_records
 from longca.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.record import Record
 from longca.published.load import PublishedRate
 from longca.ranking import Lead, mean_lead
 from longca.ranking.relation import WORDS as WORDS_OF_RELATION
 from longca.ranking.sentences import protocols_text
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number, plural
 
 WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous",

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from longca.compare.side import Side, of_published, of_record
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware
 from longca.core.record import Record
 from longca.published.load import PublishedRate
-from longca.store.hardware import Hardware
 from longca.store.view import View
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware
 from longca.core.record import Record
 from longca.published.load import PublishedRate
 from longca.ranking import Measurement
 from longca.ranking.record import measurement_of
-from longca.store.hardware import Hardware
 from longca.store.view import View
 
 

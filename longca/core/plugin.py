@@ -13,12 +13,12 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from longca.core.children.first_call import with_first_call
 from longca.core.children.trial import MEND, refusals
@@ -38,6 +38,9 @@ class Plugin:
     name: str = ""
     path: Path = Path()
     label: str = ""
+    replaced: ClassVar[Mapping[str, str]] = {}
+    """attributes of earlier contracts, which nothing reads any more → what stands for them now; a plug-in from
+    outside that defines one is refused"""
 
 
 @dataclass(frozen=True)
@@ -260,8 +263,13 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
 
 
 def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
-    """Raise BrokenPlugin if the signature of a method is incompatible with the contract, since its first call
-    would fail elsewhere."""
+    """Raise BrokenPlugin if a method is one of an earlier contract, or if its signature is incompatible with the
+    contract, since its first call would fail elsewhere."""
+    for name, now in contract.replaced.items():
+        if any(name in vars(base) for base in plugin.__mro__):
+            raise BrokenPlugin(
+                f"Plug-in '{path}' cannot be used", why=f"`{name}` is now {now}", todo=f"See {contract.__module__}"
+            )
     for name, asked in inspect.getmembers(contract, inspect.isfunction):
         own = inspect.getattr_static(plugin, name)
         if name.startswith("_") or not inspect.isfunction(own) or own is asked:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.hardware import load_hardware
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.sharding import StripedSharding
@@ -31,10 +32,10 @@ from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
 from longca.predict.ways import covers_all, items_of, ways_of_parts
-from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     from longca.core.call import CallSpec, Messages
+    from longca.core.hardware import Network
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel
-    from longca.store.hardware import Network
 
 PROFILES: dict[Messages, str] = {"nccl": "h200-nccl", "symmetric": "h200-copy-engines"}  # of messages, in config/hardware.yaml
 USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml

@@ -173,6 +173,8 @@ class Prepared:
 class Kernel(Plugin):
     """An attention operator on one device."""
 
+    replaced = {"paper_row": "in `longca.paper.analysis.support`: kernels do not know the study's tables"}
+
     family: ClassVar[Literal["dense", "sparse", "both", "control"]] = "dense"
     needs: ClassVar[tuple[str, ...]] = ("torch",)  # modules
     url: ClassVar[str] = ""  # of the called package: https://…

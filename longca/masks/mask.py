@@ -252,3 +252,21 @@ class Mask(Conversions):
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""
         return f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density {self.density:.4f}{groups}>"
+
+
+class LazyMask:
+    """A mask whose traits are known, and which is built when something asks for more than these."""
+
+    def __init__(self, traits: Traits, build: Callable[[], Mask]) -> None:
+        self.traits = traits
+        self._build = build
+
+    @cached_property
+    def mask(self) -> Mask:
+        """The whole mask. Raises what `build` raises."""
+        return self._build()
+
+
+def whole_mask(mask: Mask | LazyMask) -> Mask:
+    """The mask itself, built now where it has not been built before."""
+    return mask.mask if isinstance(mask, LazyMask) else mask

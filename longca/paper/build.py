@@ -13,6 +13,7 @@ from longca.advice.many_gpus import verdicts as predicted_verdicts
 from longca.claims.by_gpu import judged as judged_by_gpu
 from longca.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.core.version import VERSION
@@ -34,7 +35,6 @@ from longca.store.cells import UnusableFile
 from longca.store.environments.listings import Environments
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, is_own, of_grid, to_report
 from longca.store.text import percent, plural
 

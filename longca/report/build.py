@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
 from longca.core.version import VERSION
@@ -33,7 +34,6 @@ from longca.store.environments.listings import Environments
 from longca.store.environments.summary import summary_of
 from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, frame, to_report
 from longca.store.text import plural
 from longca.store.view import NOISY

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from longca.core.hardware import GpuModel, Hardware
 from longca.core.record import Environment, Node, Record, Software
 from longca.core.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
 from longca.ranking.sentences import protocols_text
-from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import format_bytes, plural
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class ImageUse:
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:
     """The cell with the largest ratio of error to budget for each method, direction and tensor."""
+    from longca.core.hardware import Hardware
     from longca.core.units import format_length
-    from longca.store.hardware import Hardware
     from longca.store.view import View
 
     worst: dict[tuple[str, bool, int], WorstError] = {}

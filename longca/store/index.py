@@ -81,7 +81,7 @@ class CellFacts(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
-        from longca.store.hardware import Hardware
+        from longca.core.hardware import Hardware
         from longca.store.view import View
 
         view = View(record, Hardware())

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.core.cell import LATER_FIELDS
-from longca.core.checkout import ROOT, origin
 from longca.core.errors import UserError
+from longca.core.project import ROOT, origin
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.beside.playoffs import PlayoffStore

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.call import AS_RELEASED
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.record import Record
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import plural
 from longca.store.view import Ceilings, Singles, View
 

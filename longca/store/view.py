@@ -8,9 +8,9 @@ from functools import cached_property
 from statistics import median
 
 from longca.core.errors import shown
+from longca.core.hardware import Hardware
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
 from longca.core.samples import MedianInterval, drift, median_bounds, median_interval, median_precision, shift
-from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
 MOST_OF_REASON = 10_000  # characters

@@ -14,7 +14,7 @@ from longca.bench.measure.kernel import measure_kernel
 from longca.bench.workers.pool import Pool
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tests.bench.cells import small_cell, write_kernel
 from tests.bench.misbehaving import cp_cell, kernel_cell
 

@@ -12,7 +12,7 @@ from longca.core.cell import Cell
 from longca.core.record import Accuracy
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tests.bench.cells import small_cell
 
 CPU = torch.device("cpu")

@@ -24,9 +24,9 @@ from longca.bench.run.progress import PlainProgress
 from longca.bench.run.runner import run_cells
 from longca.bench.workers.pool import Device
 from longca.core.config import Config
+from longca.core.hardware import Hardware
 from longca.core.record import Others
 from longca.store.cells import CellStore
-from longca.store.hardware import Hardware
 from longca.store.view import View
 from tests.bench.misbehaving import kernel_cell
 from tests.bench.test_runner import STUDY

@@ -7,8 +7,8 @@ import pytest
 
 from longca.bench.run.overview import failures, finding, outcome_table, rate_tables
 from longca.bench.run.scores import Score, Scoreboard
+from longca.core.hardware import Hardware
 from longca.core.record import STATUSES
-from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.view import View
 from tests.bench.misbehaving import kernel_cell

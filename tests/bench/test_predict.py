@@ -10,7 +10,7 @@ from longca.core.call import Work
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure, load_study
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tests.committed import committed
 
 

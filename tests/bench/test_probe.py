@@ -16,10 +16,10 @@ from longca.bench.probe.measuring import _calls
 from longca.bench.probe.profile import MOST_WIDER, ProbeResult, TimedKernel, TimedMessage, fit_messages, networks_of
 from longca.bench.probe.start import run_on_ranks
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.masks import build_mask
-from longca.store.hardware import load_hardware
 from tests.support import ROOT
 
 DAY = datetime.date(2026, 11, 23)

@@ -25,9 +25,9 @@ from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.core.record import Failed, MaskFacts, Unsupported
 from longca.core.study import Grid, Study
-from longca.masks.build import cell_mask
-from longca.masks.table import mask_table
 from longca.store.cells import CellStore
+from longca.studies.masks import cell_mask
+from longca.studies.tables import mask_table
 from tests.bench.cells import small_cell
 from tests.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import wait_until_gone

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cp.compare import main, same_area
 from longca.core.cell import Cell
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 
 
 @pytest.mark.usefixtures("ranks")

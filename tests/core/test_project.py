@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from longca.core.checkout import home_of_results, project_root
+from longca.core.checkout import home_of_results
 from longca.core.config import load_config, settings
 from longca.core.plugin import PACKAGE_ROOT
+from longca.core.project import project_root
 from longca.core.study import load_study
 
 CHECKOUT = PACKAGE_ROOT.parent

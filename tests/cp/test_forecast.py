@@ -7,6 +7,7 @@ import pytest
 
 from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.core.call import CallSpec
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, Forecaster, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
@@ -17,7 +18,6 @@ from longca.cp.schedule.timeline import LinkSpeeds, WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import FOLDER, load_fitted
-from longca.store.hardware import load_hardware
 from tests.committed import committed
 
 FREE = LinkSpeeds(1e30, 1e30, 0.0)

@@ -5,7 +5,7 @@ import json
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.data.sampler import sample_documents
-from longca.data.table import sample_table
+from longca.studies.tables import sample_table
 
 CELL = Cell(kind="kernel", kernel="any", mask="causal_document", corpus="pile", seqlen=512, num_q_heads=4, num_kv_heads=2,
             head_dim=64, dtype="bf16", direction="fwd", seed=1)

@@ -15,7 +15,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Outcome
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
 from tests.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 

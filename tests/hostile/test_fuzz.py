@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from longca.core.config import load_config
+from longca.core.hardware import load_hardware
 from longca.core.record import Record
 from longca.core.site import load_site
 from longca.data.corpus import Corpus
@@ -13,7 +14,6 @@ from longca.data.readers import read_documents
 from longca.store.cells import CellStore
 from longca.store.decode import encode, from_content
 from longca.store.export import export
-from longca.store.hardware import load_hardware
 from tests.hostile.fuzzing import fuzz, told, usable
 from tests.hostile.odd import whole_record
 from tests.support import ROOT

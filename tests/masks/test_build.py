@@ -7,7 +7,8 @@ from longca.core.call import MOST_TOKENS
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.masks import build_mask
-from longca.masks.build import MaskBuilder, cell_mask
+from longca.masks.build import MaskBuilder
+from longca.studies.masks import cell_mask
 
 from .strategies import WITH_DOCUMENTS
 

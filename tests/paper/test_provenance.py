@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
+from longca.core.hardware import load_hardware
 from longca.core.record import Node, Record
 from longca.paper.links import RunPage
 from longca.paper.provenance import StudyProvenance, provenance
-from longca.store.hardware import load_hardware
 from longca.store.table import derived, in_order
 from tests.records import gpu_study
 from tests.report.conftest import few

@@ -3,11 +3,11 @@
 import pytest
 
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.record import Record
 from longca.paper.analysis.select import parallel, rates
 from longca.paper.figures.dense_forward import DenseForward
 from longca.paper.published import published_findings, published_pairs, published_rates, with_published
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived
 from tests.records import record
 

@@ -12,10 +12,11 @@ from longca.masks import Mask, build_mask
 from longca.predict import tile_statistics as statistics_module
 from longca.predict.call import CallModel
 from longca.predict.fit import SHAPES, Sample, fit_forms, fit_kernel, non_negative
-from longca.predict.fitted import fit_records, fits, load_fitted, samples
+from longca.predict.fitted import load_fitted
 from longca.predict.kernel import FEATURES, Interval, amounts, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape, tile_statistics
 from longca.predict.ways import Items
+from longca.studies.fitting import fit_records, fits, samples
 from tests.committed import committed
 from tests.kernels.masks_for_tests import rasters
 from tests.masks.strategies import masks, quick

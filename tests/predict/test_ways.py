@@ -14,10 +14,11 @@ from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.predict import ways
 from longca.predict.call import CallModel
-from longca.predict.fitted import is_earlier, load_fitted, samples, to_fit
+from longca.predict.fitted import load_fitted
 from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
 from longca.predict.ways import Items, covers_all, items_of, way_of
+from longca.studies.fitting import is_earlier, samples, to_fit
 from tests.committed import committed
 
 NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "sliding_window", "global_sliding_window", "full_document",

@@ -18,6 +18,7 @@ from longca.claims.evidence import points as claim_points
 from longca.compare.pairs import RecordPair
 from longca.compare.side import of_record
 from longca.compare.verdict import Rule, judge
+from longca.core.hardware import load_hardware
 from longca.core.record import Record
 from longca.ranking import Standing
 from longca.ranking.table import CASE, is_beside, points, standings
@@ -25,7 +26,6 @@ from longca.report import choose, winners
 from longca.report.decide.views import decision
 from longca.report.series import labelled
 from longca.store.decode import Decoder
-from longca.store.hardware import load_hardware
 from longca.store.load import COMMITTED
 from longca.store.table import derived, in_order
 from tools import fastest

@@ -6,11 +6,11 @@ import pytest
 
 from longca.bench.run.scores import Score
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware
 from longca.core.playoff.turns import Turns
 from longca.core.record import OutOfMemory, Samples, Unavailable
 from longca.ranking.record import measurement_of
 from longca.ranking.table import counted, measurements, points, standings
-from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.table import derived
 from longca.store.view import View

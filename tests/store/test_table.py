@@ -7,9 +7,9 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut, Unsupported
 from longca.store.columns import COLUMNS
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, derived, in_order, is_ranked
 from tests.records import quick_study, record
 

@@ -22,7 +22,7 @@ from longca.core.code.source import files_digest, source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate, stamped
 from longca.images.recipe import fitting
-from longca.store.hardware import hardware_files
+from longca.core.hardware import hardware_files
 
 # runs that outlive this workflow end at their next cell
 os.environ[WORKFLOW] = this_process()

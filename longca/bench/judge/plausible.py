@@ -12,8 +12,8 @@ import statistics
 
 from longca.bench.measure.result import Result
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.record import Implausible, Node, Samples
-from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number
 
 GPU_MARGIN = 1.25  # peak rates are stated for a boost clock, which some GPUs exceed

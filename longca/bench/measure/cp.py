@@ -33,9 +33,10 @@ from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Memory, Node, Ok, Outcome, Samples, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
-from longca.cp.contract import PreparedStrategy, strategy_of
+from longca.cp.contract import PreparedStrategy
 from longca.kernels.contract import Forward
-from longca.masks.build import cell_mask
+from longca.studies.masks import cell_mask
+from longca.studies.strategies import strategy_of
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class _CpMeasurement(CellMeasurement):
         if len(set(self.comm.gather(mask.digest))) > 1:
             raise RuntimeError("ranks have drawn different masks: their versions of numpy or longca differ")
         # pure, so it is the same on all ranks
-        reason = strategy.refusal_with(mask, self.cell, kernel, self.device.type)
+        reason = strategy.refusal(mask, self.cell.call_spec, self.cell.world, kernel, self.device.type)
         if reason is not None:
             return Unsupported(reason=reason)
         with self.at("prepare"):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from longca.core.cell import Cell
 from longca.core.facts.drawn import DrawnLengths
 from longca.core.record import MaskFacts
-from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
+from longca.studies.masks import cell_mask, mask_name
 
 if TYPE_CHECKING:
     from longca.bench.check.plan import CheckPlan

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from longca.core.hardware import Network, load_hardware
 from longca.cp.forecast import PROFILES
 from longca.predict.fit import non_negative
-from longca.store.hardware import Network, load_hardware
 
 ASSUMED = PROFILES["symmetric"]  # whose numbers between nodes stand in where one node was probed
 USUAL_SPREAD = 0.02  # of samples over their median: a quiet machine has less

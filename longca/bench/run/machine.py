@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from longca.bench.measure.environment import cpu_name, num_cores
 from longca.bench.workers.pool import MAX_CPU_RANKS
-from longca.store.hardware import load_hardware
+from longca.core.hardware import load_hardware
 
 CPU_FLOPS = 25e9  # of attention in bf16 on one core of a server, sustained: the middle of the quick study
 UNKNOWN_GPU_FLOPS = 300e12  # peak of a GPU that config/hardware.yaml does not list

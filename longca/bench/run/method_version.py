@@ -25,7 +25,8 @@ from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import Registry
 from longca.core.study import Measure, Study
 
-FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.core.samples",
+FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.studies.masks",
+            "longca.studies.strategies", "longca.core.samples",
             "longca.bench.check", "longca.bench.measure", "longca.bench.playoff")
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
 LEFT_OUT = {"longca",  # holds the release's number only

@@ -20,6 +20,7 @@ from longca.bench.run.method_version import MethodVersions
 from longca.bench.workers.job import JobError
 from longca.bench.workers.pool import Pool, TooFewLeft
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware
 from longca.core.playoff.case import case_id, may_play, playoff_id
 from longca.core.playoff.repeats import RepeatRules, cases_with_twins
 from longca.core.playoff.rules import PlayoffRules
@@ -30,7 +31,6 @@ from longca.ranking import MeasuredPoint, Measurement, standing
 from longca.ranking.facts import facts_of
 from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import UnusableFile
-from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.text import percent, plural
 from longca.store.view import View

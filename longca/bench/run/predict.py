@@ -11,9 +11,10 @@ from longca.core.cell import Cell
 from longca.core.playoff.case import case_id, may_play
 from longca.core.plugin import Registry
 from longca.core.study import Measure, Study
-from longca.masks.build import MaskBuilder, mask_name
-from longca.masks.mask import Mask
+from longca.masks.build import MaskBuilder
+from longca.masks.mask import LazyMask, Mask
 from longca.masks.traits import Traits
+from longca.studies.masks import cell_mask, mask_name
 
 PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
@@ -118,10 +119,8 @@ class Predictor:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.device_type)
-        strategy, mask = self._strategy(cell), self._drawn.get(mask_name(cell))
-        if mask is None:
-            return strategy.refusal(cell, traits, kernel, self.device_type)
-        return strategy.refusal_with(mask, cell, kernel, self.device_type)
+        mask = self._drawn.get(mask_name(cell)) or LazyMask(traits, lambda: cell_mask(cell))
+        return self._strategy(cell).refusal(mask, cell.call_spec, cell.world, kernel, self.device_type)
 
     def _strategy(self, cell: Cell) -> Any:
         """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for all cells."""
@@ -143,7 +142,7 @@ class Predictor:
                 area = round(proxy.density * proxy.num_groups * cell.seqlen**2)
                 self._masks[name] = replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area), proxy.density
             else:
-                self._drawn[name] = mask = self._builder.of_cell(cell)
+                self._drawn[name] = mask = self._builder.build(cell.mask, **cell.mask_key)
                 self._masks[name] = mask.traits, mask.density
         return self._masks[name]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from longca.bench.run.method_version import MethodVersions
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware
 from longca.core.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
 from longca.core.record import Record
 from longca.core.study import Study
 from longca.store.beside.repeats import RepeatStore, unit_of
 from longca.store.cells import CellStore
-from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.text import percent, plural
 from longca.store.view import View

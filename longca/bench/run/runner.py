@@ -36,11 +36,11 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Failed, Record, Source
 from longca.core.study import Measure, Study
-from longca.masks.build import mask_name
 from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.index import CellFacts, cell_facts
 from longca.store.text import plural
+from longca.studies.masks import mask_name
 
 BATCH = 32  # cells of one group of workers that are measured in a row
 VISITS = 2  # batches of each group in a long run

@@ -11,13 +11,13 @@ from typing import Any
 from longca.bench.measure.failure import RAISED_AT
 from longca.core.call import AS_RELEASED
 from longca.core.cell import Cell
+from longca.core.hardware import Hardware
 from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.ranking import MeasuredPoint, Measurement, Resolutions, Standing, compare, repeat_pairs, standing
 from longca.ranking.facts import facts_of
 from longca.ranking.measurement import ABSENT
 from longca.ranking.record import measurement_of
-from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale
 from longca.store.view import View

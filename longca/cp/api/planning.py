@@ -168,7 +168,7 @@ class MaskPlanner:
 
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
-        reasons = (strategy.refusal_of(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
+        reasons = (strategy.refusal(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
                    for problem in problems)
         return strategy.available(device_type) or next(filter(None, reasons), None)
 

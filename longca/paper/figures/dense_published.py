@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.hardware import load_hardware
 from longca.core.units import format_length
 from longca.paper.analysis.select import devices_apart, grouped, kernels, rates
 from longca.paper.contract import Cells, PaperTable
 from longca.paper.published import SOURCE, published_pairs, published_rates
-from longca.store.hardware import load_hardware
 from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from longca.core.hardware import Hardware
 from longca.core.record import Record
 from longca.store.beside.files import RecordFiles
-from longca.store.hardware import Hardware
 from longca.store.view import View
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from longca.core.hardware import Hardware
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.record import Record
 from longca.store.columns import COLUMNS, Column
-from longca.store.hardware import Hardware
 from longca.store.view import View
 
 VERIFIED = PACKAGE_ROOT / "store/checks/verified.sha256"
