@@ -13,6 +13,10 @@ from tools import architecture, schema
 
 MODULES = sorted(architecture.PACKAGE.rglob("*.py"))
 PLUGIN_FOLDERS = {"cli", *(kind.folder.replace("/", ".") for kind in KINDS.values())}  # a command is found by its name, too
+# packages and modules that stand without studies, cells and records; all others are the laboratory
+LIBRARY = ("masks", "data", "lowering", "ops", "kernels", "dispatch", "cp", "predict",
+           *(f"core.{name}" for name in ("call", "children", "errors", "hardware", "host", "plugin", "project", "reading", "schema",
+                                         "units", "version")))
 MOST_LINES, FEWEST_LINES = 400, 60
 MOST_MODULES = 17  # 14 once the laboratory's modules have left `core`
 
@@ -46,6 +50,16 @@ def test_every_subpackage_of_a_divided_package_is_a_layer():
 
 def test_imports_go_one_way():
     assert architecture.forbidden() == {}
+
+
+def test_the_library_imports_nothing_of_the_laboratory():
+    """No import of the library, inside functions and for the type checker included, leads out of it."""
+    library = {name for name in architecture.modules() if any(architecture.is_inside(name, part) for part in LIBRARY)}
+    assert all(any(architecture.is_inside(name, part) for name in library) for part in LIBRARY)
+    packages = {"", *(name.rpartition(".")[0] for name in library)}
+    outside = {name: others for name in sorted(library)
+               if (others := architecture.imported_modules(name, typing=True) - library - packages)}
+    assert outside == {}
 
 
 def test_the_drawn_layers_have_no_circle():

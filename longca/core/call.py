@@ -12,7 +12,7 @@ Direction = Literal["fwd", "bwd"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Messages = Literal["nccl", "symmetric"]
 """backend of messages between ranks: NCCL (gloo on CPUs), or copy engines writing to peer GPUs, else NCCL"""
-Refusal = str | None
+Answer = str | None
 """the answer of a kernel or strategy to a question whether it can do something: None if it can, else the reason why
 not"""
 Scalar = (

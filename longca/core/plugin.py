@@ -39,8 +39,8 @@ class Plugin:
     path: Path = Path()
     label: str = ""
     replaced: ClassVar[Mapping[str, str]] = {}
-    """attributes of earlier contracts, which nothing reads any more → what stands for them now; a plug-in from
-    outside that defines one is refused"""
+    """attributes of earlier contracts, which nothing reads any more, with what replaces each; an external plug-in
+    that defines one is refused"""
 
 
 @dataclass(frozen=True)
@@ -266,9 +266,9 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
     """Raise BrokenPlugin if a method is one of an earlier contract, or if its signature is incompatible with the
     contract, since its first call would fail elsewhere."""
     for name, now in contract.replaced.items():
-        if any(name in vars(base) for base in plugin.__mro__):
+        if hasattr(plugin, name):
             raise BrokenPlugin(
-                f"Plug-in '{path}' cannot be used", why=f"`{name}` is now {now}", todo=f"See {contract.__module__}"
+                f"Plug-in '{path}' cannot be used", why=f"`{name}` is {now}", todo=MEND
             )
     for name, asked in inspect.getmembers(contract, inspect.isfunction):
         own = inspect.getattr_static(plugin, name)

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.call import CallSpec, Refusal, Scalar
+from longca.core.call import Answer, CallSpec, Scalar
 from longca.core.plugin import Plugin
 from longca.core.schema import Frozen, parse
 from longca.kernels.contract import missing_modules
@@ -74,9 +74,9 @@ class Strategy(Plugin):
     """
 
     replaced = {
-        "supports": "the reason that `local_calls(self, traits, call, world)` returns instead of calls",
-        "refusal_of": "`refusal(self, mask, call, world, kernel, device_type)`",
-        "refusal_with": "`refusal(self, mask, call, world, kernel, device_type)`",
+        "supports": "now the reason that local_calls(self, traits, call, world) returns instead of calls",
+        "refusal_of": "now refusal(self, mask, call, world, kernel, device_type)",
+        "refusal_with": "now refusal(self, mask, call, world, kernel, device_type)",
     }
 
     summary: ClassVar[str] = ""
@@ -113,14 +113,14 @@ class Strategy(Plugin):
     def _parsed(self, params: Mapping[str, Scalar]) -> Frozen:
         return parse(self.Params, dict(params), f"Strategy '{self.name}'")
 
-    def available(self, device_type: str) -> Refusal:
+    def available(self, device_type: str) -> Answer:
         """None if the strategy can run on this machine's device of that type ("cpu", "cuda"), else the reason
         why not. The kernel is checked separately."""
         return missing_modules(self.needs)
 
     def refusal(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> Refusal:
+    ) -> Answer:
         """None if strategy and kernel together can do this call on `world` ranks, else the first reason why not.
         Pure, so the same on all ranks.
 

@@ -18,7 +18,7 @@ from longca.cp.traffic_formula import formula_bytes
 from longca.masks.mask import whole_mask
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec, Refusal
+    from longca.core.call import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
@@ -48,7 +48,7 @@ class PlannedStrategy(HeadStrategy):
 
     def refusal(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> Refusal:
+    ) -> Answer:
         traits = mask.traits
         reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
         if reason is not None:
@@ -71,7 +71,7 @@ class PlannedStrategy(HeadStrategy):
                 return None
         return misfits[_by_promise(choices)[0]]
 
-    def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> Refusal:
+    def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> Answer:
         try:
             self.schedules(self.mesh(world, call.num_kv_heads))
         except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from longca.core.call import CallSpec, Dtype, Refusal, Work
+from longca.core.call import Answer, CallSpec, Dtype, Work
 from longca.core.plugin import Plugin
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Prepared:
 class Kernel(Plugin):
     """An attention operator on one device."""
 
-    replaced = {"paper_row": "in `longca.paper.analysis.support`: kernels do not know the study's tables"}
+    replaced = {"paper_row": "no longer read: the row of a kernel in the study's tables is known to the study's report alone"}
 
     family: ClassVar[Literal["dense", "sparse", "both", "control"]] = "dense"
     needs: ClassVar[tuple[str, ...]] = ("torch",)  # modules
@@ -186,12 +186,12 @@ class Kernel(Plugin):
     """True if the epilogue can merge results with those over other keys: `forward_onto` and
     `backward_onto`"""
 
-    def available(self, device_type: str) -> Refusal:
+    def available(self, device_type: str) -> Answer:
         """None if the kernel can run on this machine's device of that type ("cpu", "cuda"), else the reason
         why not."""
         return missing_modules(self.needs)
 
-    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> Refusal:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> Answer:
         """None if the kernel supports this call, else the reason why not. Pure: it depends only on these
         arguments, never on the mask's name.
 
@@ -201,7 +201,7 @@ class Kernel(Plugin):
         """
         raise NotImplementedError
 
-    def in_parts(self, call: CallSpec, device_type: str) -> Refusal:
+    def in_parts(self, call: CallSpec, device_type: str) -> Answer:
         """None if the kernel can process the keys of a row in several calls, else the reason why not. Pure.
 
         Context parallelism over keys requires it: the kernel returns its LSE and, for a backward, has a

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.call import CallSpec, Refusal
+from longca.core.call import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.masks import band
@@ -42,7 +42,7 @@ class PaperStyle(Strategy):
 
     def refusal(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> Refusal:
+    ) -> Answer:
         return super().refusal(mask, call, world, kernel, device_type) or kernel.in_parts(call, device_type)
 
     def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:

@@ -41,7 +41,7 @@ class Comm(WorldGroup):
         self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
     def use(self, messages: Messages, releasable: bool = False) -> None:
-        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`.
+        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.call.Messages`.
 
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.call import CallSpec, Refusal
+from longca.core.call import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
@@ -43,7 +43,7 @@ class TorchCp(Strategy):
 
     def refusal(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> Refusal:
+    ) -> Answer:
         if kernel.name == "sdpa" and device_type != "cpu":
             return "on GPUs the cell must say which of SDPA's operators it is: cudnn or torch_flash"
         return super().refusal(mask, call, world, kernel, device_type)
