@@ -73,12 +73,6 @@ class Strategy(Plugin):
     the arguments of `with_params`.
     """
 
-    replaced = {
-        "supports": "now the reason that local_calls(self, traits, call, world) returns instead of calls",
-        "refusal_of": "now refusal(self, mask, call, world, kernel, device_type)",
-        "refusal_with": "now refusal(self, mask, call, world, kernel, device_type)",
-    }
-
     summary: ClassVar[str] = ""
     url: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()  # modules in addition to torch

@@ -173,8 +173,6 @@ class Prepared:
 class Kernel(Plugin):
     """An attention operator on one device."""
 
-    replaced = {"paper_row": "no longer read: the row of a kernel in the study's tables is known to the study's report alone"}
-
     family: ClassVar[Literal["dense", "sparse", "both", "control"]] = "dense"
     needs: ClassVar[tuple[str, ...]] = ("torch",)  # modules
     url: ClassVar[str] = ""  # of the called package: https://…

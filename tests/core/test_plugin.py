@@ -99,7 +99,7 @@ OLD = {
                   "local_calls(self, cell, traits) is called as local_calls(self, traits, call, world)"),
         "refusal": ("    def refusal(self, cell, traits, kernel, device_type): return None",
                     "refusal(self, cell, traits, kernel, device_type) is called as refusal(self, mask, call, world"),
-        "refusal_of": ("    def refusal_of(self, *given): return None", "`refusal_of` is now refusal(self, mask, call, world"),
+        "refusal_of": ("    def refusal_of(self, *given): return None", "`refusal_of` is now refusal(mask, call, world"),
     },
 }
 
