@@ -17,9 +17,9 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
-PART = "shipped"  # longca.core.checkout.SHIPPED
+PART = "shipped"  # longca.core.project.SHIPPED
 RECORDS_OF = ("h100", "h200")  # longca.lab.store.load.COMMITTED_OF
-COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
+COMMIT = "COMMIT"  # longca.lab.studies.checkout.COMMIT_FILE
 VERIFIED = "lab/store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
@@ -133,7 +133,7 @@ def copy_records(package: Path) -> None:
 
 
 def write_commit(folder: Path) -> None:
-    """The commit that is built, as `longca.core.checkout.COMMIT` has it; no file where nothing tells it."""
+    """The commit that is built, as `longca.lab.studies.checkout.COMMIT` has it; no file where nothing tells it."""
     described = (ROOT / COMMIT).read_text(encoding="utf-8") if (ROOT / COMMIT).is_file() else ""
     if (ROOT / ".git").exists():
         command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude", "*", "--dirty"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from longca.core.call import Work
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import (
     Failed,
@@ -30,7 +31,6 @@ from longca.lab.studies.record import (
     Samples,
     Software,
     Source,
-    Work,
 )
 
 DOCUMENT_MASKS = (

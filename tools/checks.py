@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from longca.core.checkout import git
 from longca.lab.bench.measure.environment import cpu_name, num_cores
+from longca.lab.studies.checkout import git
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/results/checks.md"

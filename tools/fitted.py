@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from longca.core.hardware import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
-from longca.lab.store.hardware import load_hardware
 from longca.lab.store.load import load
-from longca.predict.fitted import FOLDER, FittedKernels, fit_records
+from longca.lab.studies.fitting import fit_records
+from longca.predict.fitted import FOLDER, FittedKernels
 from longca.predict.kernel import Interval
 from tools.pages import ROOT
 

@@ -23,27 +23,27 @@ ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config o
 ops.band                       core masks ops.band
 kernels                        core masks lowering ops
 dispatch                       core masks lowering ops kernels
-predict                        core masks lowering lab.store ops.band.tables.backward_rule
+predict                        core masks lowering ops.band.tables.backward_rule
 cp
 cp.comm                        core
 cp.partition                   core masks
 cp.schedule                    core masks cp.partition
 cp.traffic_formula             cp.partition
 cp.contract                    core kernels
-cp.forecast                    core masks kernels predict lab.store cp.partition cp.schedule
+cp.forecast                    core masks kernels predict cp.partition cp.schedule
 cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.forecast
 cp.runtime                     {_PLANNED} ops cp.comm
 cp.kernel_support              {_PLANNED} cp.runtime
 cp.planned                     {_PLANNED} cp.comm cp.runtime cp.kernel_support
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.api                         core masks lowering kernels predict lab.store cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
+cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
 cp.public                      core masks cp.api cp.comm
 """
 # in the laboratory, "lab." is left out
 _LABORATORY = """
 code
-studies        code
+studies        code data masks predict cp.contract
 store
 environment
 published
@@ -80,7 +80,7 @@ def _allowed() -> dict[str, set[str]]:
     named = {other: f"lab.{other}" for other in laboratory}
     return library | {
         named[name]: {named.get(other, other) for other in others}
-        | (_FOR_ALL_OF_THE_LABORATORY - {named[name]} if name != "code" else {"core"})
+        | ({"core"} if name == "code" else _FOR_ALL_OF_THE_LABORATORY - {named[name]})
         for name, others in laboratory.items()
     }
 

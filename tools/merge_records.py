@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware
 from longca.lab.store.beside.repeats import unit_of
 from longca.lab.store.export import export_files
 from longca.lab.store.files import replace_file
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.load import Loaded, load
 from longca.lab.store.table import columns, in_order
 from longca.lab.store.text import plural

@@ -34,7 +34,7 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from tools.table import Table, add_options, read_records, write_records

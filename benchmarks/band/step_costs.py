@@ -20,7 +20,7 @@ import torch
 from benchmarks.band.compare import Case
 from benchmarks.band.tables import OURS, Record, read
 from longca.core.units import format_length
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_FORWARD, BandKernel
 from longca.ops.band.plan import plan_band_attention

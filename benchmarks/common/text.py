@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def machine(device: torch.device) -> str:
     """Names the device and the versions that a number depends on."""
-    from longca.core.checkout import source
     from longca.lab.bench.measure.environment import device_name, node, software
+    from longca.lab.studies.checkout import source
 
     packages, sha = software().packages, source().git_sha
     driver = node(device).gpu.get("driver")

@@ -28,6 +28,7 @@ import torch
 
 from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
+from longca.core.call import BACKWARD_FLOPS_RATIO
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.comm.backend import Comm
@@ -35,9 +36,10 @@ from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES, Inputs, make_inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
-from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
-from longca.masks.build import build_mask, cell_mask
+from longca.lab.studies.masks import cell_mask
+from longca.masks.build import build_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
@@ -93,12 +95,16 @@ class Line:
         return line | {"how": "; ".join(call.prepared.notes[:2])}
 
     def _refusal(self, cell: Cell) -> str | None:
-        kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
+        kernel, mask, device_type = (
+            Registry("kernel").load(self.kernel),
+            cell_mask(cell),
+            self.comm.device.type,
+        )
         if cell.strategy is None:
-            return kernel.supports(cell.call_spec, traits, self.comm.device.type)
+            return kernel.supports(cell.call_spec, mask.traits, device_type)
         strategy = Registry("strategy").load(cell.strategy)
-        return strategy.available(self.comm.device.type) or strategy.refusal(
-            cell, traits, kernel, self.comm.device.type
+        return strategy.available(device_type) or strategy.refusal(
+            mask, cell.call_spec, cell.world, kernel, device_type
         )
 
     def _prepared(self, cell: Cell) -> Call:

@@ -34,7 +34,7 @@ from longca.cp.public import context_parallel
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES, make_inputs
 from longca.lab.studies.grid import Measure
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document")

@@ -28,15 +28,16 @@ from benchmarks.common.text import machine
 from benchmarks.cp.compare import BASELINE, MASKS, add_chunks, both, cell_of, same_area
 from benchmarks.cp.step_times import Clock
 from benchmarks.cp.virtual_ranks import DIRECTIONS, VirtualRanks
+from longca.core.call import BACKWARD_FLOPS_RATIO
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
 from longca.cp.schedule.timeline import LinkSpeeds, rank_times
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES
-from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 from tools.table import Table, add_options, write_records
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
@@ -79,7 +80,7 @@ class Bench:
         cell = self._cell(mask, world, strategy)
         plugin, problem = Registry("strategy").load(strategy), self._problem(cell)
         assert isinstance(plugin, HeadStrategy), "`main` has asked"
-        reason = plugin.refusal(cell, problem.mask.traits, self.kernel, self.device.type)
+        reason = plugin.refusal(problem.mask, cell.call_spec, world, self.kernel, self.device.type)
         if reason is not None:
             return {"reason": reason}
         ranks = VirtualRanks(

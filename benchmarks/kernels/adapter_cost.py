@@ -29,7 +29,7 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import make_inputs
 from longca.lab.studies.cell import Cell
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 from tools.table import Table, add_options, read_records
 
 NAME = "adapter_cost"

@@ -27,9 +27,9 @@ from longca.lab.advice.question import AdviceQuestion, question_of
 from longca.lab.advice.ranking import option_of, with_range
 from longca.lab.store.load import load
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.masks import cell_mask, mask_name
 from longca.lab.studies.record import Record
 from longca.lab.studies.study import load_study
-from longca.masks.build import cell_mask, mask_name
 from tools.pages import ROOT
 from tools.table import Table, add_options
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.predict.links import fitted_of, misses, predicted
+from longca.core.hardware import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
-from longca.lab.store.hardware import load_hardware
+from longca.lab.studies.fitting import samples, to_fit
 from longca.lab.studies.record import Record
 from longca.predict.fit import FEWEST, Sample, fit_forms
-from longca.predict.fitted import FittedKernels, samples, to_fit
+from longca.predict.fitted import FittedKernels
 
 # as of `benchmarks.predict.links.GRID`
 LINK_GRID = (300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0)

@@ -20,11 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
-from longca.lab.store.hardware import load_hardware
 from longca.lab.store.load import load
-from longca.predict.fitted import FittedKernels, device_of, fitted_on
+from longca.lab.studies.fitting import device_of
+from longca.predict.fitted import FittedKernels, fitted_on
 
 GRID = {
     "intra_gb_s": (220, 260, 300, 340, 380, 420),

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.common.text import names
+from longca.core.call import CallSpec
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.forecast import PASS_EFFICIENCY, DeviceModel, forecast, links_of
 from longca.lab.advice.recorded import OWN
-from longca.lab.store.hardware import load_hardware
-from longca.lab.studies.cell import CallSpec
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted
 from tools.table import Table, add_options

@@ -13,9 +13,9 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,6 +49,9 @@ class Kind:
     folder: str  # relative to the package
     contract: str  # "module:class"
     suffix: str = ".py"
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """attributes of earlier contracts, which nothing reads any more, with what replaces each; an external
+    plug-in that defines one is refused"""
 
 
 KINDS: dict[str, Kind] = {
@@ -56,8 +59,26 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("mask", "masks", "masks/patterns", "longca.masks.contract:Pattern"),
         Kind("corpus", "corpora", "data/corpora", "longca.data.corpus:Corpus", ".json"),
-        Kind("kernel", "kernels", "kernels/backends", "longca.kernels.contract:Kernel"),
-        Kind("strategy", "strategies", "cp/strategies", "longca.cp.contract:Strategy"),
+        Kind(
+            "kernel",
+            "kernels",
+            "kernels/backends",
+            "longca.kernels.contract:Kernel",
+            replaced={"paper_row": "no longer read: the study's report knows the rows of its tables"},
+        ),
+        Kind(
+            "strategy",
+            "strategies",
+            "cp/strategies",
+            "longca.cp.contract:Strategy",
+            replaced={
+                "supports": (
+                    "now the reason that local_calls(self, traits, call, world) returns instead of calls"
+                ),
+                "refusal_of": "now refusal(mask, call, world, kernel, device_type)",
+                "refusal_with": "now refusal(mask, call, world, kernel, device_type)",
+            },
+        ),
         Kind("figure", "figures", "lab/report/figures", "longca.lab.report.contract:Figure"),
         Kind("paper_figure", "paper_figures", "lab/paper/figures", "longca.lab.paper.contract:Exhibit"),
         Kind("claim", "claims", "lab/claims/study", "longca.lab.claims.contract:Claim"),
@@ -115,7 +136,7 @@ class Registry:
         contract = _contract(self.kind)
         if self.kind.suffix == ".py":
             self.check([name])
-            plugin = _from_module(path, contract)
+            plugin = _from_module(path, self.kind)
         else:
             try:
                 plugin = contract.from_file(path)
@@ -222,7 +243,7 @@ def as_broken(path: Path, error: Exception) -> BrokenPlugin:
 
 def load_file(kind: str, path: Path) -> Plugin:
     """The plug-in of this Python file, imported in this process. Raises BrokenPlugin."""
-    return _from_module(path, _contract(KINDS[kind]))
+    return _from_module(path, KINDS[kind])
 
 
 def _contract(kind: Kind) -> Any:
@@ -230,7 +251,8 @@ def _contract(kind: Kind) -> Any:
     return getattr(importlib.import_module(module_name), class_name)
 
 
-def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
+def _from_module(path: Path, kind: Kind) -> Plugin:
+    contract: type[Plugin] = _contract(kind)
     if path.exists() and not path.is_file():
         raise BrokenPlugin(f"'{path}' is not a plug-in", why="it is no file", todo="Remove it or make it one")
     module = _import_file(path)
@@ -249,6 +271,7 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
             why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}",
         )
     if not path.is_relative_to(PACKAGE_ROOT):
+        _check_replaced(path, classes[0], kind)
         _check_methods(path, classes[0], contract)
         _try_methods_first(path, classes[0], contract)
     try:
@@ -257,6 +280,13 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
         raise
     except BaseException as error:
         raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo=MEND) from error
+
+
+def _check_replaced(path: Path, plugin: type[Plugin], kind: Kind) -> None:
+    """Raise BrokenPlugin if the plug-in defines an attribute of an earlier contract."""
+    for name, now in kind.replaced.items():
+        if hasattr(plugin, name):
+            raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"`{name}` is {now}", todo=MEND)
 
 
 def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:

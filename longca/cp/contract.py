@@ -11,10 +11,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.plugin import Plugin, Registry
+from longca.core.call import Answer, CallSpec, Scalar
+from longca.core.plugin import Plugin
 from longca.core.schema import Frozen, parse
 from longca.kernels.contract import missing_modules
-from longca.lab.studies.cell import CallSpec, Cell, Scalar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Forward, Kernel, Problem
-    from longca.masks.mask import Mask
+    from longca.masks.mask import LazyMask, Mask
     from longca.masks.traits import Traits
+
+LocalCalls = list[tuple[CallSpec, "Traits"]]
+"""kernel calls of ranks, each with the traits of its mask"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class PreparedStrategy:
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
         self.shard = shard
-        # by the names of `longca.lab.studies.record.COSTS`; permute_ms and moved_bytes are measured
+        # by name; permute_ms and moved_bytes are measured
         self.costs: dict[str, float] = {}
         self.notes: list[str] = []
 
@@ -104,43 +107,43 @@ class Strategy(Plugin):
     def _parsed(self, params: Mapping[str, Scalar]) -> Frozen:
         return parse(self.Params, dict(params), f"Strategy '{self.name}'")
 
-    def available(self, device_type: str) -> str | None:
+    def available(self, device_type: str) -> Answer:
         """None if the strategy can run on this machine's device of that type ("cpu", "cuda"), else the reason
         why not. The kernel is checked separately."""
         return missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
-        """None if the strategy supports this cell on `cell.world` ranks, else the reason why not. The
-        kernel's limits are checked separately."""
-        raise NotImplementedError
+    def refusal(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> Answer:
+        """None if strategy and kernel together can do this call on `world` ranks, else the first reason why
+        not.
+        Pure, so the same on all ranks.
 
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        """The distinct kernel calls of ranks, with the traits of their masks, for the kernel's `supports`:
-        heads and lengths are those of single ranks.
-
-        Only for cells that this strategy `supports`.
+        Args:
+            mask: over as many queries as keys. A `LazyMask` is built only where its traits do not decide.
+            call: the call with all its heads, as one device would run it.
         """
-        raise NotImplementedError
-
-    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        """None if strategy and kernel together support this cell, else the first reason why not. Pure, so the
-        same on all ranks."""
-        if kernel.work(cell) is not None:
+        if kernel.work(call, mask.traits.seqlen_q) is not None:
             return "a control runs on one device: it is no attention"
-        if self.kernels and cell.kernel not in self.kernels:
+        if self.kernels and kernel.name not in self.kernels:
             return f"it calls its own kernel: {' or '.join(self.kernels)}, and no other"
-        reason = self.supports(cell, traits)
-        if reason is not None:
-            return reason
-        reasons = (
-            kernel.supports(call, local_traits, device_type)
-            for call, local_traits in self.local_calls(cell, traits)
-        )
+        calls = self.local_calls(mask.traits, call, world)
+        if isinstance(calls, str):
+            return calls
+        reasons = (kernel.supports(local, traits, device_type) for local, traits in calls)
         return next(filter(None, reasons), None)
 
-    def refusal_with(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
-        """`refusal` with the cell's mask, so that a strategy that needs the mask does not build it again."""
-        return self.refusal(cell, mask.traits, kernel, device_type)
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
+        """The distinct kernel calls of ranks, with heads and lengths of single ranks, or the reason why the
+        strategy cannot do this call on `world` ranks.
+
+        `refusal` asks it, and then the kernel about each of these calls; a strategy whose traits alone do not
+        tell overrides `refusal` instead.
+
+        Args:
+            traits: traits of the whole mask.
+        """
+        raise NotImplementedError
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
         """Makes the plan and the buffers, and prepares the local kernel calls. A collective call."""
@@ -153,12 +156,6 @@ class HeadStrategy(Strategy):
 
     Kernels are checked for all heads of a rank, which covers subsets.
     """
-
-    def refusal_of(
-        self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> str | None:
-        """`refusal` for a mask at hand, which need not be one of the named patterns."""
-        raise NotImplementedError
 
     def partition_work(
         self,
@@ -220,10 +217,3 @@ class HeadStrategy(Strategy):
             planning_ms: time of its planning.
         """
         raise NotImplementedError
-
-
-def strategy_of(cell: Cell) -> Strategy:
-    """The strategy of a cell of kind `cp`, with the cell's parameters. Raises UserError if there is no such
-    strategy or parameter."""
-    assert cell.strategy is not None
-    return Registry("strategy").load(cell.strategy).with_params(cell.strategy_params)

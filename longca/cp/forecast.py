@@ -22,26 +22,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.hardware import load_hardware
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.sharding import StripedSharding
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, WorkTimeline
-from longca.lab.store.hardware import load_hardware
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
 from longca.predict.ways import covers_all, items_of, ways_of_parts
 
 if TYPE_CHECKING:
+    from longca.core.call import CallSpec, Messages
+    from longca.core.hardware import Network
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
-    from longca.lab.store.hardware import Network
-    from longca.lab.studies.cell import CallSpec
-    from longca.lab.studies.grid import Messages
     from longca.masks.mask import Mask
     from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel

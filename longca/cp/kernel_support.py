@@ -16,10 +16,10 @@ import numpy as np
 from longca.cp.runtime.steps import active_rows
 
 if TYPE_CHECKING:
+    from longca.core.call import Answer, CallSpec
     from longca.cp.partition.heads import HeadPlan
     from longca.cp.schedule.plan import Plan, Step
     from longca.kernels.contract import Kernel
-    from longca.lab.studies.cell import CallSpec
     from longca.masks.traits import Traits
 
 MAX_PROBED = 8  # checked ranks, and checked steps of each rank, evenly spaced
@@ -49,11 +49,11 @@ class KernelSupport:
             is None
         )
 
-    def misfit(self, plan: Plan) -> str | None:
+    def misfit(self, plan: Plan) -> Answer:
         """The reason why the kernel does not support some step of a plan; None if it supports all."""
         return self._refusal(step_traits(plan))
 
-    def _refusal(self, traits: Iterable[Traits]) -> str | None:
+    def _refusal(self, traits: Iterable[Traits]) -> Answer:
         reasons = (
             self.kernel.supports(call, known, self.device_type)
             for call, known in rank_calls(self.call, self.heads, traits)

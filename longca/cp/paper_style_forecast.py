@@ -24,7 +24,7 @@ from longca.masks.segments import diagonal_segments
 from longca.predict.call import call_amounts, whole_statistics
 
 if TYPE_CHECKING:
-    from longca.lab.studies.cell import CallSpec
+    from longca.core.call import CallSpec
     from longca.masks.mask import Mask
 
 RING, GATHER = "paper_style_ring", "paper_style_allgather"

@@ -3,20 +3,22 @@ plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from longca.cp.contract import HeadStrategy
-from longca.cp.kernel_support import KernelSupport, rank_calls, step_traits, unknown_part
+from longca.cp.kernel_support import KernelSupport, rank_calls, unknown_part
 from longca.cp.partition.heads import HeadPlan, plan_heads
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.planner import Planner
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.cp.traffic_formula import formula_bytes
+from longca.masks.mask import whole_mask
 
 if TYPE_CHECKING:
+    from longca.core.call import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
     from longca.cp.schedule.plan import Plan, Schedule
     from longca.cp.schedule.planner import ScoredPlan
     from longca.kernels.contract import Kernel, Problem
-    from longca.lab.studies.cell import CallSpec, Cell
-    from longca.masks.mask import Mask
+    from longca.masks.mask import LazyMask, Mask
     from longca.masks.traits import Traits
 
 GAIN_OF_SCHEDULE = 1.05  # least estimated speed-up over a simpler schedule
@@ -45,32 +46,10 @@ class PlannedStrategy(HeadStrategy):
         mesh."""
         raise NotImplementedError
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
-        return self._unfit_ranks(cell.call_spec, cell.world, traits)
-
-    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        from longca.masks.build import cell_mask
-
-        return self._refusal(lambda: cell_mask(cell), traits, cell.call_spec, cell.world, kernel, device_type)
-
-    def refusal_with(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
-        return self.refusal_of(mask, cell.call_spec, cell.world, kernel, device_type)
-
-    def refusal_of(
-        self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> str | None:
-        return self._refusal(lambda: mask, mask.traits, call, world, kernel, device_type)
-
-    def _refusal(
-        self,
-        mask: Callable[[], Mask],
-        traits: Traits,
-        call: CallSpec,
-        world: int,
-        kernel: Kernel,
-        device_type: str,
-    ) -> str | None:
-        """The reason why not, or None. The mask is built only if its traits do not decide."""
+    def refusal(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> Answer:
+        traits = mask.traits
         reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
         if reason is not None:
             return reason
@@ -85,14 +64,14 @@ class PlannedStrategy(HeadStrategy):
             return next(filter(None, reasons), None)
         choices, misfits = [], []
         # in any order: the first supported plan decides, and the others are not made
-        for choice in self._choices(mask(), call, world):
+        for choice in self._choices(whole_mask(mask), call, world):
             choices.append(choice)
             misfits.append(support.misfit(choice.plan))
             if misfits[-1] is None:
                 return None
         return misfits[_by_promise(choices)[0]]
 
-    def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> str | None:
+    def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> Answer:
         try:
             self.schedules(self.mesh(world, call.num_kv_heads))
         except ValueError as error:
@@ -106,23 +85,9 @@ class PlannedStrategy(HeadStrategy):
             "KV heads so that each has whole groups or heads of one"
         )
 
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        """The calls of all steps of all ranks. Block masks are expensive to build: for them a bound with
-        blocks of any size is used."""
-        call = cell.call_spec
-        if traits.is_block_grid:
-            return self._block_calls(call, cell.world, traits)
-        from longca.masks.build import cell_mask
-
-        return list(
-            rank_calls(
-                call,
-                self._heads(call, cell.world),
-                step_traits(self._plans(cell_mask(cell), call, cell.world)[0]),
-            )
-        )
-
     def _block_calls(self, call: CallSpec, world: int, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        """Bounds on the calls of all ranks under a block mask, whose parts are expensive to build: blocks of
+        any size."""
         heads = self._heads(call, world)
         groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
         parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)

@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
-from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     from longca.kernels.contract import Kernel, Problem

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from longca.core.call import Answer, CallSpec, Dtype, Work
 from longca.core.plugin import Plugin
-from longca.lab.studies.cell import CallSpec, Cell, Dtype
-from longca.lab.studies.record import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +200,6 @@ class Kernel(Plugin):
     """An attention operator on one device."""
 
     family: ClassVar[Literal["dense", "sparse", "both", "control"]] = "dense"
-    paper_row: ClassVar[str | None] = None  # its name in the study's tables
     needs: ClassVar[tuple[str, ...]] = ("torch",)  # modules
     url: ClassVar[str] = ""  # of the called package: https://…
     summary: ClassVar[str] = ""  # one line for lists, of 120 characters at most
@@ -212,12 +210,12 @@ class Kernel(Plugin):
     """True if the epilogue can merge results with those over other keys: `forward_onto` and
     `backward_onto`"""
 
-    def available(self, device_type: str) -> str | None:
+    def available(self, device_type: str) -> Answer:
         """None if the kernel can run on this machine's device of that type ("cpu", "cuda"), else the reason
         why not."""
         return missing_modules(self.needs)
 
-    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> Answer:
         """None if the kernel supports this call, else the reason why not. Pure: it depends only on these
         arguments, never on the mask's name.
 
@@ -227,7 +225,7 @@ class Kernel(Plugin):
         """
         raise NotImplementedError
 
-    def in_parts(self, call: CallSpec, device_type: str) -> str | None:
+    def in_parts(self, call: CallSpec, device_type: str) -> Answer:
         """None if the kernel can process the keys of a row in several calls, else the reason why not. Pure.
 
         Context parallelism over keys requires it: the kernel returns its LSE and, for a backward, has a
@@ -248,8 +246,9 @@ class Kernel(Plugin):
         """Does all untimed work. Raises the backend's own errors."""
         raise NotImplementedError
 
-    def work(self, cell: Cell) -> Work | None:
-        """The nominal work of one call of a control. None for attention, whose work follows from the mask."""
+    def work(self, call: CallSpec, seqlen: int) -> Work | None:
+        """The nominal work of one call of a control over `seqlen` tokens. None for attention, whose work
+        follows from the mask."""
         return None
 
 

@@ -6,18 +6,20 @@ data sheet.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec, Work
 from longca.kernels.contract import Kernel, Prepared, Problem
-from longca.lab.studies.cell import CallSpec, Cell
-from longca.lab.studies.record import Accuracy, Samples, Work
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from longca.masks.traits import Traits
 
 
 class Control(Kernel):
-    """A call of known work. It uses length, heads, head dim and dtype of a cell."""
+    """A call of known work. It uses the length, heads, head dim and dtype of a call."""
 
     family = "control"
 
@@ -28,12 +30,26 @@ class Control(Kernel):
             return "a control runs once for each length, under the full mask"
         return None
 
-    def work(self, cell: Cell) -> Work:
+    def work(self, call: CallSpec, seqlen: int) -> Work:
         """The work of one call."""
         raise NotImplementedError
 
     def prepare(self, problem: Problem) -> PreparedControl:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ControlErrors:
+    """Errors of a control's calls, by name; a name of `budget` without an error is not finite."""
+
+    reference: str
+    """the value that calls are compared with"""
+    scope: str
+    """the compared part: "all", or a share of rows"""
+    relative: dict[str, float]
+    budget: dict[str, float]
+    """the relative errors allowed"""
+    max_abs: dict[str, float] = field(default_factory=dict)
 
 
 class PreparedControl(Prepared):
@@ -42,6 +58,6 @@ class PreparedControl(Prepared):
     def call(self) -> object:
         raise NotImplementedError
 
-    def judge(self, samples: Samples) -> Accuracy:
-        """The error of the call's times, or of the result of the last call."""
+    def judge(self, times_ms: Sequence[float]) -> ControlErrors:
+        """The error of the times of all calls, or of the result of the last call."""
         raise NotImplementedError

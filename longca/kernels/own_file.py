@@ -27,9 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from longca.core.call import CallSpec
 from longca.core.plugin import refused_signature
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Prepared, Problem
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from longca.core.call import MOST_TOKENS, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen
 from longca.core.units import parse_length
-from longca.lab.studies.cell import MOST_TOKENS, Cell, Scalar
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.graph_break import breaks_graph
@@ -108,10 +108,6 @@ class MaskBuilder:
         mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
         return _checked_bands(mask, name, values).named(name, {**values.model_dump(), "documents": documents})
 
-    def of_cell(self, cell: Cell) -> Mask:
-        """The mask that a cell asks for."""
-        return self.build(cell.mask, **cell.mask_key)
-
     def _pattern(self, name: str) -> Pattern:
         if not isinstance(name, str) or name not in self._patterns:
             self._patterns[name] = Registry("mask").load(name)  # raises for what is no name
@@ -124,16 +120,6 @@ class MaskBuilder:
         if key not in self._documents:
             self._documents[key] = sample_documents(corpus, seqlen, seed=seed, paper_compat=compat)
         return self._documents[key].copy()
-
-
-def cell_mask(cell: Cell) -> Mask:
-    """The mask that a cell asks for."""
-    return MaskBuilder().of_cell(cell)
-
-
-def mask_name(cell: Cell) -> str:
-    """A string that is equal for all cells with the same mask."""
-    return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))
 
 
 def _length(name: str, seqlen: int | str) -> int:

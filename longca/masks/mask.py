@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from longca.lab.studies.cell import MOST_TOKENS, Scalar
+from longca.core.call import MOST_TOKENS, Scalar
 from longca.masks import band
 from longca.masks.conversions import Conversions
 from longca.masks.graph_break import methods_break_graph
@@ -278,3 +278,21 @@ class Mask(Conversions):
             f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density "
             f"{self.density:.4f}{groups}>"
         )
+
+
+class LazyMask:
+    """A mask whose traits are known, and which is built when something asks for more than these."""
+
+    def __init__(self, traits: Traits, build: Callable[[], Mask]) -> None:
+        self.traits = traits
+        self._build = build
+
+    @cached_property
+    def mask(self) -> Mask:
+        """The whole mask. Raises what `build` raises."""
+        return self._build()
+
+
+def whole_mask(mask: Mask | LazyMask) -> Mask:
+    """The mask itself, built now where it has not been built before."""
+    return mask.mask if isinstance(mask, LazyMask) else mask

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cp.compare import main, same_area
 from longca.lab.studies.cell import Cell
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 
 
 @pytest.mark.usefixtures("ranks")

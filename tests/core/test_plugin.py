@@ -9,7 +9,7 @@ import pytest
 
 from longca.core import plugin
 from longca.core.errors import UserError
-from longca.core.plugin import KINDS, Registry, plugin_folders
+from longca.core.plugin import KINDS, BrokenPlugin, Registry, plugin_folders
 
 WITH_HELPERS = """
 from dataclasses import dataclass
@@ -96,6 +96,47 @@ def test_broken_files_are_named(plugins: Path, name: str, text: str, expected: s
             f"'{path}' {expected}" if "is not" in expected else f"Plug-in '{path}' {expected}"
         )
         assert "\n" not in str(caught.value)
+
+
+OLD = {
+    "kernel": {
+        "work": (
+            "    def work(self, cell): return None",
+            "work(self, cell) is called as work(self, call, seqlen)",
+        ),
+        "row": ("    paper_row = 'FA3'", "`paper_row` is no longer read"),
+    },
+    "strategy": {
+        "supports": (
+            "    def supports(self, cell, traits): return None",
+            "`supports` is now the reason that local_calls(self, traits, call, world) returns",
+        ),
+        "calls": (
+            "    def local_calls(self, cell, traits): return []",
+            "local_calls(self, cell, traits) is called as local_calls(self, traits, call, world)",
+        ),
+        "refusal": (
+            "    def refusal(self, cell, traits, kernel, device_type): return None",
+            "refusal(self, cell, traits, kernel, device_type) is called as refusal(self, mask, call, world",
+        ),
+        "refusal_of": (
+            "    def refusal_of(self, *given): return None",
+            "`refusal_of` is now refusal(mask, call, world",
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, cases in OLD.items() for name in cases])
+def test_a_plugin_of_an_earlier_contract_is_refused_in_one_line(plugins: Path, kind: str, name: str):
+    text, expected = OLD[kind][name]
+    module, _, contract = KINDS[kind].contract.partition(":")
+    path = plugins / KINDS[kind].plural / f"old_{name}.py"
+    path.write_text(f"from {module} import {contract}\nclass Old({contract}):\n    label = 'Old'\n{text}\n")
+    with pytest.raises(BrokenPlugin) as caught:
+        Registry(kind).load(path.stem)
+    assert str(caught.value).startswith(f"Plug-in '{path}' cannot be used: {expected}")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_mended_file_loads(plugins: Path):

@@ -70,17 +70,14 @@ def cell(strategy: str, mask: str, **changes: object) -> Cell:
 
 
 def refusal(wanted: Cell) -> str | None:
-    traits = build_mask(
+    mask = build_mask(
         wanted.mask,
         seqlen=wanted.seqlen,
         num_kv_heads=wanted.num_kv_heads,
         **STATIC_MASKS.get(wanted.mask, {}),
-    ).traits
-    return (
-        Registry("strategy")
-        .load(wanted.strategy)
-        .refusal(wanted, traits, Registry("kernel").load(wanted.kernel), "cuda")
     )
+    strategy, kernel = Registry("strategy").load(wanted.strategy), Registry("kernel").load(wanted.kernel)
+    return strategy.refusal(mask, wanted.call_spec, wanted.world, kernel, "cuda")
 
 
 @pytest.mark.parametrize("mask", [*STATIC_MASKS, "block_sparse_uniform"])

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from longca.core.call import CallSpec
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.cp.forecast import (
     PASS_EFFICIENCY,
@@ -23,8 +25,6 @@ from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds, WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
-from longca.lab.store.hardware import load_hardware
-from longca.lab.studies.cell import CallSpec
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import FOLDER, load_fitted
 from tests.committed import committed

@@ -81,11 +81,9 @@ def cell(**changes: Any) -> Cell:
 )
 def test_refusals(changes: dict[str, Any], words: str | None):
     asked = cell(**changes)
-    traits = Case("causal", asked.seqlen, 8, 4).problem().mask.traits
+    mask, kernel = Case("causal", asked.seqlen, 8, 4).problem().mask, Registry("kernel").load(asked.kernel)
     reason = (
-        Registry("strategy")
-        .load(asked.strategy)
-        .refusal(asked, traits, Registry("kernel").load(asked.kernel), "cuda")
+        Registry("strategy").load(asked.strategy).refusal(mask, asked.call_spec, asked.world, kernel, "cuda")
     )
     assert reason is None if words is None else words in str(reason)
 
@@ -97,7 +95,7 @@ def test_masks_that_differ_by_heads_are_refused():
         .mask.traits
     )
     assert "one list of slices" in Registry("kernel").load("ffa").supports(cell().call_spec, traits, "cuda")
-    assert "one list of slices" in Registry("strategy").load("magi").supports(cell(seqlen=128), traits)
+    assert "one list of slices" in Registry("strategy").load("magi").local_calls(traits, cell().call_spec, 2)
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longca.core.call import CallSpec
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
 from longca.cp.schedule.ring import Ring
 from longca.cp.traffic_formula import formula_bytes
-from longca.lab.studies.cell import CallSpec
 from longca.masks import build_mask
 
 TOKENS = 256  # of a rank

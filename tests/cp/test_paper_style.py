@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.cp.comm.backend import Comm
 from longca.kernels.backends.naive import NaivePrepared
-from longca.lab.studies.cell import Cell
 from longca.masks.build import build_mask
 from longca.masks.traits import Traits
 from tests.cp.case import STATIC_MASKS, Case
@@ -23,6 +23,7 @@ STRATEGIES = ("paper_style_allgather", "paper_style_ring")
 MASKS = ("full", "causal", "full_document", "causal_document")
 WORLDS = (1, 2, 3, 4)
 HEADS = ((4, 4), (4, 1), (6, 2))
+CALL = CallSpec(4, 2, 64, "bf16", "bwd")
 
 
 CASES = [
@@ -92,29 +93,11 @@ def test_bytes_moved_are_those_of_the_formula_and_of_the_padding(strategy: str, 
         assert any("padded to multiples of 8 tokens: 7 rows more" in note for note in part["notes"])
 
 
-def cell(strategy: str, mask: str, **changes: object) -> Cell:
-    fields = {
-        "kind": "cp",
-        "kernel": "naive",
-        "strategy": strategy,
-        "world": 2,
-        "mask": mask,
-        "seqlen": 128,
-        "num_q_heads": 4,
-        "num_kv_heads": 2,
-        "head_dim": 64,
-        "dtype": "bf16",
-        "direction": "bwd",
-    }
-    return Cell(**fields | changes)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("mask", STATIC_MASKS)
 def test_only_the_studys_own_masks_are_done(strategy: str, mask: str):
-    traits = build_mask(mask, seqlen=128, **STATIC_MASKS[mask]).traits
-    naive = Registry("kernel").load("naive")
-    refusal = Registry("strategy").load(strategy).refusal(cell(strategy, mask), traits, naive, "cpu")
+    asked, naive = build_mask(mask, seqlen=128, **STATIC_MASKS[mask]), Registry("kernel").load("naive")
+    refusal = Registry("strategy").load(strategy).refusal(asked, CALL, 2, naive, "cpu")
     assert (refusal is None) == (mask in MASKS), refusal
 
 
@@ -127,7 +110,7 @@ def test_the_kernel_is_asked_about_the_calls_that_are_made(strategy: str, mask: 
     with patch.object(naive, "prepare", lambda local: made.add(local.mask.traits) or NaivePrepared(local)):
         for rank in range(2):
             plugin.prepare(problem, naive, SimpleNamespace(rank=rank, world=2))
-    asked = plugin.local_calls(cell(strategy, mask), problem.mask.traits)
+    asked = plugin.local_calls(problem.mask.traits, CALL, 2)
     assert {shape(traits) for _, traits in asked} <= {shape(traits) for traits in made}
     assert {traits.full for _, traits in asked} == {traits.full for traits in made}
 
@@ -138,7 +121,5 @@ def shape(traits: Traits) -> tuple:
 
 
 def test_a_kernel_without_lse_is_refused():
-    sdpa, traits = Registry("kernel").load("sdpa"), build_mask("full", seqlen=128).traits
-    assert "LSE" in Registry("strategy").load("paper_style_ring").refusal(
-        cell("paper_style_ring", "full"), traits, sdpa, "cpu"
-    )
+    sdpa, mask = Registry("kernel").load("sdpa"), build_mask("full", seqlen=128)
+    assert "LSE" in Registry("strategy").load("paper_style_ring").refusal(mask, CALL, 2, sdpa, "cpu")

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
+from longca.cp.kernel_support import rank_calls, step_traits
 from longca.cp.planned import PlannedStrategy
 from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.planner import Planner, ScoredPlan
 from longca.cp.traffic_formula import formula_bytes
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.masks import cell_mask
 from longca.masks import Mask
-from longca.masks.build import cell_mask
+from longca.masks.mask import LazyMask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.peak import Peak
 from tests.cp.virtual import on_virtual_ranks
@@ -58,7 +60,7 @@ def cell(
 
 def refusal(asked: Cell, device_type: str = "cuda") -> str | None:
     strategy, kernel = Registry("strategy").load(asked.strategy), Registry("kernel").load(asked.kernel)
-    return strategy.refusal(asked, cell_mask(asked).traits, kernel, device_type)
+    return strategy.refusal(cell_mask(asked), asked.call_spec, asked.world, kernel, device_type)
 
 
 def test_there_are_four():
@@ -90,19 +92,15 @@ def test_kernels_must_be_able_to_attend_in_parts(
 
 @pytest.mark.parametrize("strategy", [*PLANNED, "ulysses"])
 @pytest.mark.parametrize("kernel", ["fa3", "fa4", "band"])
-def test_with_the_mask_at_hand_a_strategy_refuses_alike_and_draws_none(
-    strategy: str, kernel: str, monkeypatch: pytest.MonkeyPatch
-):
-    asked = [
-        cell(strategy, mask, kernel=kernel, seqlen=4096)
-        for mask in ("causal", "causal_document", "full_document", "prefix_lm")
-    ]
-    alone, masks = [refusal(one) for one in asked], [cell_mask(one) for one in asked]
-    monkeypatch.setattr("longca.masks.build.cell_mask", None)
+def test_a_mask_is_built_only_where_its_traits_do_not_decide(strategy: str, kernel: str):
     plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
-    assert [
-        plugin.refusal_with(mask, one, rows, "cuda") for mask, one in zip(masks, asked, strict=True)
-    ] == alone
+    built: list[str] = []
+    for name in ("causal", "causal_document", "full_document", "prefix_lm"):
+        asked = cell(strategy, name, kernel=kernel, seqlen=4096)
+        mask = cell_mask(asked)
+        lazy = LazyMask(mask.traits, lambda name=name, mask=mask: built.append(name) or mask)
+        assert plugin.refusal(lazy, asked.call_spec, asked.world, rows, "cuda") == refusal(asked)
+    assert bool(built) == (strategy != "ulysses" and kernel != "band")
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
@@ -145,8 +143,10 @@ def test_block_masks(strategy: str):
 
 def test_heads_that_cut_through_mask_groups_are_refused():
     usp = Registry("strategy").load("usp")
-    traits = Case("block_sparse_uniform", 64, 12, 6, params=BLOCKS).problem().mask.select_groups(0, 3).traits
-    reason = usp.supports(cell("usp", heads=(12, 6)), traits)
+    mask = Case("block_sparse_uniform", 64, 12, 6, params=BLOCKS).problem().mask.select_groups(0, 3)
+    reason = usp.refusal(
+        mask, cell("usp", heads=(12, 6)).call_spec, 4, Registry("kernel").load("naive"), "cpu"
+    )
     assert reason is not None
     assert "3 head groups" in reason
 
@@ -164,11 +164,9 @@ def test_kernels_are_asked_about_what_they_will_get(
     monkeypatch.setattr(naive, "prepare", lambda self, problem: got.append(problem) or prepare(self, problem))
     case = Case(mask, 256, 8, 4, torch.bfloat16, strategy)
     on_virtual_ranks(case.run, world)
-    asked = (
-        Registry("strategy")
-        .load(strategy)
-        .local_calls(cell(strategy, mask, world=world, head_dim=8), case.problem().mask.traits)
-    )
+    plugin, call = Registry("strategy").load(strategy), case.problem().call_spec
+    [plan, *_] = plugin._plans(case.problem().mask, call, world)
+    asked = list(rank_calls(call, plugin._heads(call, world), step_traits(plan)))
     assert {problem.mask.traits for problem in got} == {traits for _, traits in asked}
     assert {(problem.num_q_heads, problem.num_kv_heads) for problem in got} == {
         (of.num_q_heads, of.num_kv_heads) for of, _ in asked

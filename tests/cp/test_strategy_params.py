@@ -9,12 +9,12 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.cp.contract import strategy_of
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.ring import Ring
 from longca.cp.traffic_formula import formula_bytes
 from longca.lab.bench.plan.predict import Predictor
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
+from longca.lab.studies.strategies import strategy_of
 from tests.cp.case import Case
 from tests.cp.test_planned import cell
 from tests.cp.virtual import on_virtual_ranks
@@ -74,7 +74,10 @@ def test_the_study_s_own_meshes(world: int, ring: int, window: int | None):
         )
         strategy: Any = strategy_of(asked)
         assert (
-            strategy.refusal(asked, cell_mask(asked).traits, Registry("kernel").load("band"), "cuda") is None
+            strategy.refusal(
+                cell_mask(asked), asked.call_spec, world, Registry("kernel").load("band"), "cuda"
+            )
+            is None
         )
         assert strategy.mesh(world, 8) == Mesh(ring, 8)
         if name == "loongtrain":

@@ -103,12 +103,9 @@ def test_bytes_that_nobody_counted_are_not_0(cell: Cell):
 
 
 def refusal(wanted: Cell, device_type: str = "cpu", **params: object) -> str | None:
-    traits = build_mask(wanted.mask, seqlen=wanted.seqlen, num_kv_heads=wanted.num_kv_heads, **params).traits
-    return (
-        Registry("strategy")
-        .load(wanted.strategy)
-        .refusal(wanted, traits, Registry("kernel").load(wanted.kernel), device_type)
-    )
+    mask = build_mask(wanted.mask, seqlen=wanted.seqlen, num_kv_heads=wanted.num_kv_heads, **params)
+    strategy, kernel = Registry("strategy").load(wanted.strategy), Registry("kernel").load(wanted.kernel)
+    return strategy.refusal(mask, wanted.call_spec, wanted.world, kernel, device_type)
 
 
 @pytest.mark.parametrize("mask", STATIC_MASKS)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.partition.heads import plan_heads
-from longca.lab.studies.cell import Cell
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.virtual import on_virtual_ranks
 
@@ -40,28 +40,17 @@ def test_masks_that_differ_by_kv_head(heads: tuple[int, int], world: int, num_gr
     assert max(errors.values()) < case.tolerance
 
 
-def cell(num_q_heads: int, num_kv_heads: int, world: int) -> Cell:
-    return Cell(
-        kind="cp",
-        kernel="naive",
-        strategy="ulysses",
-        world=world,
-        mask="block_sparse_uniform",
-        mask_params={"block": 16, "density": 0.5},
-        seqlen=64,
-        num_q_heads=num_q_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=8,
-        dtype="fp32",
-        direction="fwd",
-    )
+def call(num_q_heads: int, num_kv_heads: int) -> CallSpec:
+    return CallSpec(num_q_heads, num_kv_heads, 8, "fp32", "fwd")
 
 
 def test_heads_that_cut_through_mask_groups_are_refused():
-    traits = (
-        Case("block_sparse_uniform", 64, 8, 2, params=(("block", 16), ("density", 0.5))).problem().mask.traits
+    mask = Case("block_sparse_uniform", 64, 8, 2, params=(("block", 16), ("density", 0.5))).problem().mask
+    refusal = (
+        Registry("strategy")
+        .load("ulysses")
+        .refusal(mask, call(8, 2), 3, Registry("kernel").load("naive"), "cpu")
     )
-    refusal = Registry("strategy").load("ulysses").supports(cell(8, 2, 3), traits)
     assert refusal is not None
     assert "2 head groups" in refusal
     assert "rank 1" in refusal
@@ -69,10 +58,8 @@ def test_heads_that_cut_through_mask_groups_are_refused():
 
 def test_the_kernel_is_asked_about_what_ranks_run():
     ulysses = Registry("strategy").load("ulysses")
-    traits = (
-        Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask.traits
-    )
-    local = ulysses.local_calls(cell(8, 4, 3), traits)
+    mask = Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask
+    local = ulysses.local_calls(mask.traits, call(8, 4), 3)
     assert {(piece.num_q_heads, piece.num_kv_heads, known.num_groups) for piece, known in local} == {
         (4, 2, 2),
         (2, 1, 1),
@@ -82,8 +69,8 @@ def test_the_kernel_is_asked_about_what_ranks_run():
     naive.supports = lambda local, traits, device_type: (
         "no GQA" if local.num_q_heads > local.num_kv_heads else None
     )
-    assert ulysses.refusal(cell(8, 4, 3), traits, naive, "cpu") == "no GQA"
-    assert ulysses.refusal(cell(4, 4, 3), traits, naive, "cpu") is None
+    assert ulysses.refusal(mask, call(8, 4), 3, naive, "cpu") == "no GQA"
+    assert ulysses.refusal(mask, call(4, 4), 3, naive, "cpu") is None
 
 
 @pytest.mark.parametrize(("heads", "world"), [((8, 4), 4), ((8, 8), 8), ((8, 2), 4), ((8, 1), 8)])

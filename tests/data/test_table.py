@@ -4,8 +4,8 @@ import json
 
 from longca.core.plugin import Registry
 from longca.data.sampler import sample_documents
-from longca.data.table import sample_table
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.tables import sample_table
 
 CELL = Cell(
     kind="kernel",

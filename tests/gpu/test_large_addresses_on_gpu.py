@@ -15,8 +15,8 @@ from longca.lab.bench.check.scope import affordable
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
+from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.outcome import Outcome
-from longca.masks.build import cell_mask
 from tests.gpu.device import GPU, needs_gpu
 from tests.lab.bench.cells import small_cell
 

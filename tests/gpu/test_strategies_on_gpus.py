@@ -4,9 +4,9 @@ others' with those they bring."""
 import pytest
 import torch
 
+from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from longca.lab.studies.cell import Cell
 from tests.cp.case import Case
 from tests.cp.ranks import on_ranks
 
@@ -48,20 +48,8 @@ def peers_runs(world: int, device_type: str = "cuda") -> list[Run]:
                 continue
             for mask in COMPILED if kernel == "flex" else MASKS:
                 case = Case(mask, 512 * world, 16, 4, torch.bfloat16, name, head_dim=128)
-                cell = Cell(
-                    kind="cp",
-                    kernel=kernel,
-                    strategy=name,
-                    world=world,
-                    mask=mask,
-                    seqlen=case.seqlen,
-                    num_q_heads=16,
-                    num_kv_heads=4,
-                    head_dim=128,
-                    dtype="bf16",
-                    direction="bwd",
-                )
-                if strategy.refusal(cell, case.problem().mask.traits, local, device_type) is None:
+                call = CallSpec(16, 4, 128, "bf16", "bwd")
+                if strategy.refusal(case.problem().mask, call, world, local, device_type) is None:
                     found.append((case, kernel))
     return found
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from longca.core.hardware import load_hardware
 from longca.data.corpus import Corpus
 from longca.data.readers import read_documents
 from longca.lab.store.cells import CellStore
 from longca.lab.store.decode import encode, from_content
 from longca.lab.store.export import export
-from longca.lab.store.hardware import load_hardware
 from longca.lab.studies.config import load_config
 from longca.lab.studies.record import Record
 from longca.lab.studies.site import load_site

@@ -56,9 +56,9 @@ class Hostile(Naive):
     def supports(self, call, traits, device_type):
         act("supports")
         return super().supports(call, traits, device_type)
-    def work(self, cell):
+    def work(self, call, seqlen):
         act("work")
-        return super().work(cell)
+        return super().work(call, seqlen)
     def prepare(self, problem):
         act("prepare")
         return Prepared(problem)

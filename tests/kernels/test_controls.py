@@ -1,18 +1,20 @@
 """Controls: no attention, and what one call does is known beforehand."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
+from longca.core.call import CallSpec, Work
 from longca.core.plugin import Registry
 from longca.kernels.control import Control, PreparedControl
-from longca.lab.studies.record import Samples, Work
 from longca.masks import build_mask
 from tests.kernels.cases import Case
 
 CONTROLS = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "control"]
-UNTIMED = Samples(time_ms=((1.0,),), warmup=0, timer="monotonic")
+CALL = CallSpec(2, 1, 16, "fp32", "fwd")
+UNTIMED = (1.0,)
 
 
 def full(seqlen: int) -> Case:
@@ -27,7 +29,7 @@ def test_there_are_three() -> None:
 def test_says_its_work_and_is_ready_to_be_called(name: str) -> None:
     control = Registry("kernel").load(name)
     assert isinstance(control, Control)
-    work = control.work(full(64).cell(name, "fwd"))
+    work = control.work(CALL, 64)
     assert len(work.model_dump(exclude_none=True)) == 1 and all(
         value > 0 for value in work.model_dump(exclude_none=True).values()
     )
@@ -36,7 +38,7 @@ def test_says_its_work_and_is_ready_to_be_called(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in Registry("kernel").names() if name not in CONTROLS])
 def test_attention_has_no_work_of_its_own(name: str) -> None:
-    assert Registry("kernel").load(name).work(full(64).cell(name, "fwd")) is None
+    assert Registry("kernel").load(name).work(CALL, 64) is None
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -58,25 +60,23 @@ def test_lasts_at_least_as_long_as_it_says() -> None:
         prepared = control.prepare(full(seqlen).problem("fwd"))
         start = time.perf_counter_ns()
         prepared.call()
-        assert (time.perf_counter_ns() - start) / 1e6 >= control.work(
-            full(seqlen).cell("control", "fwd")
-        ).duration_ms
+        assert (time.perf_counter_ns() - start) / 1e6 >= control.work(CALL, seqlen).duration_ms
 
 
 def test_longer_for_more_tokens_within_bounds() -> None:
     control = Registry("kernel").load("control")
-    works = [control.work(full(seqlen).cell("control", "fwd")) for seqlen in (1, 1024, 4096, 1 << 19)]
+    works = [control.work(CALL, seqlen) for seqlen in (1, 1024, 4096, 1 << 19)]
     assert works == [Work(duration_ms=duration_ms) for duration_ms in (0.5, 1.0, 4.0, 20.0)]
 
 
 def test_the_product_counts_its_own_operations() -> None:
-    assert Registry("kernel").load("matmul").work(full(100).cell("matmul", "fwd")) == Work(flops=2 * 100**3)
+    assert Registry("kernel").load("matmul").work(CALL, 100) == Work(flops=2 * 100**3)
 
 
 def test_the_copy_counts_what_is_read_and_what_is_written() -> None:
     for dtype, size in (("bf16", 2), ("fp16", 2), ("fp32", 4)):
-        cell = full(100).cell("device_copy", "fwd", dtype)
-        assert Registry("kernel").load("device_copy").work(cell) == Work(
+        call = replace(CALL, dtype=dtype)
+        assert Registry("kernel").load("device_copy").work(call, 100) == Work(
             traffic_bytes=2 * size * 100 * 2 * 16
         )
 

@@ -5,9 +5,9 @@ import importlib
 import pytest
 import torch
 
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.kernels.contract import Prepared, Problem
-from longca.lab.studies.cell import AS_RELEASED
 from longca.masks import Mask, build_mask
 from tests.kernels.cases import Case
 

@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 from longca.core.plugin import Registry
+from longca.lab.paper.analysis.support import STUDY_ROWS
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 from tests.kernels.cases import Case
@@ -29,7 +30,7 @@ def test_is_of_blocks_and_of_gpus(name: str) -> None:
     kernel = Registry("kernel").load(name)
     assert (
         kernel.family == "sparse"
-        and bool(kernel.paper_row) == (name in OF_THE_STUDY)
+        and (name in STUDY_ROWS) == (name in OF_THE_STUDY)
         and "GPUs only" in kernel.available("cpu")
     )
     assert "block masks" in answer(name, build_mask("causal", seqlen=512), 2, "fwd")

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from longca.core.call import MOST_TOKENS
 from longca.core.errors import UserError
-from longca.lab.studies.cell import MOST_TOKENS, Cell
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.masks import cell_mask
 from longca.masks import build_mask
-from longca.masks.build import MaskBuilder, cell_mask
+from longca.masks.build import MaskBuilder
 
 from .strategies import WITH_DOCUMENTS
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 
 from longca.core.errors import UserError
+from longca.lab.studies.fitting import fit_records, fits, samples
 from longca.masks import Mask, build_mask
 from longca.predict import tile_statistics as statistics_module
 from longca.predict.call import CallModel
 from longca.predict.fit import SHAPES, Sample, fit_forms, fit_kernel, non_negative
-from longca.predict.fitted import fit_records, fits, load_fitted, samples
+from longca.predict.fitted import load_fitted
 from longca.predict.kernel import FEATURES, Interval, amounts, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape, tile_statistics
 from longca.predict.ways import Items

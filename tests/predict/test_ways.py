@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longca.core.call import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
-from longca.lab.studies.cell import CallSpec
+from longca.lab.studies.fitting import is_earlier, samples, to_fit
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.predict import ways
 from longca.predict.call import CallModel
-from longca.predict.fitted import is_earlier, load_fitted, samples, to_fit
+from longca.predict.fitted import load_fitted
 from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
 from longca.predict.ways import Items, covers_all, items_of, way_of

@@ -23,9 +23,7 @@ PROVENANCE = {"hostname", "device_uuid", "num_nodes", "slurm_job", "run_id", "st
 ERRORS = re.compile(r"(error|max_abs_error|budget_ratio|error_(budget|out|lse|dq|dk|dv))")
 # Times by which errors may differ: each run draws anew what changes between timed calls, and an error is the
 # worst of all judged calls.
-# Of six runs of the study of every stage, relative errors differed by 1.2 times at most; the largest absolute
-# error, which grows with the values that it is an error of, by 3.2 times.
-SAME_ERROR, SAME_LARGEST_ERROR = 3.0, 20.0
+SAME_ERROR = 3.0
 DRAWN = {"error_tensor"}  # the tensor with the largest of these errors
 # sections of the page; that of support also names controls whose timer a busy machine has disturbed
 TIMELESS = "records", "dictionary"
@@ -68,8 +66,7 @@ def _of_cells(table: pd.DataFrame) -> pd.DataFrame:
 def _same(one: pd.Series, other: pd.Series) -> bool:
     if ERRORS.fullmatch(str(one.name)):
         lower, upper = np.minimum(one, other), np.maximum(one, other)
-        most = SAME_LARGEST_ERROR if one.name == "max_abs_error" else SAME_ERROR
-        return bool((upper <= most * lower).eq(one.notna()).all()) and one.isna().equals(other.isna())
+        return bool((upper <= SAME_ERROR * lower).eq(one.notna()).all()) and one.isna().equals(other.isna())
     return one.equals(other)
 
 

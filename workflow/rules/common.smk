@@ -14,7 +14,7 @@ from longca.lab.bench.run.freshness import (
     refresh,
 )
 from longca.lab.bench.plan.shards import playoff_minutes, shards, shards_of_one_machine
-from longca.core.checkout import COMMIT, described, source
+from longca.lab.studies.checkout import COMMIT, described, source
 from longca.lab.studies.config import load_config
 from longca.lab.studies.select import loadable
 from longca.lab.studies.site import MEASURING_RESOURCES, load_site
@@ -22,7 +22,7 @@ from longca.lab.code.source import files_digest, source_digest
 from longca.lab.studies.study import load_study, study_path
 from longca.lab.images.image import check_or_exit, locate, stamped
 from longca.lab.images.recipe import fitting
-from longca.lab.store.hardware import hardware_files
+from longca.core.hardware import hardware_files
 
 # runs that outlive this workflow end at their next cell
 os.environ[WORKFLOW] = this_process()

@@ -33,6 +33,7 @@ from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 if TYPE_CHECKING:
     import torch
 
+    from longca.core.call import Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel, Problem
-    from longca.lab.studies.cell import Scalar
     from longca.masks.mask import Mask
 
 MAX_KEPT = 4  # plans of different masks; each holds the tables of its kernels
@@ -196,7 +196,7 @@ class MaskPlanner:
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
         reasons = (
-            strategy.refusal_of(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
+            strategy.refusal(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
             for problem in problems
         )
         return strategy.available(device_type) or next(filter(None, reasons), None)

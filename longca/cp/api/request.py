@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from longca.core.call import Scalar
 from longca.core.errors import UserError, whole_number
 from longca.core.plugin import Registry
 from longca.cp.api.group import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
-from longca.lab.studies.cell import Scalar
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     import torch
 
+    from longca.core.call import CallSpec, Messages
     from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel
-    from longca.lab.studies.cell import CallSpec
-    from longca.lab.studies.grid import Messages
 
 AUTO = "auto"
 KERNELS = ("band", "naive")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.call import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.lab.studies.cell import Cell
 from longca.masks import band
-from longca.masks.mask import Mask
+from longca.masks.mask import LazyMask, Mask
 from longca.masks.ragged import spread
 from longca.masks.segments import diagonal_segments
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -39,18 +40,22 @@ class PaperStyle(Strategy):
     url = "https://arxiv.org/abs/2510.17896"
     baseline = True
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
+    def refusal(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> Answer:
+        return super().refusal(mask, call, world, kernel, device_type) or kernel.in_parts(call, device_type)
+
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
         if traits.per_head or not traits.num_segments or traits.window not in (FULL, CAUSAL):
             return (
                 "the study's schedules are for full and causal attention, over the sequence or inside "
                 "documents"
             )
-        return None
+        return self.own_calls(traits, call, world)
 
-    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(
-            cell.call_spec, device_type
-        )
+    def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
+        """`local_calls` under a mask that the study's schedules do."""
+        raise NotImplementedError
 
 
 def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:

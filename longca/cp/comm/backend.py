@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.lab.studies.grid import Messages
+    from longca.core.call import Messages
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01
@@ -45,7 +45,7 @@ class Comm(WorldGroup):
 
     def use(self, messages: Messages, releasable: bool = False) -> None:
         """Chooses the backend of comm streams and receive buffers asked for from now on: see
-        `longca.lab.studies.grid.Measure.messages`.
+        `longca.core.call.Messages`.
 
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, zip_longest
 
+from longca.core.call import BACKWARD_FLOPS_RATIO, CallSpec
 from longca.cp.partition.heads import HeadPlan, RankHeads, share_of
 from longca.cp.schedule.cost import CALL_S, INTRA_NODE_BYTES_PER_S, MESSAGE_S, head_pipeline
-from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, CallSpec
 
 ChunkWeights = Sequence[int]
 """Relative sizes of chunks: (1, 2, 1) is a quarter of the heads, half of them, and the rest"""

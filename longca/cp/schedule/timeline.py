@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.call import BACKWARD_FLOPS_RATIO
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.cost import (
@@ -35,12 +36,11 @@ from longca.cp.schedule.cost import (
 )
 from longca.cp.schedule.head_chunking import received_head_bytes
 from longca.cp.schedule.plan import Plan, StepMessages
-from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO
 
 if TYPE_CHECKING:
+    from longca.core.call import CallSpec
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.lab.studies.cell import CallSpec
 
 INTER_NODE_BYTES_PER_S = 40e9  # an assumption, not measured: one adapter of 400 Gb/s for each GPU, at 80 %
 DKV_STREAM = "gradients"  # the comm stream of dK and dV

@@ -20,8 +20,8 @@ from longca.cp.schedule.head_chunking import (
 )
 
 if TYPE_CHECKING:
+    from longca.core.call import CallSpec
     from longca.cp.schedule.plan import Plan
-    from longca.lab.studies.cell import CallSpec
     from longca.masks.mask import Mask
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
-from longca.lab.studies.cell import CallSpec, Cell
 from longca.lowering.attnslice import attn_slices
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -37,20 +38,15 @@ class Magi(Strategy):
     kernels = ("ffa",)
     baseline = True
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
-        if cell.world == 1:
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
+        if world == 1:
             return "its plan is for two ranks or more"
         if traits.per_head:
             return "heads have masks of their own; it takes one list of slices for all"
-        return (
-            None
-            if _chunk(cell.seqlen, cell.world)
-            else f"it pads what {cell.world} ranks × {CHUNKS_OF_RANK} chunks do not divide"
-        )
-
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        share = cell.seqlen // cell.world
-        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
+        if not _chunk(traits.seqlen_q, world):
+            return f"it pads what {world} ranks × {CHUNKS_OF_RANK} chunks do not divide"
+        share = traits.seqlen_q // world
+        return [(call, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedMagi:
         return PreparedMagi(problem, comm)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.call import CallSpec
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
 from longca.cp.baselines.paper_style import (
     CAUSAL,
@@ -26,12 +27,12 @@ from longca.cp.baselines.paper_style import (
 )
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
-from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -43,9 +44,9 @@ class PaperStyleAllgather(PaperStyle):
         "sums of gradients"
     )
 
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        half = max(cell.seqlen // (2 * cell.world), 1)
-        return [(cell.call_spec, rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
+    def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
+        half = max(traits.seqlen_q // (2 * world), 1)
+        return [(call, rectangle(traits, half, traits.seqlen_q, causal=traits.window == CAUSAL))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedAllgather:
         return PreparedAllgather(problem, kernel, comm)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.call import CallSpec
 from longca.cp.baselines.collectives import ring_shift
 from longca.cp.baselines.paper_style import (
     BOTH,
@@ -28,12 +29,12 @@ from longca.cp.baselines.paper_style import (
 from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
-from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -47,21 +48,16 @@ class PaperStyleRing(PaperStyle):
         "outputs, bf16 ring of gradients"
     )
 
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        share, half = max(cell.seqlen // cell.world, 1), max(cell.seqlen // (2 * cell.world), 1)
-        own = cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share)
-        if cell.world == 1:
+    def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
+        seqlen = traits.seqlen_q
+        share, half = max(seqlen // world, 1), max(seqlen // (2 * world), 1)
+        own = call, replace(traits, seqlen_q=share, seqlen_k=share)
+        if world == 1:
             return [own]
         # padding is removed before each call
-        ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0
+        ragged = traits.num_segments > 1 or seqlen % (2 * world) > 0
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
-        return [
-            own,
-            *(
-                (cell.call_spec, replace(rectangle(traits, num_q, num_k), empty_rows=ragged))
-                for num_q, num_k in shapes
-            ),
-        ]
+        return [own, *((call, replace(rectangle(traits, *shape), empty_rows=ragged)) for shape in shapes)]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)

@@ -11,17 +11,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
-from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -41,26 +42,21 @@ class RingFlashAttn(Strategy):
     kernels = KERNELS
     baseline = True
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
-        if cell.world == 1:
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
+        if world == 1:
             return "its rings of one rank would send to themselves"
         if traits.per_head or traits.window is None or not (traits.window == FULL or traits.window[1] == 0):
             return (
                 "it is for full and causal attention and causal windows, over the sequence or inside "
                 "documents"
             )
-        if _function(traits) == "ring" and cell.direction == "bwd" and cell.dtype != "bf16":
+        if _function(traits) == "ring" and call.direction == "bwd" and call.dtype != "bf16":
             return "its ring returns gradients of queries in bf16, whatever the inputs are in"
-        parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
-        return (
-            f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
-            if cell.seqlen % parts
-            else None
-        )
-
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        share = cell.seqlen // cell.world
-        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
+        parts = world * (2 if _function(traits) == "zigzag" else 1)
+        if traits.seqlen_q % parts:
+            return f"it pads nothing: {traits.seqlen_q} tokens are no {parts} equal parts"
+        share = traits.seqlen_q // world
+        return [(call, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
         return PreparedRingFlashAttn(problem, kernel.name, comm)

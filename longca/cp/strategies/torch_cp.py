@@ -13,17 +13,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from longca.core.call import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
 from longca.kernels.contract import Forward
-from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
+    from longca.masks.mask import LazyMask, Mask
     from longca.masks.traits import Traits
 
 SEQUENCE_DIM = 2
@@ -39,25 +41,22 @@ class TorchCp(Strategy):
     baseline = True
     rotate: ClassVar[str] = "allgather"
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
+    def refusal(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> Answer:
+        if kernel.name == "sdpa" and device_type != "cpu":
+            return "on GPUs the cell must say which of SDPA's operators it is: cudnn or torch_flash"
+        return super().refusal(mask, call, world, kernel, device_type)
+
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
         if not (traits.full or traits.causal):
             return "torch's ring is for full and causal attention over the sequence: it takes no mask"
-        parts = cell.world if traits.full else 2 * cell.world
-        return (
-            f"torch pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
-            if cell.seqlen % parts
-            else None
-        )
-
-    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        if cell.kernel == "sdpa" and device_type != "cpu":
-            return "on GPUs the cell must say which of SDPA's operators it is: cudnn or torch_flash"
-        return super().refusal(cell, traits, kernel, device_type)
-
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        parts = world if traits.full else 2 * world
+        if traits.seqlen_q % parts:
+            return f"torch pads nothing: {traits.seqlen_q} tokens are no {parts} equal parts"
         # causal attention also has unmasked halves, which all of torch's operators support
-        share = cell.seqlen // cell.world
-        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
+        share = traits.seqlen_q // world
+        return [(call, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchCp:
         return PreparedTorchCp(problem, kernel.name, comm, self.rotate)

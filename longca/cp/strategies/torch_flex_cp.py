@@ -11,14 +11,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
-from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -35,16 +36,15 @@ class TorchFlexCp(Strategy):
     kernels = ("flex",)
     baseline = True
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
-        if cell.seqlen % (cell.world * BLOCK):
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
+        if traits.seqlen_q % (world * BLOCK):
             return (
-                f"torch divides sequences of whole blocks of {BLOCK} for each rank: {cell.seqlen} tokens "
-                f"are none over {cell.world}"
+                f"torch divides sequences of whole blocks of {BLOCK} for each rank: {traits.seqlen_q} "
+                f"tokens are none over {world}"
             )
-        return "torch's balancer takes one mask for all heads" if traits.per_head else None
-
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        return [(cell.call_spec, replace(traits, seqlen_q=cell.seqlen // cell.world))]
+        if traits.per_head:
+            return "torch's balancer takes one mask for all heads"
+        return [(call, replace(traits, seqlen_q=traits.seqlen_q // world))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchFlexCp:
         return PreparedTorchFlexCp(problem, comm)

@@ -12,18 +12,19 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.partition.mesh import Mesh
 from longca.cp.traffic_formula import summing_ring_bytes
-from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.contract import LocalCalls
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -38,29 +39,20 @@ class Yunchang(Strategy):
     kernels = KERNELS
     baseline = True
 
-    def supports(self, cell: Cell, traits: Traits) -> str | None:
-        if cell.world == 1:
+    def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
+        if world == 1:
             return "its ring of one rank would send to itself"
         if not (traits.full or traits.causal):
             return "it is for full and causal attention over the sequence: it takes no mask"
-        if cell.dtype != "bf16":
+        if call.dtype != "bf16":
             return "its ring returns gradients in bf16, whatever the inputs are in"
-        parts = (
-            cell.world if traits.full else math.lcm(cell.world, 2 * _mesh(cell.world, cell.num_kv_heads).ring)
-        )
-        return (
-            f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts"
-            if cell.seqlen % parts
-            else None
-        )
-
-    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        mesh = _mesh(cell.world, cell.num_kv_heads)
-        share = cell.seqlen // mesh.ring
+        mesh = _mesh(world, call.num_kv_heads)
+        parts = world if traits.full else math.lcm(world, 2 * mesh.ring)
+        if traits.seqlen_q % parts:
+            return f"it pads nothing: {traits.seqlen_q} tokens are no {parts} equal parts"
+        share = traits.seqlen_q // mesh.ring
         local = replace(
-            cell.call_spec,
-            num_q_heads=cell.num_q_heads // mesh.heads,
-            num_kv_heads=cell.num_kv_heads // mesh.heads,
+            call, num_q_heads=call.num_q_heads // mesh.heads, num_kv_heads=call.num_kv_heads // mesh.heads
         )
         return [(local, replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
 

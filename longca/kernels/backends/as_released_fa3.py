@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.backends.fa3 import Fa3, Fa3Prepared
 from longca.kernels.contract import Forward, Prepared, Problem
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 class AsReleasedFa3(Fa3):
     label = "FA3, as released"
-    paper_row = None
     summary = (
         "`fa3` as the study timed its backward: each call adds its gradients to those of all calls before"
     )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 class AsReleasedFlex(Flex):
     label = "FlexAttention, as released"
-    paper_row = None
     summary = (
         "`flex` as the study called it: block mask by way of S² values; where these do not fit none, "
         "and all scores computed"

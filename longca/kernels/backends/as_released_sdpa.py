@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.backends.sdpa import Sdpa, SdpaPrepared
 from longca.kernels.contract import Problem
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 class AsReleasedSdpa(Sdpa):
     label = "SDPA, as released"
-    paper_row = None
     summary = (
         "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off the fused "
         "paths of older ones"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.backends.band import Band
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits

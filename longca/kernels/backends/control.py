@@ -6,12 +6,13 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec, Work
 from longca.kernels.contract import Problem, missing_compiler, missing_modules
-from longca.kernels.control import Control, PreparedControl
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Accuracy, Samples, Work
+from longca.kernels.control import Control, ControlErrors, PreparedControl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 MS_PER_TOKEN = 1 / 1024
@@ -28,8 +29,8 @@ class Wait(Control):
             return missing_modules(self.needs)
         return missing_modules(("torch", "triton")) or missing_compiler(device_type)
 
-    def work(self, cell: Cell) -> Work:
-        return Work(duration_ms=_duration_ms(cell.seqlen))
+    def work(self, call: CallSpec, seqlen: int) -> Work:
+        return Work(duration_ms=_duration_ms(seqlen))
 
     def prepare(self, problem: Problem) -> WaitPrepared:
         return WaitPrepared(problem)
@@ -61,9 +62,9 @@ class WaitPrepared(PreparedControl):
         while time.perf_counter_ns() < end_ns:
             pass
 
-    def judge(self, samples: Samples) -> Accuracy:
-        error = abs(statistics.median(samples.time_ms[0]) - self._duration_ms) / self._duration_ms
-        return Accuracy(
+    def judge(self, times_ms: Sequence[float]) -> ControlErrors:
+        error = abs(statistics.median(times_ms) - self._duration_ms) / self._duration_ms
+        return ControlErrors(
             reference="nominal duration", scope="all", relative={"time": error}, budget={"time": BUDGET}
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,6 @@ MOST_HOST_MS = 1.0  # planning takes tens of ms; a call with a cached plan takes
 
 class Cudnn(Kernel):
     label = "cuDNN"
-    paper_row = "cuDNN"
     summary = "cuDNN's fused attention inside torch: full, causal, and packed documents forward"
     url = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
     returns_lse = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms
 from longca.kernels.packed import unfit_device
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

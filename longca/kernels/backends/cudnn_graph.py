@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec, Work
 from longca.kernels.contract import Problem
-from longca.kernels.control import Control, PreparedControl
-from longca.lab.studies.cell import DTYPE_BYTES, Cell
-from longca.lab.studies.record import Accuracy, Samples, Work
+from longca.kernels.control import Control, ControlErrors, PreparedControl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 SEED = 0
@@ -24,10 +25,8 @@ class DeviceCopy(Control):
     )
     url = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html"
 
-    def work(self, cell: Cell) -> Work:
-        return Work(
-            traffic_bytes=2 * cell.seqlen * cell.num_q_heads * cell.head_dim * DTYPE_BYTES[cell.dtype]
-        )
+    def work(self, call: CallSpec, seqlen: int) -> Work:
+        return Work(traffic_bytes=2 * seqlen * call.num_q_heads * call.head_dim * call.elem_bytes)
 
     def prepare(self, problem: Problem) -> DeviceCopyPrepared:
         return DeviceCopyPrepared(problem)
@@ -53,10 +52,12 @@ class DeviceCopyPrepared(PreparedControl):
     def call(self) -> torch.Tensor:
         return self._copy.copy_(self._source)
 
-    def judge(self, samples: Samples) -> Accuracy:
+    def judge(self, times_ms: Sequence[float]) -> ControlErrors:
         """The share of values that differ; it must be 0."""
         import torch
 
         same = torch.equal(self._copy, self._source)
         wrong = 0.0 if same else int((self._copy != self._source).count_nonzero()) / self._source.numel()
-        return Accuracy(reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0})
+        return ControlErrors(
+            reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0}
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 class Fa2(Kernel):
     label = "FA2"
-    paper_row = "FA2"
     summary = "flash-attn 2.8.3, built for head dim 128 in bf16: causal, windows, packed documents"
     needs = ("torch", "flash_attn", "flash_attn_2_cuda")
     url = "https://github.com/Dao-AILab/flash-attention"

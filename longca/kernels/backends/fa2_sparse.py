@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,6 @@ SMALLEST_TILE = 16  # smallest size of a matmul in Triton
 class Fa2Sparse(Kernel):
     label = "FA2-Sparse (own)"
     family = "sparse"
-    paper_row = "FA2-Sparse"
     needs = ("torch", "triton")
     summary = "Own Triton re-implementation of FlashAttention-2 over block lists; not the kernel of a package"
     url = "https://arxiv.org/abs/2307.08691"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 class Fa3(Kernel):
     label = "FA3"
-    paper_row = "FA3"
     summary = "FlashAttention-3 for Hopper, built for head dim 128 in bf16: causal, windows, packed documents"
     needs = ("torch", "flash_attn_interface", "flash_attn_3")
     url = "https://github.com/Dao-AILab/flash-attention/tree/main/hopper"

@@ -7,8 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,6 @@ TOO_MANY = "it plans an index for each key of each q-block, in 32 bits: {} do no
 class FlashInfer(Kernel):
     label = "FlashInfer"
     family = "sparse"
-    paper_row = "FlashInfer"
     needs = ("torch", "flashinfer", "einops")
     summary = (
         "VariableBlockSparseAttentionWrapper: uniform and variable blocks for each KV head, forward only"

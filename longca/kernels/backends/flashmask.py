@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class FlashMask(Kernel):
     label = "FlashMask (own, Triton)"
     family = "dense"
-    paper_row = "FlashMask"
     summary = "The column form of FlashMask in this project's own Triton operator; not Paddle's kernel"
     url = "https://arxiv.org/abs/2410.01359"
     needs = ("torch", "triton")

@@ -7,9 +7,9 @@ import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,6 @@ SMALLEST_HEAD_DIM = 16
 class Flex(Kernel):
     label = "FlexAttention"
     family = "both"
-    paper_row = "FlexAttention"
     summary = "torch.compile of flex_attention over a block mask of 128 that is built from bands"
     url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
     returns_lse = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import CallSpec
 from longca.kernels.backends.flex import SMALLEST_HEAD_DIM, FlexPrepared
 from longca.kernels.contract import Kernel, Problem, missing_for_triton
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec, Work
 from longca.kernels.contract import Problem
-from longca.kernels.control import Control, PreparedControl
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Accuracy, Samples, Work
+from longca.kernels.control import Control, ControlErrors, PreparedControl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 NUM_ROWS = 64  # checked rows of the product, the first and the last among them
@@ -25,8 +26,8 @@ class Matmul(Control):
     )
     url = "https://docs.pytorch.org/docs/stable/generated/torch.mm.html"
 
-    def work(self, cell: Cell) -> Work:
-        return Work(flops=2 * cell.seqlen**3)
+    def work(self, call: CallSpec, seqlen: int) -> Work:
+        return Work(flops=2 * seqlen**3)
 
     def prepare(self, problem: Problem) -> MatmulPrepared:
         return MatmulPrepared(problem)
@@ -50,7 +51,7 @@ class MatmulPrepared(PreparedControl):
 
         return torch.mm(self._a, self._b, out=self._out)
 
-    def judge(self, samples: Samples) -> Accuracy:
+    def judge(self, times_ms: Sequence[float]) -> ControlErrors:
         """The error of sampled rows against float64.
 
         The budget is one rounding of the result (at most eps / 2) plus the error of float32 sums: each of N
@@ -71,7 +72,7 @@ class MatmulPrepared(PreparedControl):
         error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())
         budget = torch.finfo(self._a.dtype).eps / 2 + torch.finfo(torch.float32).eps * math.sqrt(size)
         finite = math.isfinite(error) and bool(self._out.isfinite().all())
-        return Accuracy(
+        return ControlErrors(
             reference="float64",
             scope=f"{len(rows)} of {size} rows",
             budget={"out": budget},

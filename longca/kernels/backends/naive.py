@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 class Naive(Kernel):
     label = "Naive"
     family = "both"
-    paper_row = "Naive"
     summary = "Unfused torch: matmul, float32 softmax, matmul; any mask, any device, O(S²) memory"
     url = "https://docs.pytorch.org/docs/stable/generated/torch.matmul.html"
     returns_lse = True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_modules
 from longca.kernels.packed import unfit_device
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class Vsa(Kernel):
     label = "VSA"
     family = "sparse"
-    paper_row = "VSA"
     needs = ("torch", "triton", "fastvideo_kernel")
     summary = "fastvideo-kernel's ThunderKittens kernel for sm_90: block lists of 64 × 64, bf16"
     url = "https://pypi.org/project/fastvideo-kernel/"

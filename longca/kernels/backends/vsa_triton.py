@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,6 @@ MOST_ELEMENTS = 1 << 31  # elements of q: its backward addresses the output with
 class VsaTriton(Kernel):
     label = "VSA (Triton)"
     family = "sparse"
-    paper_row = "Triton-VSA"
     needs = ("torch", "triton", "fastvideo_kernel")
     summary = "The Triton kernels inside fastvideo-kernel: block lists of 64 × 64, bf16, autotuned"
     url = "https://pypi.org/project/fastvideo-kernel/"

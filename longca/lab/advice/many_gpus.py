@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longca.core.hardware import load_hardware
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.lab.advice.option import candidate_of, predict_each
 from longca.lab.advice.question import question_of
 from longca.lab.advice.ranking import NETWORK_RANGE, option_of, with_range
 from longca.lab.claims.contract import all_claims
-from longca.lab.store.hardware import load_hardware
 from longca.masks.build import build_mask
 from longca.predict.fitted import fitted_on
 

@@ -16,11 +16,11 @@ from longca.cp.schedule.head_chunking import describe_chunks
 from longca.predict.call import whole_statistics
 
 if TYPE_CHECKING:
+    from longca.core.call import CallSpec, Scalar
     from longca.cp.schedule.timeline import LinkSpeeds
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
     from longca.lab.advice.question import AdviceQuestion
-    from longca.lab.studies.cell import CallSpec, Scalar
 
 SINGLE = "one GPU"
 LARGE = 0.05  # share of time from which on a loss is named
@@ -157,7 +157,7 @@ def _planned(
         return one, None
     strategy = plugin.with_params(dict(one.params))
     strategy.share_plans(shared)
-    reason = strategy.refusal_of(question.mask, question.call, question.gpus, kernel, "cuda")
+    reason = strategy.refusal(question.mask, question.call, question.gpus, kernel, "cuda")
     if reason is not None:
         return one, reason
     return replace(

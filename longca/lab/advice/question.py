@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.core.call import DTYPE_BYTES, CallSpec, Direction
 from longca.core.errors import UserError, check_name, unknown, whole_number
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.cp.forecast import PROFILES
-from longca.lab.store.hardware import load_hardware
-from longca.lab.studies.cell import DTYPE_BYTES, CallSpec, Direction
 from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels, fitted_on, load_fitted
 
 if TYPE_CHECKING:
-    from longca.lab.store.hardware import GpuModel, Hardware, Network
+    from longca.core.hardware import GpuModel, Hardware, Network
     from longca.predict.call import CallModel
 
 USUAL_NETWORK = PROFILES["symmetric"]

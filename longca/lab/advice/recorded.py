@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from longca.core.hardware import Hardware
 from longca.core.plugin import Registry
-from longca.cp.contract import HeadStrategy, strategy_of
+from longca.cp.contract import HeadStrategy
 from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, WorkForecast, forecast
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.load_balance import make_sharding
@@ -21,12 +22,13 @@ from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
+from longca.lab.studies.fitting import is_earlier
+from longca.lab.studies.masks import cell_mask, mask_name
 from longca.lab.studies.record import Record
-from longca.masks.build import cell_mask, mask_name
+from longca.lab.studies.strategies import strategy_of
 from longca.masks.mask import Mask
-from longca.predict.fitted import FittedKernels, is_earlier
+from longca.predict.fitted import FittedKernels
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 PAPER = (RING, GATHER)

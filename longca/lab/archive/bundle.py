@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from longca.core.checkout import COMMIT_FILE, ROOT, described
 from longca.core.errors import UserError
+from longca.core.project import ROOT
 from longca.lab.archive import crate, manifest, provenance
 from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.page import page_files
@@ -20,6 +20,7 @@ from longca.lab.store.environments.images import own_lists
 from longca.lab.store.files import replace_file
 from longca.lab.store.load import Loaded
 from longca.lab.store.text import plural
+from longca.lab.studies.checkout import COMMIT_FILE, described
 from longca.lab.studies.config import Config
 from longca.lab.studies.study import Study
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from longca.core.checkout import git
 from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
 from longca.lab.archive import manifest
 from longca.lab.archive.packing import BundleFile
+from longca.lab.studies.checkout import git
 
 # untracked files belong to the project only in these folders
 OWN = ("config", "containers", "longca", "workflow")

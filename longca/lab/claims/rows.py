@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import AS_RELEASED
 from longca.lab.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
 from longca.lab.store.table import is_ranked
-from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     import pandas as pd

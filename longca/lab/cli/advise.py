@@ -170,7 +170,7 @@ def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]
         return None, []
     from longca.core.errors import UserError
     from longca.lab.store.load import load
-    from longca.predict.fitted import fit_records
+    from longca.lab.studies.fitting import fit_records
 
     loaded = load(*records)
     if loaded.problems and not loaded.records:

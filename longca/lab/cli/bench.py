@@ -353,7 +353,7 @@ def _plain(run: OwnFileRun, result: OwnFileResult) -> dict[str, Any]:
 
 
 def _view(record: Record) -> Any:
-    from longca.lab.store.hardware import Hardware
+    from longca.core.hardware import Hardware
     from longca.lab.store.view import View
 
     return View(record, Hardware())

@@ -120,7 +120,7 @@ def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The rows of devices whose name begins so, as the driver or config/hardware.yaml has it. Raises
     UserError: there are none."""
     from longca.core.errors import UserError
-    from longca.lab.store.hardware import load_hardware
+    from longca.core.hardware import load_hardware
 
     hardware, devices = load_hardware(), sorted(set(table.device) - {""})
     model_names = {device: model.name for device in devices if (model := hardware.find(device))}
@@ -142,11 +142,11 @@ def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def _question(
     mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, direction: str, world: int
 ) -> CallQuestion:
+    from longca.core.call import DTYPE_BYTES
     from longca.core.errors import UserError, unknown
     from longca.core.plugin import Registry
     from longca.core.units import parse_heads, parse_length
     from longca.lab.report.choose import CallQuestion
-    from longca.lab.studies.cell import DTYPE_BYTES
 
     if dtype not in DTYPE_BYTES:
         raise unknown("dtype", dtype, DTYPE_BYTES)

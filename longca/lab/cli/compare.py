@@ -159,8 +159,8 @@ def _selected(chosen: Selection, a: list[Record], b: list[Record]) -> tuple[list
 
 
 def _described(name: str, records: list[Record]) -> Described:
+    from longca.core.hardware import Hardware
     from longca.lab.compare.tables import Described
-    from longca.lab.store.hardware import Hardware
     from longca.lab.store.text import plural
     from longca.lab.store.view import View
 

@@ -17,8 +17,8 @@ def group() -> None:
 @app.command()
 def show(as_json: Json = False) -> None:
     """Show each setting with the file or variable that it comes from, and the folders in use."""
-    from longca.core.checkout import studies_folder
     from longca.core.plugin import PACKAGE_ROOT, plugin_folders
+    from longca.lab.studies.checkout import studies_folder
     from longca.lab.studies.config import settings
 
     found = settings()

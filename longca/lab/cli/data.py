@@ -40,11 +40,11 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a corpus and one draw of its documents."""
+    from longca.core.call import MOST_TOKENS
     from longca.core.errors import UserError
     from longca.core.plugin import Registry
     from longca.core.units import parse_length
     from longca.data.sampler import sample_documents
-    from longca.lab.studies.cell import MOST_TOKENS
 
     corpus = Registry("corpus").load(name)
     try:
@@ -102,7 +102,7 @@ def build(
 @app.command()
 def sample(study: StudyName = None, out: Out = None) -> None:
     """Draw the documents of a study's masks."""
-    from longca.data.table import sample_table
+    from longca.lab.studies.tables import sample_table
 
     _, chosen, _ = open_study(study)
     _write(sample_table(chosen.cells()), out)
@@ -111,7 +111,7 @@ def sample(study: StudyName = None, out: Out = None) -> None:
 @app.command()
 def masks(study: StudyName = None, out: Out = None) -> None:
     """Build a study's masks: what was drawn, area, digest and the time it took."""
-    from longca.masks.table import mask_table
+    from longca.lab.studies.tables import mask_table
 
     _, chosen, _ = open_study(study)
     _write(mask_table(chosen.cells()), out)

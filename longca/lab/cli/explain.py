@@ -132,7 +132,7 @@ def _refusal(prediction: "Prediction") -> str | None:
 
 def _result(record: Record) -> str:
     """Time and rate, or the status and why."""
-    from longca.lab.store.hardware import Hardware
+    from longca.core.hardware import Hardware
     from longca.lab.store.text import number
     from longca.lab.store.view import View
 

@@ -61,8 +61,8 @@ def command(
 
     The file passes its contract tests as it is. Nothing is overwritten.
     """
-    from longca.core.checkout import is_checkout
     from longca.core.errors import UserError, unknown
+    from longca.lab.studies.checkout import is_checkout
 
     if kind not in TEMPLATES:
         raise unknown("kind", kind, TEMPLATES)

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.core.checkout import home_of_results, project_root, studies_folder
 from longca.core.errors import escaped
 from longca.core.plugin import Registry
+from longca.core.project import project_root
 from longca.core.schema import parse
+from longca.lab.studies.checkout import home_of_results, studies_folder
 from longca.lab.studies.config import Config, load_config
 from longca.lab.studies.select import Selection
 from longca.lab.studies.study import Study, load_study
@@ -78,9 +79,9 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
 
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
+    from longca.core.call import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
     from longca.core.errors import UserError, check_name
     from longca.core.units import parse_heads, parse_length
-    from longca.lab.studies.cell import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
 
     check_name("dtype", dtype, DTYPE_BYTES)
     try:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.core.checkout import studies_folder
 from longca.lab.cli.options import open_study
 from longca.lab.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns
+from longca.lab.studies.checkout import studies_folder
 from longca.lab.studies.study import load_study
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from longca.core.hardware import Hardware
 from longca.lab.compare.side import Side, of_published, of_record
 from longca.lab.published.load import PublishedRate
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Record

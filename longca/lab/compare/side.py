@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from longca.core.hardware import Hardware
 from longca.lab.published.load import PublishedRate
 from longca.lab.ranking import Measurement
 from longca.lab.ranking.record import measurement_of
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Record

@@ -7,10 +7,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.checkout import IMAGES
 from longca.core.errors import UserError
 from longca.lab.images.recipe import ELSEWHERE, names
 from longca.lab.store.files import replace_file
+from longca.lab.studies.checkout import IMAGES
 
 SIF_MAGIC, SIF_ARCH = slice(32, 41), slice(45, 47)  # places in its header
 SIF_ARCHS = {"x86_64": b"02", "aarch64": b"04"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.plugin import Registry
 from longca.core.version import VERSION
 from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
@@ -39,7 +40,6 @@ from longca.lab.store.cells import UnusableFile
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
 from longca.lab.store.files import replace_file
-from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import derived, is_own, of_grid, to_report
 from longca.lab.store.text import percent, plural
 from longca.lab.studies.record import Record

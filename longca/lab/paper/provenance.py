@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from longca.core.hardware import GpuModel, Hardware
 from longca.lab.paper.links import RunPage
 from longca.lab.report.tables import machine_facts, runs, software_facts
 from longca.lab.store.environments.images import image_lists, own_lists
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import EnvironmentSummary, summary_of
-from longca.lab.store.hardware import GpuModel, Hardware
 
 if TYPE_CHECKING:
     import pandas as pd

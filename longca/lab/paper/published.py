@@ -13,7 +13,7 @@ from longca.lab.store.text import number, percent, plural
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.store.hardware import Hardware
+    from longca.core.hardware import Hardware
 
 KEY = ["kind", "kernel", "strategy", "mask", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction"]
 TOLD = ["seqlen", "world"]  # a source may leave these out

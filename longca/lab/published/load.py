@@ -7,9 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from longca.core.call import Direction, Scalar
 from longca.core.schema import Frozen, parse, read_yaml
 from longca.core.units import parse_heads
-from longca.lab.studies.cell import Cell, Direction, Scalar
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Length
 
 DATA = Path(__file__).parent / "data"

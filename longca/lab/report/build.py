@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.core.plugin import Registry
 from longca.core.version import VERSION
 from longca.lab.ranking.table import is_beside
@@ -32,7 +33,6 @@ from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import summary_of
 from longca.lab.store.export import EXPORTED, export_files, frame_csv
 from longca.lab.store.files import replace_file
-from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import columns, frame, to_report
 from longca.lab.store.text import plural
 from longca.lab.studies.outcome import STATUSES

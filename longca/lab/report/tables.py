@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from longca.core.hardware import GpuModel, Hardware
 from longca.lab.ranking.sentences import protocols_text
-from longca.lab.store.hardware import GpuModel, Hardware
 from longca.lab.store.text import format_bytes, plural
 from longca.lab.studies.record import Environment, Node, Record, Software
 from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
@@ -50,8 +50,8 @@ class ImageUse:
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:
     """The cell with the largest ratio of error to budget for each method, direction and tensor."""
+    from longca.core.hardware import Hardware
     from longca.core.units import format_length
-    from longca.lab.store.hardware import Hardware
     from longca.lab.store.view import View
 
     worst: dict[tuple[str, bool, int], WorstError] = {}

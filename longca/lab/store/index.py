@@ -88,7 +88,7 @@ class CellFacts(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
-        from longca.lab.store.hardware import Hardware
+        from longca.core.hardware import Hardware
         from longca.lab.store.view import View
 
         view = View(record, Hardware())

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.core.checkout import ROOT, origin
 from longca.core.errors import UserError
+from longca.core.project import ROOT, origin
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore

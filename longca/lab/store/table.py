@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import AS_RELEASED
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
-from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.text import plural
 from longca.lab.store.view import Ceilings, Singles, View
-from longca.lab.studies.cell import AS_RELEASED
 from longca.lab.studies.record import Record
 
 if TYPE_CHECKING:

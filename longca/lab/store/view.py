@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median
 
 from longca.core.errors import shown
-from longca.lab.store.hardware import Hardware
+from longca.core.hardware import Hardware
 from longca.lab.store.text import format_bytes
 from longca.lab.studies.outcome import Failed, OutOfMemory, TimedOut
 from longca.lab.studies.record import Node, Record

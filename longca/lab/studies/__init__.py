@@ -1,2 +1,2 @@
-"""Cells, studies, records and settings: what is asked, and what was measured. Imports neither torch nor
-pandas."""
+"""Cells as the library sees them: the mask and the strategy that a cell names, and tables of masks and
+draws."""

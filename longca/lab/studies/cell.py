@@ -2,67 +2,19 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from longca.core.schema import LARGEST_INT, MOST_NAMES, Frozen, Name
+from longca.core.call import MOST_HEADS, MOST_RANKS, MOST_TOKENS, CallSpec, Direction, Dtype, Named
+from longca.core.schema import LARGEST_INT, Frozen, Name
 
-Direction = Literal["fwd", "bwd"]
-Dtype = Literal["bf16", "fp16", "fp32"]
 InputValues = Literal["normal", "signs", "small", "constant"]
-Scalar = (
-    bool
-    | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)]
-    | float
-    | Annotated[str, Field(max_length=1_000)]
-)
-Named = Annotated[dict[Name, Scalar], Field(max_length=MOST_NAMES)]
-"""values by name"""
-
-DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
-# of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
-MOST_TOKENS = (1 << 31) - 1
-MOST_RANKS = 1 << 20
-MOST_HEADS = 1 << 16  # and the largest size of one head
-# prefix of kernels that reproduce a defect of the study's code; they are never ranked
-AS_RELEASED = "as_released_"
-BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
-
 # of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
 SETTLE_SECONDS = 2.0
 # with their values in older cells
 LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}
-
-
-@dataclass(frozen=True)
-class CallSpec:
-    """The properties of one attention call that kernels check, in addition to the traits of its mask. Lengths
-    are in the traits."""
-
-    num_q_heads: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: Dtype
-    direction: Direction
-    """bwd: the call must support a backward"""
-
-    @property
-    def elem_bytes(self) -> int:
-        """Bytes of one element."""
-        return DTYPE_BYTES[self.dtype]
-
-    def flops(self, area: int, num_groups: int) -> int:
-        """Floating-point operations of this call in its direction.
-
-        Args:
-            area: visible (query, key) pairs, summed over the mask's head groups.
-            num_groups: number of head groups the area is summed over.
-        """
-        forward = 4 * area * self.num_q_heads * self.head_dim // num_groups
-        return forward if self.direction == "fwd" else int(forward * BACKWARD_FLOPS_RATIO)
 
 
 class Cell(Frozen):

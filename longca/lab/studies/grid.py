@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from longca.core.call import MOST_HEADS, MOST_RANKS, Direction, Dtype, Messages, Scalar
 from longca.core.errors import UserError, unknown
 from longca.core.plugin import Registry
 from longca.core.schema import LARGEST_INT, Frozen, parse
 from longca.core.units import parse_heads, parse_length
-from longca.lab.studies.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
+from longca.lab.studies.cell import Cell, InputValues
 
 MOST_NAMED = 10  # unknown names of a grid in a message
 
@@ -26,9 +27,6 @@ MOST_GRIDS = 1_000  # of a study
 
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
 """a plug-in with its parameters: a name, or `name: {parameter: value or list of values}`"""
-
-
-Messages = Literal["nccl", "symmetric"]
 
 
 Check = Literal["sample", "all"]

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from longca.core.call import MOST_RANKS, Milliseconds, Named, Scalar, Work
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
-from longca.lab.studies.cell import MOST_RANKS, Cell, Named, Scalar
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.lab.studies.facts.inventory import RankEnvironment
 from longca.lab.studies.outcome import Line, Outcome, Seconds
@@ -23,12 +24,9 @@ SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
 # use by others below which a measurement counts as undisturbed
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1
-MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
 UNITS = ("_bytes", "_w", "_mhz")  # suffixes of numeric GPU facts
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
-Milliseconds = Annotated[float, Field(ge=0, le=1e12)]
-"""at most three decades"""
 SampleMs = Annotated[float, Field(ge=1e-6, le=1e12)]
 """time of a call: at least a nanosecond"""
 Reading = Annotated[float, Field(ge=-1e9, le=1e9)]
@@ -125,18 +123,6 @@ class Samples(Frozen):
     """number of consecutive drifting or disturbed records that this one replaces"""
     enqueue_ms: Milliseconds | None = None
     """host time of a GPU call, not part of the times up to some 10 ms; the largest of all ranks"""
-
-
-class Work(Frozen):
-    """The work of one call of a control, by construction; each field if it applies. The work of attention
-    follows from its mask."""
-
-    duration_ms: Milliseconds | None = None
-    """duration"""
-    flops: Annotated[int, Field(ge=0, le=MOST_FLOPS)] | None = None
-    """floating-point operations"""
-    traffic_bytes: Count | None = None
-    """read from and written to device memory"""
 
 
 class Accuracy(Frozen):

@@ -117,7 +117,8 @@ def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
             try:
                 plugin = Registry(kind).load(name)
                 if kind == "kernel":  # a run calls it between measurements
-                    plugin.work(next(cell for cell in cells if cell.kernel == name))
+                    first = next(cell for cell in cells if cell.kernel == name)
+                    plugin.work(first.call_spec, first.seqlen)
             except UserError as error:
                 broken[kind, name] = error
             except Exception as error:

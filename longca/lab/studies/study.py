@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from longca.core.checkout import studies_folder
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.checkout import studies_folder
 from longca.lab.studies.grid import (
     LONGEST_NAME,
     MOST_GRIDS,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.core.call import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
-from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from longca.core.checkout import source
 from longca.lab.bench.measure import environment
 from longca.lab.bench.measure.environment import CONTAINER, device_name, node, software
 from longca.lab.bench.measure.nvml import Gpu
+from longca.lab.studies.checkout import source
 from longca.lab.studies.record import Environment
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from longca.lab.bench.check.scope import affordable
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies.grid import Measure
-from longca.masks.build import cell_mask
+from longca.lab.studies.masks import cell_mask
 from tests.lab.bench.cells import small_cell, write_kernel
 from tests.lab.bench.misbehaving import cp_cell, kernel_cell
 

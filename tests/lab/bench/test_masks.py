@@ -11,8 +11,8 @@ from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.latest import KEPT, LatestMasks, LatestReferences
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
+from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.record import Accuracy
-from longca.masks.build import cell_mask
 from tests.lab.bench.cells import small_cell
 
 CPU = torch.device("cpu")

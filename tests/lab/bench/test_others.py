@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from longca.core.hardware import Hardware
 from longca.lab.bench.measure import others as others_module
 from longca.lab.bench.measure.nvml import Gpu
 from longca.lab.bench.measure.others import others, watch
@@ -25,7 +26,6 @@ from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import run_cells
 from longca.lab.bench.workers.pool import Device
 from longca.lab.store.cells import CellStore
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
 from longca.lab.studies.config import Config
 from longca.lab.studies.record import Others

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from longca.core.hardware import Hardware
 from longca.lab.bench.run.overview import failures, finding, outcome_table, rate_tables
 from longca.lab.bench.run.scores import Score, Scoreboard
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.view import View
 from longca.lab.studies.outcome import STATUSES

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from longca.core.call import Work
 from longca.lab.bench.plan.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
 from longca.lab.studies.grid import Measure
-from longca.lab.studies.record import Work
 from tests.lab.bench.misbehaving import cp_cell, kernel_cell
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from longca.core.hardware import GpuModel, Hardware, Sourced
 from longca.lab.bench.judge.plausible import plausible
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.result import Result
-from longca.lab.store.hardware import GpuModel, Hardware, Sourced
 from longca.lab.studies.grid import Measure
 from tests.lab.bench.cells import small_cell
 

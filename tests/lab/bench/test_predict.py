@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from longca.core.call import Work
 from longca.core.plugin import Registry
 from longca.lab.bench.plan.predict import Predictor
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
-from longca.lab.studies.record import Work
+from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.study import load_study
-from longca.masks.build import cell_mask
 from tests.committed import committed
 
 

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.lab.advice.ranking import advise
@@ -26,7 +27,6 @@ from longca.lab.bench.probe.profile import (
     networks_of,
 )
 from longca.lab.bench.probe.start import run_on_ranks
-from longca.lab.store.hardware import load_hardware
 from longca.masks import build_mask
 from tests.support import ROOT
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from longca.core.call import Work
 from longca.lab.bench.measure.timer import collect
 from longca.lab.bench.measure.timing.protocol import Steadiness, ended, is_look, least_warm_up_seconds
-from longca.lab.bench.plan.shards import estimate_seconds
-from longca.lab.bench.run import shards
+from longca.lab.bench.plan.shards import estimate_seconds, shards
 from longca.lab.studies.grid import Measure
-from longca.lab.studies.record import Samples, Work
+from longca.lab.studies.record import Samples
 from longca.lab.studies.samples import drift, median_interval
 from tests.lab.bench.cells import small_cell
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from longca.core.call import Work
 from longca.core.errors import UserError
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.plan.order import BATCH, shuffled
@@ -25,11 +26,11 @@ from longca.lab.store.cells import CellStore
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.config import Config
 from longca.lab.studies.grid import Grid
+from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.outcome import Failed, Unsupported
-from longca.lab.studies.record import MaskFacts, Work
+from longca.lab.studies.record import MaskFacts
 from longca.lab.studies.study import Study
-from longca.masks.build import cell_mask
-from longca.masks.table import mask_table
+from longca.lab.studies.tables import mask_table
 from tests.lab.bench.cells import small_cell
 from tests.lab.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.lab.bench.test_worker import wait_until_gone

@@ -7,12 +7,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.lab.paper.analysis.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.store.table import derived
-from longca.lab.studies.cell import AS_RELEASED, Cell
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory, Unsupported
 from longca.lab.studies.record import Record
 from tests.records import record

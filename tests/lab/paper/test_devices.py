@@ -95,8 +95,8 @@ def test_an_exhibit_names_the_devices_that_measured_it(table, tmp_path):
 
 
 def test_shares_of_published_peaks_are_told_for_each_device(table):
+    from longca.core.hardware import load_hardware
     from longca.lab.paper.published import published_findings, published_pairs, published_rates
-    from longca.lab.store.hardware import load_hardware
 
     rows = table.assign(kernel="fa3", method="fa3")
     data = exhibit("dense_8k").data(

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from longca.core.hardware import load_hardware
 from longca.lab.paper.links import RunPage
 from longca.lab.paper.provenance import StudyProvenance, provenance
-from longca.lab.store.hardware import load_hardware
 from longca.lab.store.table import derived, in_order
 from longca.lab.studies.record import Node, Record
 from tests.lab.report.conftest import few

@@ -2,10 +2,10 @@
 
 import pytest
 
+from longca.core.hardware import Hardware, load_hardware
 from longca.lab.paper.analysis.select import parallel, rates
 from longca.lab.paper.figures.dense_forward import DenseForward
 from longca.lab.paper.published import published_findings, published_pairs, published_rates, with_published
-from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Record

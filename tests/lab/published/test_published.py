@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.lab.published.load import DATA, load_published, load_sources
-from longca.lab.store.hardware import load_hardware
 from tests.support import ROOT
 
 RATES = load_published()

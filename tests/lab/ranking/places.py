@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from longca.core.hardware import load_hardware
 from longca.lab.bench.run.overview import BEST, rate_tables
 from longca.lab.bench.run.scores import Score, Scoreboard
 from longca.lab.claims.evidence import points as claim_points
@@ -24,7 +25,6 @@ from longca.lab.report import choose, winners
 from longca.lab.report.decide.views import decision
 from longca.lab.report.series import labelled
 from longca.lab.store.decode import Decoder
-from longca.lab.store.hardware import load_hardware
 from longca.lab.store.load import COMMITTED
 from longca.lab.store.table import derived, in_order
 from longca.lab.studies.record import Record

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from longca.core.hardware import Hardware
 from longca.lab.bench.run.scores import Score
 from longca.lab.ranking.record import measurement_of
 from longca.lab.ranking.table import counted, measurements, points, standings
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.table import derived
 from longca.lab.store.view import View

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.lab.report.figures.cp_throughput import _by_tokens
 from longca.lab.report.look.colours import (
@@ -25,7 +26,6 @@ from longca.lab.report.look.colours import (
 from longca.lab.report.look.style import Style, spread
 from longca.lab.report.look.svg import draw, inline
 from longca.lab.store.table import derived
-from longca.lab.studies.cell import AS_RELEASED
 from tests.records import gpu_study, quick_study, record
 
 FIGURES = Registry("figure").names()

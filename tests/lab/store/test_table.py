@@ -6,8 +6,8 @@ import re
 import pytest
 
 from longca.core.errors import UserError
+from longca.core.hardware import Hardware, load_hardware
 from longca.lab.store.columns import COLUMNS
-from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.table import columns, derived, in_order, is_ranked
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Failed, Incorrect, OutOfMemory, TimedOut, Unsupported

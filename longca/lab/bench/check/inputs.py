@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from longca.lab.studies.cell import Cell, Dtype
+from longca.core.call import Dtype
+from longca.lab.studies.cell import Cell
 
 DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SMALL = 0.01  # of a standard normal value

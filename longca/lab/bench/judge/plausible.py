@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import statistics
 
+from longca.core.hardware import Hardware, load_hardware
 from longca.lab.bench.measure.result import Result
-from longca.lab.store.hardware import Hardware, load_hardware
 from longca.lab.store.text import number
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Implausible

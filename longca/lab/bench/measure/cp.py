@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from longca.cp.contract import PreparedStrategy, strategy_of
+from longca.cp.contract import PreparedStrategy
 from longca.kernels.contract import Forward
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import cut, finite
@@ -34,9 +34,10 @@ from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
+from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.lab.studies.record import Accuracy, Memory, Node, Samples
-from longca.masks.build import cell_mask
+from longca.lab.studies.strategies import strategy_of
 
 T = TypeVar("T")
 
@@ -105,7 +106,7 @@ class _CpMeasurement(CellMeasurement):
         if len(set(self.comm.gather(mask.digest))) > 1:
             raise RuntimeError("ranks have drawn different masks: their versions of numpy or longca differ")
         # pure, so it is the same on all ranks
-        reason = strategy.refusal_with(mask, self.cell, kernel, self.device.type)
+        reason = strategy.refusal(mask, self.cell.call_spec, self.cell.world, kernel, self.device.type)
         if reason is not None:
             return Unsupported(reason=reason)
         with self.at("prepare"):

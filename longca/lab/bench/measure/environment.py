@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.checkout import IMAGES
 from longca.lab.bench.measure.nvml import Gpu, open_gpu
+from longca.lab.studies.checkout import IMAGES
 from longca.lab.studies.record import Node, Software
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 
@@ -24,6 +25,7 @@ from longca.lab.bench.measure.timer import time_calls, time_sustained
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
+from longca.lab.studies.record import Accuracy
 
 
 def measure_kernel(
@@ -182,7 +184,7 @@ class KernelMeasurement(CellMeasurement):
         with self.at(self.cell.direction):
             self.samples = time_calls(prepared.call, self.measure, self.device)
         with self.at("oracle", cost="oracle_ms"):
-            self.accuracy = prepared.judge(self.samples)
+            self.accuracy = Accuracy(**asdict(prepared.judge(self.samples.time_ms[0])))
         reason = wrong(self.accuracy)
         return Ok() if reason is None else Incorrect(reason=reason)
 

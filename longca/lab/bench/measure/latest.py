@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.facts.drawn import DrawnLengths
+from longca.lab.studies.masks import cell_mask, mask_name
 from longca.lab.studies.record import MaskFacts
-from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from longca.core.schema import Frozen, problems_of
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.facts.inventory import RankEnvironment
+from longca.lab.studies.masks import mask_name
 from longca.lab.studies.outcome import Failed, Outcome
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import (
@@ -25,7 +26,6 @@ from longca.lab.studies.record import (
     Samples,
     Software,
 )
-from longca.masks.build import mask_name
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from longca.core.hardware import load_hardware
 from longca.lab.bench.measure.environment import cpu_name, num_cores
 from longca.lab.bench.workers.pool import MAX_CPU_RANKS
-from longca.lab.store.hardware import load_hardware
 
 CPU_FLOPS = 25e9  # of attention in bf16 on one core of a server, sustained: the middle of the quick study
 UNKNOWN_GPU_FLOPS = 300e12  # peak of a GPU that config/hardware.yaml does not list

@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from longca.core.call import DTYPE_BYTES, Work
 from longca.core.plugin import Registry
 from longca.lab.bench.plan.shards import estimate_playoff_seconds, estimate_seconds
-from longca.lab.studies.cell import DTYPE_BYTES, Cell
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
+from longca.lab.studies.masks import cell_mask, mask_name
 from longca.lab.studies.playoff.case import case_id, may_play
-from longca.lab.studies.record import Work
 from longca.lab.studies.study import Study
-from longca.masks.build import MaskBuilder, mask_name
-from longca.masks.mask import Mask
+from longca.masks.build import MaskBuilder
+from longca.masks.mask import LazyMask, Mask
 from longca.masks.traits import Traits
 
 # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
@@ -111,7 +112,7 @@ class Predictor:
         unavailable = self._unavailable(cell)
         # to divide a mask among many ranks takes ms: not for a method that is not here
         unsupported = None if unavailable and cell.strategy else self._unsupported(cell, traits)
-        work = kernel.work(cell)
+        work = kernel.work(cell.call_spec, cell.seqlen)
         if work is not None:
             return Prediction(
                 cell,
@@ -163,10 +164,8 @@ class Predictor:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.device_type)
-        strategy, mask = self._strategy(cell), self._drawn.get(mask_name(cell))
-        if mask is None:
-            return strategy.refusal(cell, traits, kernel, self.device_type)
-        return strategy.refusal_with(mask, cell, kernel, self.device_type)
+        mask = self._drawn.get(mask_name(cell)) or LazyMask(traits, lambda: cell_mask(cell))
+        return self._strategy(cell).refusal(mask, cell.call_spec, cell.world, kernel, self.device_type)
 
     def _strategy(self, cell: Cell) -> Any:
         """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for
@@ -192,7 +191,7 @@ class Predictor:
                     proxy.density,
                 )
             else:
-                self._drawn[name] = mask = self._builder.of_cell(cell)
+                self._drawn[name] = mask = self._builder.build(cell.mask, **cell.mask_key)
                 self._masks[name] = mask.traits, mask.density
         return self._masks[name]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from longca.core.call import Work
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.timing.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
 from longca.lab.studies.cell import SETTLE_SECONDS, Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.playoff.case import may_play
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.record import Work
 
 # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached
 OVERHEAD_SECONDS = 2.0
@@ -206,7 +206,8 @@ def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measur
     kernels = {name: Registry("kernel").load(name) for name in {cell.kernel for cell in cells}}
     for cell in cells:
         of_cell = measure(cell) if callable(measure) else measure
-        seconds = estimate_seconds(cell, rate_flops, of_cell, work=kernels[cell.kernel].work(cell))
+        work = kernels[cell.kernel].work(cell.call_spec, cell.seqlen)
+        seconds = estimate_seconds(cell, rate_flops, of_cell, work=work)
         if not pieces or filled[-1] + seconds > minutes * 60:
             pieces.append([])
             filled.append(0.0)

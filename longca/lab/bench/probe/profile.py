@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from longca.core.hardware import Network, load_hardware
 from longca.cp.forecast import PROFILES
-from longca.lab.store.hardware import Network, load_hardware
 from longca.predict.fit import non_negative
 
 ASSUMED = PROFILES["symmetric"]  # whose numbers between nodes stand in where one node was probed

@@ -33,6 +33,8 @@ FOLLOWED = (
     "longca.lowering",
     "longca.ops",
     "longca.cp",
+    "longca.lab.studies.masks",
+    "longca.lab.studies.strategies",
     "longca.lab.studies.samples",
     "longca.lab.bench.check",
     "longca.lab.bench.measure",

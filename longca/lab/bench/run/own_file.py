@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longca.core.checkout import source
+from longca.core.call import AS_RELEASED
 from longca.core.errors import UserError
 from longca.core.plugin import BrokenPlugin, Registry
 from longca.core.reading import CODE, read_file
@@ -27,7 +27,8 @@ from longca.lab.bench.measure.result import Result, WrongRow
 from longca.lab.bench.plan.predict import Predictor
 from longca.lab.bench.run.scores import FAILED, Score
 from longca.lab.bench.workers.pool import Pool
-from longca.lab.studies.cell import AS_RELEASED, Cell
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.checkout import source
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.outcome import Failed
 from longca.lab.studies.record import Environment, Record

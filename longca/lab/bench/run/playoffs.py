@@ -15,6 +15,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
+from longca.core.hardware import Hardware
 from longca.core.plugin import is_of_package
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.run.method_version import MethodVersions
@@ -24,7 +25,6 @@ from longca.lab.ranking import MeasuredPoint, Measurement, standing
 from longca.lab.ranking.facts import facts_of
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.cells import UnusableFile
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import percent, plural
 from longca.lab.store.view import View

@@ -13,10 +13,10 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
+from longca.core.hardware import Hardware
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.store.beside.repeats import RepeatStore, unit_of
 from longca.lab.store.cells import CellStore
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import percent, plural
 from longca.lab.store.view import View

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longca.core.checkout import source
+from longca.core.call import Scalar
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.environment import slurm_job
 from longca.lab.bench.measure.result import Result, check_mask, read_digests
@@ -35,7 +35,8 @@ from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.store.text import plural
-from longca.lab.studies.cell import Cell, Scalar
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.checkout import source
 from longca.lab.studies.config import Config
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.outcome import STATUSES
@@ -286,7 +287,7 @@ class _Run:
             cell=cell,
             study=self.study.name,
             run_id=self.run_id,
-            work=Registry("kernel").load(cell.kernel).work(cell),
+            work=Registry("kernel").load(cell.kernel).work(cell.call_spec, cell.seqlen),
             measure=asked(self.study.measure_of(cell)),
             environment=environment,
             **measured,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from longca.core.call import AS_RELEASED
+from longca.core.hardware import Hardware
 from longca.core.units import format_length
 from longca.lab.bench.measure.failure import RAISED_AT
 from longca.lab.ranking import (
@@ -22,11 +24,10 @@ from longca.lab.ranking import (
 from longca.lab.ranking.facts import facts_of
 from longca.lab.ranking.measurement import ABSENT
 from longca.lab.ranking.record import measurement_of
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import number, percent, rate_scale
 from longca.lab.store.view import View
-from longca.lab.studies.cell import AS_RELEASED, Cell
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import WAS_AT
 from longca.lab.studies.record import Record
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import AS_RELEASED
 from longca.core.units import format_length
 from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare
 from longca.lab.ranking.table import has_rests, measurements
 from longca.lab.report.series import DIRECTIONS, FAILURES, attention, labelled, mask_order
 from longca.lab.store.text import number, percent, plural
-from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     import pandas as pd

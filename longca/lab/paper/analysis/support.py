@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from longca.core.call import AS_RELEASED, CallSpec, Dtype
 from longca.core.plugin import Registry
 from longca.lab.report.matrix import WORST_FIRST
 from longca.lab.store.text import plural
-from longca.lab.studies.cell import AS_RELEASED, CallSpec, Dtype
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 LENGTH = 2048  # of the block masks that kernels are asked about
 HEAD_DIMS, DTYPES = (32, 64, 96, 128, 192, 256), get_args(Dtype)
 BOTH, FORWARD, BACKWARD, NEITHER = "both", "fwd", "bwd", "no"
+STUDY_ROWS = {
+    "cudnn": "cuDNN",
+    "fa2": "FA2",
+    "fa2_sparse": "FA2-Sparse",
+    "fa3": "FA3",
+    "flashinfer": "FlashInfer",
+    "flashmask": "FlashMask",
+    "flex": "FlexAttention",
+    "naive": "Naive",
+    "sdpa": "SDPA",
+    "vsa": "VSA",
+    "vsa_triton": "Triton-VSA",
+}
+"""kernel → its row in the study's tables; other kernels have none"""
 _ANSWERS = {(True, True): BOTH, (True, False): FORWARD, (False, True): BACKWARD, (False, False): NEITHER}
 
 
@@ -28,7 +42,7 @@ def asked_kernels() -> list[Any]:
         for kernel in Registry("kernel").load_all()
         if kernel.family != "control" and not kernel.name.startswith(AS_RELEASED)
     ]
-    return sorted(found, key=lambda kernel: (kernel.paper_row is None, kernel.name))
+    return sorted(found, key=lambda kernel: (kernel.name not in STUDY_ROWS, kernel.name))
 
 
 def answer(

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from longca.core.plugin import Registry
 from longca.lab.paper.analysis.select import MHA, grouped
-from longca.lab.paper.analysis.support import BOTH, NEITHER, answer, asked_kernels, differences, outcomes
+from longca.lab.paper.analysis.support import (
+    BOTH,
+    NEITHER,
+    STUDY_ROWS,
+    answer,
+    asked_kernels,
+    differences,
+    outcomes,
+)
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.store.text import plural
 from longca.masks import build_mask
@@ -56,10 +64,10 @@ class DenseSupport(PaperTable):
             answers = {pattern: answer(kernel, mask, MHA) for pattern, mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
                 continue
-            records = outcomes(dense, kernel.name)
+            records, row = outcomes(dense, kernel.name), STUDY_ROWS.get(kernel.name)
             for pattern, (passes, reason) in answers.items():
-                runs = kernel.paper_row in ALL_MASKS or pattern.number <= MOST_REGULAR
-                said = (BOTH if runs else NEITHER) if kernel.paper_row in (*ALL_MASKS, *REGULAR_ONLY) else ""
+                runs = row in ALL_MASKS or pattern.number <= MOST_REGULAR
+                said = (BOTH if runs else NEITHER) if row in (*ALL_MASKS, *REGULAR_ONLY) else ""
                 found.append((kernel.name, pattern.name, passes, reason, said, records))
         return pd.DataFrame(found, columns=["kernel", "question", "answer", "reason", "study", "records"])
 

@@ -13,6 +13,7 @@ from longca.lab.paper.analysis.support import (
     HEAD_DIMS,
     LENGTH,
     NEITHER,
+    STUDY_ROWS,
     answer,
     asked_kernels,
     differences,
@@ -81,7 +82,7 @@ class SparseFeatures(PaperTable):
             answers = {question: answer(kernel, mask, heads) for (question, heads), mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
                 continue
-            row = kernel.paper_row if kernel.paper_row in STUDY else ""
+            row = row if (row := STUDY_ROWS.get(kernel.name, "")) in STUDY else ""
             said = STUDY.get(row, {})
             answers[HEADS_DIM] = _those(kernel, usual, [{"head_dim": size} for size in HEAD_DIMS])
             answers[TYPES] = _those(kernel, usual, [{"dtype": dtype} for dtype in DTYPES])

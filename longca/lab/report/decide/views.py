@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.core.call import AS_RELEASED
 from longca.core.units import format_length
 from longca.lab.ranking import RankedMethod, Standing, Tally, tallies
 from longca.lab.ranking.sentences import (
@@ -27,7 +28,6 @@ from longca.lab.report.rows import UNSAFE
 from longca.lab.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
 from longca.lab.store.table import is_ranked
 from longca.lab.store.text import number, plural
-from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

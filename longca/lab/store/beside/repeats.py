@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from longca.core.hardware import Hardware
 from longca.lab.store.beside.files import RecordFiles
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
 from longca.lab.studies.record import Record
 

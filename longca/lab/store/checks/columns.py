@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from longca.core.hardware import Hardware
 from longca.core.plugin import PACKAGE_ROOT
 from longca.lab.store.columns import COLUMNS, Column
-from longca.lab.store.hardware import Hardware
 from longca.lab.store.view import View
 from longca.lab.studies.record import Record
 

@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import Any
 
-from longca.lab.studies.cell import AS_RELEASED, Cell
+from longca.core.call import AS_RELEASED
+from longca.lab.studies.cell import Cell
 
 
 def case_fields(cell: Cell) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The version of the package and of its Git checkout; and the project, whose `config` is in force.
-
-A wheel is used away from any checkout. It holds a copy of the checkout's `config` and records in the package.
-"""
+"""The version of the package and of its Git checkout, and the folders of studies and results."""
 
 from __future__ import annotations
 
@@ -11,19 +8,16 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core.project import MARK, ROOT, SHIPPED, in_project, origin, project_root
 from longca.core.version import VERSION
 
 if TYPE_CHECKING:
     from longca.lab.studies.record import Source
 
-ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
 # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
 COMMIT = "LONGCA_COMMIT"
 COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
-MARK = Path("config/studies")  # a folder that has it is a project
-SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config`, the project's own records and COMMIT, by setup.py
 
 
 @functools.cache
@@ -66,39 +60,12 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     return (told.removesuffix(DIRTY), told.endswith(DIRTY)) if told else (None, None)
 
 
-def project_root() -> Path:
-    """The working folder or the nearest one above it that is a project; else `origin`.
-
-    The working folder is `Path()`, so that messages show relative paths.
-    """
-    here = Path.cwd()
-    if (here / "config").is_dir():
-        return Path()
-    above = next((folder for folder in here.parents if (folder / MARK).is_dir()), None)
-    if above is not None:
-        return above
-    return origin() or Path()
-
-
-def origin() -> Path | None:
-    """The folder with the `config` and records that longca came with: its checkout, or what its wheel holds.
-
-    None for a package that was copied out of both.
-    """
-    return next((folder for folder in (ROOT, SHIPPED) if (folder / MARK).is_dir()), None)
-
-
 def is_checkout() -> bool:
     """True where the package lies in a checkout, its copy or a bundle; False for an installed wheel."""
     return (ROOT / MARK).is_dir()
 
 
 IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; a wheel's are in the working folder
-
-
-def in_project(path: Path) -> Path:
-    """The path of a file or folder of the project."""
-    return project_root() / path
 
 
 def studies_folder() -> Path:

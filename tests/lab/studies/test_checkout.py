@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from longca.core import checkout
-from longca.core.checkout import COMMIT, COMMIT_FILE, described, source
+from longca.lab.studies import checkout
+from longca.lab.studies.checkout import COMMIT, COMMIT_FILE, described, source
 
 SHA = "0a" * 20
 
@@ -49,5 +49,5 @@ def test_without_git_a_checkout_has_no_commit(root, monkeypatch):
 
 
 def test_one_version():
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["version"] == source().version
