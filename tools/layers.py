@@ -30,14 +30,15 @@ cp.partition                   core masks
 cp.schedule                    core masks cp.partition
 cp.traffic_formula             cp.partition
 cp.contract                    core kernels
-cp.forecast                    core masks kernels predict cp.partition cp.schedule
-cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.forecast
+cp.kernel_times                core masks kernels predict cp.partition cp.schedule
+cp.forecast                    core masks kernels predict cp.partition cp.schedule cp.kernel_times
+cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.kernel_times cp.forecast
 cp.runtime                     {_PLANNED} ops cp.comm
 cp.kernel_support              {_PLANNED} cp.runtime
 cp.planned                     {_PLANNED} cp.comm cp.runtime cp.kernel_support
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
+cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.kernel_times cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
 cp.public                      core masks cp.api cp.comm
 """
 # in the laboratory, "lab." is left out
@@ -49,7 +50,7 @@ environment
 published
 ranking        store
 claims         masks store ranking
-advice         masks kernels store ranking predict claims cp.contract cp.partition cp.schedule cp.forecast cp.paper_style_forecast
+advice         masks kernels store ranking predict claims cp.contract cp.partition cp.schedule cp.kernel_times cp.forecast cp.paper_style_forecast
 report         store ranking advice predict
 paper          ranking data masks kernels store published claims report advice cp.partition cp.schedule
 compare        store ranking published report
@@ -99,7 +100,7 @@ AT_TOP = {
 }
 NEVER_TORCH = (
     *("core", "data", "masks", "predict"),
-    *("cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast"),
+    *("cp.partition", "cp.schedule", "cp.kernel_times", "cp.forecast", "cp.paper_style_forecast"),
     *(
         "lab.studies",
         "lab.code",

@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.predict.links import fitted_of, misses, predicted
 from longca.core.hardware import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
-from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
+from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.timeline import estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
 from longca.lab.studies.fitting import samples, to_fit
 from longca.lab.studies.record import Record

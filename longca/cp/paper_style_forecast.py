@@ -18,8 +18,10 @@ import numpy as np
 
 from longca.core.errors import UserError
 from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaddedDocuments, causal_mask, full_mask
-from longca.cp.forecast import SUM_BYTES, CallForecast, DeviceModel
-from longca.cp.schedule.timeline import LinkSpeeds, RankTimes
+from longca.cp.forecast import SUM_BYTES, CallForecast
+from longca.cp.kernel_times import DeviceModel
+from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.timeline import RankTimes
 from longca.masks.segments import diagonal_segments
 from longca.predict.call import call_amounts, whole_statistics
 

@@ -11,17 +11,17 @@ Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G 
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core.errors import UserError
 from longca.cp.api.agreement import Agreement
+from longca.cp.api.checks import check_tensors, check_tokens, row_text
 from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
 from longca.cp.api.group import join
-from longca.cp.api.planning import MaskPlan, MaskPlanner
-from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
+from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
+from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm import signals
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
 from longca.masks.graph_break import breaks_graph
@@ -123,12 +123,12 @@ class ContextParallel:
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
         self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
-        self._plan_text = _plan_text(self._plan, masks)
+        self._plan_text = plan_text(self._plan, masks)
         self._call_texts: dict[tuple[int, int | None], str] = {}
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by
         hand"""
-        self.costs = _costs(self._plan, waited_ms)
+        self.costs = costs_of(self._plan, waited_ms)
         """`plan_ms`: planning time on this rank; `waited_ms`: the part spent waiting for it. Then, by mask,
         costs as in records of cells: bytes by the strategy's formula, imbalance, kernel calls"""
 
@@ -190,9 +190,7 @@ class ContextParallel:
         import torch
 
         try:
-            _check_tokens(
-                "shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank"
-            )
+            check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
         except UserError as error:
             self._agreement.shards.add_failure(error)
             raise
@@ -214,7 +212,7 @@ class ContextParallel:
             UserError: on all ranks, if an argument is invalid on one of them, or differs between them in
                 dtype or shape.
         """
-        arguments = f"{_row_text(x, dim)}\n{self._plan_text}"
+        arguments = f"{row_text(x, dim)}\n{self._plan_text}"
         self._agreement.begin("unshard", arguments, lambda: self._check_shard(x, dim))
         with self._agreement.messages():
             shard = x.movedim(dim, 0).contiguous()
@@ -355,63 +353,16 @@ class ContextParallel:
         return [own.digest for own in self.masks].index(mask.digest) if isinstance(mask, Mask) else mask
 
     def _check_attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> None:
-        import torch
-
         if not self._is_known(mask):
             raise UserError(
                 f"Argument 'mask' of attention is {mask!r}",
                 why=f"this context has {described(self.masks)}",
                 todo="Give a number from 0, or plan the mask with context_parallel([…]) or cp.with_mask",
             )
-        request, lead = (
-            self._request,
-            tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else (),
-        )
-        for name, x, num_heads in (
-            ("q", q, request.num_q_heads),
-            ("k", k, request.num_kv_heads),
-            ("v", v, request.num_kv_heads),
-        ):
-            if not isinstance(x, torch.Tensor):
-                raise UserError(
-                    f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give a tensor"
-                )
-            wanted = *lead, self.num_tokens, num_heads, request.head_dim
-            if x.dim() == len(wanted) and x.shape[-3] == self.seqlen != self.num_tokens:
-                raise UserError(
-                    f"Argument '{name}' of attention has all {self.seqlen} tokens",
-                    why=f"this rank holds {self.num_tokens} of them",
-                    todo="Give the tokens of cp.shard",
-                )
-            if tuple(x.shape) != wanted:
-                raise UserError(
-                    f"Argument '{name}' of attention is {_shape(x)}",
-                    why=f"tokens of this rank × heads × head dim are {' × '.join(map(str, wanted))}",
-                    todo="Give that shape, or the heads of the model to context_parallel",
-                )
-            if x.dtype != request.dtype:
-                can_be_planned = str(x.dtype).removeprefix("torch.") in DTYPES
-                raise UserError(
-                    f"Argument '{name}' of attention is {x.dtype}",
-                    why=f"the plan is for {request.dtype}",
-                    todo=f"Convert it with .to({request.dtype})"
-                    + (f", or give dtype={x.dtype} to context_parallel" if can_be_planned else ""),
-                )
-            if x.device != self._comm.device:
-                raise UserError(
-                    f"Argument '{name}' of attention is on {x.device}",
-                    why=f"this rank is on {self._comm.device}",
-                    todo="Move it there",
-                )
-        if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-            raise UserError(
-                "Attention is asked for gradients",
-                why="it was planned with backward=False",
-                todo="Give backward=True to context_parallel, or call it under torch.no_grad()",
-            )
+        check_tensors(self._request, self.num_tokens, self.seqlen, self._comm.device, (q, k, v))
 
     def _check_shard(self, x: torch.Tensor, dim: int) -> None:
-        _check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
+        check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
         if x.device != self._comm.device:
             raise UserError(
                 f"Argument 'x' of unshard is on {x.device}",
@@ -426,58 +377,3 @@ class ContextParallel:
             f"{self._request.kernel}, {self.sharding} "
             f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>"
         )
-
-
-def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
-    found = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
-    for number, prepared in enumerate(plan.prepared):
-        prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
-        found |= {
-            prefix + (f"kernel_{name}" if name in found else name): cost
-            for name, cost in prepared.costs.items()
-        }
-    return found
-
-
-def _plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
-    """A text of a plan for the comparison of calls: equal texts mean equal plans."""
-    whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
-    return f"plan {digest} ({plan.strategy}, {plan.sharding} sharding)"
-
-
-def _row_text(x: Any, dim: Any) -> str:
-    """The properties of a tensor for `unshard` that ranks must share: dtype and shape of a token."""
-    import torch
-
-    if not isinstance(x, torch.Tensor) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
-        return ""
-    return f"{x.dtype} of shape {' × '.join(map(str, x.movedim(dim, 0).shape[1:])) or '()'} a token"
-
-
-def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo: str) -> None:
-    """Raise UserError if that dimension of `x` has another number of tokens.
-
-    Args:
-        call: the method that received `x`.
-        whose: description of the tokens.
-        todo: the remedy.
-    """
-    import torch
-
-    if not isinstance(x, torch.Tensor):
-        raise UserError(f"Argument 'x' of {call} is of type {type(x).__name__}", todo="Give a tensor")
-    if not isinstance(dim, int):
-        raise UserError(
-            f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of tokens"
-        )
-    if not -x.dim() <= dim < x.dim() or x.shape[dim] != num_tokens:
-        raise UserError(
-            f"Argument 'x' of {call} is {_shape(x)}",
-            why=f"dimension {dim} must have the {num_tokens} tokens {whose}",
-            todo=f"{todo}, and its dimension of tokens as dim=",
-        )
-
-
-def _shape(x: Any) -> str:
-    return f"of shape {' × '.join(map(str, x.shape)) or '()'}"

@@ -7,7 +7,8 @@ import pytest
 
 from longca.core.plugin import Registry
 from longca.cp.schedule.head_chunking import CALL_S, HeadCost, estimated_s, received_head_bytes
-from longca.cp.schedule.timeline import LinkSpeeds, rank_times
+from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.timeline import rank_times
 from longca.cp.schedule.work_partition import WorkPartition
 from tests.cp.case import Case
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from longca.core.call import CallSpec
-from longca.cp.forecast import DeviceModel, WorkForecast
-from longca.cp.schedule.timeline import LinkSpeeds
+from longca.cp.forecast import WorkForecast
+from longca.cp.kernel_times import DeviceModel
+from longca.cp.schedule.links import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
 from longca.lab.studies.fitting import is_earlier, samples, to_fit
 from longca.masks import Mask, build_mask

@@ -11,6 +11,7 @@ when they take the plan.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import OrderedDict
@@ -28,7 +29,8 @@ from longca.cp.api.request import AUTO
 from longca.cp.comm.buffers import ReceiveBuffers
 from longca.cp.forecast import Forecaster
 from longca.cp.partition.mesh import RANKS_PER_NODE
-from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
+from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.timeline import estimated_s
 
 if TYPE_CHECKING:
     import torch
@@ -301,3 +303,21 @@ def _device_context(device: Any) -> Callable[[Callable[[], Any]], Any]:
             return work()
 
     return run
+
+
+def costs_of(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
+    found = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
+    for number, prepared in enumerate(plan.prepared):
+        prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
+        found |= {
+            prefix + (f"kernel_{name}" if name in found else name): cost
+            for name, cost in prepared.costs.items()
+        }
+    return found
+
+
+def plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
+    """A text of a plan for the comparison of calls: equal texts mean equal plans."""
+    whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    return f"plan {digest} ({plan.strategy}, {plan.sharding} sharding)"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+
 MAX_KEPT = 4  # of the last calls between two headers
 MAX_TEXT = 200
 NUM_ELEMENTS = 8

@@ -25,16 +25,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.call import BACKWARD_FLOPS_RATIO
-from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.cost import (
-    INTRA_NODE_BYTES_PER_S,
-    MESSAGE_S,
-    OVERLAP_SLOWDOWN,
-    UnitCosts,
-    head_pipeline,
-)
+from longca.cp.schedule.cost import UnitCosts, head_pipeline
 from longca.cp.schedule.head_chunking import received_head_bytes
+from longca.cp.schedule.links import FREE, LinkSpeeds
 from longca.cp.schedule.plan import Plan, StepMessages
 
 if TYPE_CHECKING:
@@ -42,50 +36,11 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
 
-INTER_NODE_BYTES_PER_S = 40e9  # an assumption, not measured: one adapter of 400 Gb/s for each GPU, at 80 %
 DKV_STREAM = "gradients"  # the comm stream of dK and dV
 
 StepTimes = Mapping[tuple[int, int], np.ndarray]
 """(number of a chunk, head rank) → (P, T) compute seconds of the ranks with these heads in each step; no
 entry without heads"""
-
-
-@dataclass(frozen=True)
-class LinkSpeeds:
-    """The speed of messages. Each rank has one link in each direction."""
-
-    intra_node_bytes_per_s: float = INTRA_NODE_BYTES_PER_S
-    inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S
-    message_s: float = MESSAGE_S
-    """seconds of a batch of messages in addition to its bytes"""
-    inter_node_message_s: float | None = None
-    """the same if some of its ranks are on different nodes; None: the same value"""
-    overlap_slowdown: float = OVERLAP_SLOWDOWN
-    """slowdown of kernels by overlapped messages, as a share of the messages' time"""
-    ranks_per_node: int = RANKS_PER_NODE
-    packs: bool = False
-    """True if sent rows of a gather are packed first, for a collective; copy engines send them in place"""
-
-    def byte_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Seconds per byte between each pair of these ranks of the job, (…, P) → (…, P, P). Ranks fill node
-        after node."""
-        node = np.asarray(ranks) // self.ranks_per_node
-        return np.where(
-            node[..., None] == node[..., None, :],
-            1 / self.intra_node_bytes_per_s,
-            1 / self.inter_node_bytes_per_s,
-        )
-
-    def batch_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Seconds of a batch of messages among these ranks in addition to its bytes, (…, P) → (…)."""
-        node = np.asarray(ranks) // self.ranks_per_node
-        between_s = self.message_s if self.inter_node_message_s is None else self.inter_node_message_s
-        return np.where((node == node[..., :1]).all(axis=-1), self.message_s, between_s)
-
-
-FREE = LinkSpeeds(
-    intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0
-)  # messages that take no time
 
 
 @dataclass(frozen=True)

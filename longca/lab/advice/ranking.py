@@ -23,7 +23,7 @@ from longca.predict.fitted import interval_of
 from longca.predict.kernel import widest
 
 if TYPE_CHECKING:
-    from longca.cp.schedule.timeline import LinkSpeeds
+    from longca.cp.schedule.links import LinkSpeeds
     from longca.lab.advice.question import AdviceQuestion
     from longca.masks.mask import Mask
     from longca.predict.fitted import FittedKernels
