@@ -16,6 +16,7 @@ from longca.core.record import Record
 from longca.published.load import PublishedRate
 from longca.ranking import Lead, mean_lead
 from longca.ranking.relation import WORDS as WORDS_OF_RELATION
+from longca.ranking.relation import Relation
 from longca.ranking.sentences import protocols_text
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.text import number, plural
@@ -220,7 +221,9 @@ class Comparison:
         """The resolution of each kind of comparison, one line each: the number of pairs, and the underlying
         repeats."""
         leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
-        counts = Counter((lead.relation, str(lead.resolution)) for lead in leads)
+        counts: Counter[tuple[Relation, str]] = Counter(
+            (lead.relation, str(lead.resolution)) for lead in leads
+        )
         return [
             f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
             for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))

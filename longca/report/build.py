@@ -223,6 +223,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     }
     template = page_templates().get_template("page.html.j2")
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
+    page = ""
     for level, left_out in LEVELS:
         page = template.render(
             context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out}

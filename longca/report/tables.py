@@ -97,7 +97,9 @@ def machine_facts(node: Node) -> dict[str, str]:
              "memory": format_bytes(node.memory_bytes)}
     for key, value in node.gpu.items():
         name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
-        facts[name] = format_bytes(value) if key.endswith("_bytes") else str(value)
+        facts[name] = (
+            str(value) if isinstance(value, str) or not key.endswith("_bytes") else format_bytes(value)
+        )
     return facts
 
 

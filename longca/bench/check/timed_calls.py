@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -30,8 +31,8 @@ class TimedCalls:
         chance: selects the calls that are judged; several ranks must select the same ones.
     """
 
-    def __init__(self, call: Callable[[], object], *, tensors: Callable[[object], Tensors],
-                 raw: Callable[[object], Iterable[torch.Tensor | None]], change: Callable[[int], object],
+    def __init__(self, call: Callable[[], object], *, tensors: Callable[[Any], Tensors],
+                 raw: Callable[[Any], Iterable[torch.Tensor | None]], change: Callable[[int], object],
                  cut: Callable[[int, Tensors], list[PartResult]], kept: Iterable[torch.Tensor],
                  chance: random.Random | None = None) -> None:
         self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut

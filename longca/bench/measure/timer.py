@@ -92,7 +92,7 @@ def time_sustained(call: Callable[[], object] | Repeated, measure: Measure, devi
         return Samples(
             time_ms=(tuple(times_ms),),
             warmup=warmup,
-            timer=(stream or host).name,
+            timer=(stream or host).name,  # pyright: ignore[reportArgumentType] - one of the two
             stopped="repeats" if len(times_ms) == measure.repeats else "time",
             **telemetry.fields(),
         )
@@ -123,7 +123,9 @@ def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure
         calls.rest_after(slowest_ms)
         of_slowest.append(slowest_ms)
         stopped = ended(of_slowest, measure, is_late=bool(is_late), is_overdue=bool(is_overdue))
-    return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped,
+    return Samples(time_ms=(tuple(times_ms),), warmup=warmup,
+                   timer=stopwatch.name,  # pyright: ignore[reportArgumentType] - one of the two
+                   stopped=stopped,
                    enqueue_ms=stopwatch.enqueue_ms, steady=is_steady, warm_seconds=round(warm_seconds, 6),
                    duty=calls.duty, **telemetry.fields())
 

@@ -172,8 +172,12 @@ class Scoreboard:
         found = {}
         for case in dict.fromkeys((*own, *played)):
             methods = dict.fromkeys((*own[case], *played[case]))
-            points = [MeasuredPoint(method, *(tuple(of[case][method].values()) for of in (own, played)), known)
-                      for method in methods]
+            points = [
+                MeasuredPoint(
+                    method, tuple(own[case][method].values()), tuple(played[case][method].values()), known
+                )
+                for method in methods
+            ]
             nowhere = ("", *case[1:])  # what failed before a device was known
             could_not = {method: status for method, status in (lacking[nowhere] | lacking[case]).items()
                          if method not in methods}

@@ -92,7 +92,7 @@ class Group:
                 self.ranks = launcher.start(world, device, log, link.fileno())
         self._selector = selectors.DefaultSelector()
         for rank in self.ranks:
-            self._selector.register(rank, selectors.EVENT_READ)
+            self._selector.register(rank, selectors.EVENT_READ, rank)
 
     def ready(self) -> Message:
         """Facts of rank 0's device, once all ranks have their devices, no other run uses them, and all ranks are ready.
@@ -203,7 +203,8 @@ class Group:
 
     def _begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
         if self.judge is not None:
-            self.judge.begin(self._number, cells, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
+            device = self._device_type, self.ranks[0].placement.local_rank
+            self.judge.begin_cells(self._number, cells, measure, seed, device)
 
     def _without_judge(self, lost: JudgeDied) -> Result:
         assert self.judge is not None
@@ -333,7 +334,7 @@ class Group:
                 raise StartTimeout
             # found before the wait, so that the last message of a process that dies during it is still read
             dead = [rank for rank in self.ranks if rank.placement.rank not in answers and not rank.is_alive]
-            ready = [key.fileobj for key, _ in self._selector.select(min(left, TICK_SECONDS))]
+            ready: list[Rank] = [key.data for key, _ in self._selector.select(min(left, TICK_SECONDS))]
             for rank in ready:
                 try:
                     for message in rank.receive():

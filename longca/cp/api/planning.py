@@ -144,7 +144,8 @@ class MaskPlanner:
         of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
         assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
         places = torch.from_numpy(of_ranks[self._comm.rank]), torch.from_numpy(np.argsort(np.concatenate(of_ranks)))
-        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), *on_device(places, self._comm.device),
+        positions, inverse = on_device(places, self._comm.device)
+        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), positions, inverse,
                         choice.estimated_s, choice.refused, (time.perf_counter() - start_s) * 1e3,
                         comm.streams if isinstance(comm, DeferredComm) else {})
 

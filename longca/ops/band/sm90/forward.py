@@ -19,6 +19,9 @@ Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are 
 is the PACK query heads of one KV head that share a tile.
 """
 
+# Triton reads the types of fields as values
+# pyright: reportInvalidTypeForm=false
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
