@@ -82,7 +82,10 @@ def _attend_entries(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Mask],
     """The stacked results of `attend` for each entry of a batch."""
     size = len(q)
     parts: tuple[Tensor, ...] = _Entries.apply(q, k, v)
-    entries = [attend(*parts[entry::size], mask, *options) for entry, mask in enumerate(masks)]
+    entries = [
+        attend(parts[entry], parts[size + entry], parts[2 * size + entry], mask, *options)
+        for entry, mask in enumerate(masks)
+    ]
     return [torch.stack(results) for results in zip(*entries, strict=True)]
 
 
