@@ -97,8 +97,8 @@ def table() -> str:
         "|---|---|---|---|---:|",
     ]
     for pattern in patterns():
-        corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
-        mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)
+        corpus = CORPUS if pattern.uses_documents else None
+        mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, corpus=corpus)
         definition = pattern.definition.replace("|", "\\|")
         image = f'<img src="masks/{pattern.name}.svg" alt="{pattern.label}" width="{SIDE}">'
         lines.append(f"| {pattern.number} | `{pattern.name}` | {image} | {definition} | {mask.density:.3f} |")
