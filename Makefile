@@ -55,7 +55,7 @@ setup:
 
 lint: setup
 	ruff check longca tests tools benchmarks examples
-	pyright
+	pyright --threads 2
 	snakefmt --check Snakefile workflow
 	snakemake --profile workflow/profiles/local --lint
 

@@ -62,7 +62,7 @@ class Network(Frozen):
     kernel_ratio: dict[str, Annotated[float, Field(gt=0)]] = {}
     """by "kernel direction", time on this machine's GPU over that of the committed records, measured by
     `longca probe`"""
-    wider: float = Field(1.0, ge=1)
+    wider: float = Field(default=1.0, ge=1)
     """factor on the width of intervals, since the machine was busy during the probe"""
 
 

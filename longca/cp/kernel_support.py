@@ -84,7 +84,8 @@ def step_traits(plan: Plan) -> Iterator[Traits]:
             step = plan.step(rank, number)
             if not step.is_full or (shape := (step.num_rows, step.num_keys)) not in full:
                 yield _traits_of(step)
-                full |= {shape} if step.is_full else set()
+                # a full step has set its shape
+                full |= {shape} if step.is_full else set()  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _traits_of(step: Step) -> Traits:

@@ -85,11 +85,20 @@ def _masks(mask: Mask | Sequence[Mask], count: int) -> list[Mask]:
     return [mask] * count if isinstance(mask, Mask) else list(mask)
 
 
-def _attend_entries(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Mask], *options: Any) -> list[Tensor]:
+def _attend_entries(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Sequence[Mask],
+    *options: *tuple[float | None, bool, str | None, bool],
+) -> list[Tensor]:
     """The stacked results of `attend` for each entry of a batch."""
     size = len(q)
-    parts = _Entries.apply(q, k, v)
-    entries = [attend(*parts[entry::size], mask, *options) for entry, mask in enumerate(masks)]
+    parts: tuple[Tensor, ...] = _Entries.apply(q, k, v)
+    entries = [
+        attend(parts[entry], parts[size + entry], parts[2 * size + entry], mask, *options)
+        for entry, mask in enumerate(masks)
+    ]
     return [torch.stack(results) for results in zip(*entries, strict=True)]
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 
-def autocast_disabled(device: torch.device) -> AbstractContextManager[None]:
+def autocast_disabled(device: torch.device) -> AbstractContextManager[object]:
     """A context without autocast for operators on such a device.
 
     Autograd runs a backward under the autocast state of the caller of `backward`, so a backward needs this

@@ -53,7 +53,8 @@ def block_tables(
     share = 1 if num_lists is None else num_lists // mask.num_groups
     tables = lists.q_to_k, lists.q_to_k_counts, lists.k_to_q, lists.k_to_q_counts
     return BlockTables(
-        *(table.repeat_interleave(share, 0) if share > 1 else table for table in tables), *size
+        *(table.repeat_interleave(share, 0) if share > 1 else table for table in tables),
+        *size,  # pyright: ignore[reportCallIssue] - six are given in all
     )
 
 

@@ -1,6 +1,9 @@
 """cuDNN's attention as a graph of its frontend. A graph is planned once, forward or backward, and runs on any
 tensors of its shapes."""
 
+# cuDNN's front end need not be installed where types are checked
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import weakref

@@ -3,6 +3,7 @@
 import hashlib
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -169,11 +170,15 @@ def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
     return mask
 
 
-def _checked_documents(given: np.ndarray | Sequence[int], seqlen: int) -> np.ndarray:
-    """Lengths of documents that fill a mask."""
+def _checked_documents(given: Any, seqlen: int) -> np.ndarray:
+    """Lengths of documents that fill a mask.
+
+    Args:
+        given: an array, a sequence or a tensor.
+    """
     lengths: np.ndarray
     try:
-        lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
+        lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
     except ValueError:  # rows of different lengths
         lengths = np.empty((0, 0))
     if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):

@@ -160,12 +160,14 @@ class MaskPlanner:
             torch.from_numpy(of_ranks[self._comm.rank]),
             torch.from_numpy(np.argsort(np.concatenate(of_ranks))),
         )
+        positions, inverse = on_device(places, self._comm.device)
         return MaskPlan(
             name,
             work.plan.sharding.name,
             prepared,
             list(map(len, of_ranks)),
-            *on_device(places, self._comm.device),
+            positions,
+            inverse,
             choice.estimated_s,
             choice.refused,
             (time.perf_counter() - start_s) * 1e3,

@@ -1,6 +1,9 @@
 """The ranks of a job, or of a process group that is there already, and the collectives that all of them call
 together."""
 
+# `torch.distributed` documents its stores and names them in no `__all__`
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import json
@@ -86,7 +89,7 @@ class WorldGroup:
             torch.cuda.set_device(device)
             backend, device_id = "cpu:gloo,cuda:nccl", device
         timeout = timedelta(seconds=timeout_s)
-        url = urlsplit(rendezvous)
+        url: Any = urlsplit(rendezvous)  # torch refuses tcp:// without a host or a port
         store = None if rendezvous else dist.HashStore()
         if url.scheme == "tcp":
             store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)

@@ -132,7 +132,7 @@ def best_swap(
     apart, first = rows * (4 * our_area + 2), rows * num_chunks
     at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
     # nearest values below and above half the difference, for each of our chunks
-    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)
+    nearest: np.ndarray = np.empty((count, 2, num_chunks), dtype=at.dtype)
     np.maximum(at - 1, first, out=nearest[:, 0])
     np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
     less = ours - theirs.ravel()[nearest]

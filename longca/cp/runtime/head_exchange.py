@@ -56,6 +56,7 @@ class HeadExchange:
         self.num_tokens = sum(map(len, tokens))
         self.own_tokens = _slice(tokens[self.index])
         self.num_own_tokens, self._world = len(tokens[self.index]), comm.world
+        # streams over symmetric memory have no `all_to_all`: there, receive buffers are fixed
         self.to_heads_stream, self.to_tokens_stream = comm.stream(TO_HEADS), comm.stream(TO_TOKENS)
         self.others = [
             (index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index
@@ -96,7 +97,7 @@ class HeadExchange:
                 for x, target, ranges in zip(tensors, found, heads, strict=True)
                 if any(map(len, ranges))
             ]
-            messages = self.to_heads_stream.all_to_all(
+            messages = self.to_heads_stream.all_to_all(  # pyright: ignore[reportAttributeAccessIssue]
                 [target for _, target, _ in moving],
                 [packed(x, ranges) for x, _, ranges in moving],
                 [
@@ -210,7 +211,7 @@ class HeadGather:
             [exchange.num_own_tokens * len(part) * x.shape[2] for part in ranges] for _, x, ranges in moving
         ]
         received = [x.new_empty(sum(by_rank)) for (_, x, _), by_rank in zip(moving, sizes, strict=True)]
-        messages = exchange.to_tokens_stream.all_to_all(
+        messages = exchange.to_tokens_stream.all_to_all(  # pyright: ignore[reportAttributeAccessIssue]
             received,
             [x for _, x, _ in moving],
             [exchange.sizes(by_rank) for by_rank in sizes],

@@ -142,7 +142,11 @@ class KvExchangeInFlight:
         stream, received = exchange.streams[step.stream], [x[step.num_own_kv :] for x in target.keys]
         all_to_all = exchange.all_to_alls[index]
         if all_to_all is not None:
-            messages = all_to_all.post(stream, [_packed(x, step.sends) for x in source.keys], received)
+            messages = all_to_all.post(
+                stream,  # pyright: ignore[reportArgumentType] - symmetric memory has no collectives here
+                [_packed(x, step.sends) for x in source.keys],
+                received,
+            )
             self._remember(step, messages)
             return
         sends = [

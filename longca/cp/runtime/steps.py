@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,7 +102,12 @@ class LocalSteps:
         """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq is pending in `total`,
         unless the kernel merges."""
         step = self.steps[number]
-        given = total.q_LHD[step.rows], k_mGD, v_mGD, *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD))
+        given: Any = (
+            total.q_LHD[step.rows],
+            k_mGD,
+            v_mGD,
+            *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD)),
+        )
         if step.contributions:
             return total.add_onto(step.rows, step.call, step.contributions, given)
         dq, dk, dv = step.call.backward(*given)

@@ -128,7 +128,7 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     work, messages, moving = (
         np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
     )
-    nothing = np.zeros_like(work[0])
+    nothing: np.ndarray = np.zeros_like(work[0])
     done, there, streams = [nothing, work[0]], [nothing], dict[str, np.ndarray]()
     for number in range(1, plan.num_steps):
         senders, free = plan.senders(number), streams.get(plan.stream(number), nothing)

@@ -17,7 +17,7 @@ Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group, S speed
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -211,7 +211,7 @@ class _Batches:
         Args:
             side: the rank of each message, its receiver or its sender.
         """
-        found = np.zeros(self.moving_s.shape)
+        found: np.ndarray = np.zeros(self.moving_s.shape)
         if step.one_each:
             found[..., side] = times
         else:
@@ -312,7 +312,7 @@ class WorkTimeline:
             known[key] = timeline(self._traffic[groups], step_s, kv_s, message_s, backward=self._backward)
         return known[key]
 
-    def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
+    def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> Iterable[np.ndarray]:
         """(transfer seconds of each chunk to each rank, transfer seconds of its results), (chunks, S, P, N)
         each."""
         mesh, ranks = self._work.mesh, self._ranks

@@ -1,5 +1,8 @@
 """cuDNN's block-sparse attention: CuTe kernels of the cuDNN frontend, over lists of blocks of 64 or 128."""
 
+# cuDNN's front end need not be installed where types are checked
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import time

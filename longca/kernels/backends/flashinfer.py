@@ -149,6 +149,7 @@ class FlashInferPrepared(Prepared):
 
 
 def _wrapper(workspace: torch.Tensor, backend: str) -> Any:
-    from flashinfer import VariableBlockSparseAttentionWrapper
+    # where FlashInfer is not installed, a type checker takes this file for it
+    from flashinfer import VariableBlockSparseAttentionWrapper  # pyright: ignore[reportAttributeAccessIssue]
 
     return VariableBlockSparseAttentionWrapper(workspace, backend=backend)

@@ -84,8 +84,12 @@ class FlexPrepared(Prepared):
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
         twin = _twin(flex_attention)
         self._attend = torch.compile(twin, dynamic=False, fullgraph=True)
-        # otherwise its compiled variants would never be freed
-        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)
+        # otherwise its compiled variants would never be freed; torch has no public name for it
+        drop = weakref.finalize(
+            self,
+            torch._dynamo.eval_frame.reset_code,  # pyright: ignore[reportPrivateImportUsage]
+            twin.__code__,
+        )
         drop.atexit = False
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)

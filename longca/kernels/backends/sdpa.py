@@ -103,7 +103,10 @@ class SdpaPrepared(Prepared):
 
         q = empty(problem.num_q_heads, problem.mask.seqlen_q)
         k = empty(problem.num_kv_heads * self._num_copies, problem.mask.seqlen_k)
-        choice = torch._fused_sdp_choice(q, k, k, **self._options)
+        # torch has no public name for it
+        choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
+            q, k, k, **self._options
+        )
         self.notes.append(f"torch's {SDPBackend(choice).name} path")
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:

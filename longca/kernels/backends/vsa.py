@@ -1,5 +1,8 @@
 """Video sparse attention's Hopper kernel for blocks of 64, by direct calls of its extension."""
 
+# FastVideo's kernels need not be installed where types are checked
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

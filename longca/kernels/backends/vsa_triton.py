@@ -1,5 +1,8 @@
 """Video sparse attention's Triton kernels, the fallback of its package without a compiled kernel."""
 
+# FastVideo's kernels need not be installed where types are checked
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import math

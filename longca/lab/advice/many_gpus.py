@@ -162,20 +162,15 @@ def save(cells: Sequence[PredictedCell], path: Path = FILE) -> None:
 def load(path: Path = FILE) -> list[PredictedCell]:
     """Reads the cells that `save` has written."""
     numbers = {name for name, kind in PredictedCell.__annotations__.items() if "float" in kind}
+
+    def value(name: str, text: str) -> Any:
+        if name in numbers:
+            return float(text) if text else None
+        return int(text) if name == "world" else text
+
     with path.open(encoding="utf-8", newline="") as file:
-        return [
-            PredictedCell(
-                **{
-                    name: (float(text) if text else None)
-                    if name in numbers
-                    else int(text)
-                    if name == "world"
-                    else text
-                    for name, text in row.items()
-                }
-            )
-            for row in csv.DictReader(file)
-        ]  # type: ignore[arg-type]
+        rows = list(csv.DictReader(file))
+    return [PredictedCell(**{name: value(name, text) for name, text in row.items()}) for row in rows]
 
 
 def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from longca.lab.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule
 from longca.lab.published.load import PublishedRate
 from longca.lab.ranking import Lead, mean_lead
 from longca.lab.ranking.relation import WORDS as WORDS_OF_RELATION
+from longca.lab.ranking.relation import Relation
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.store.text import number, plural
 from longca.lab.studies.record import Record
@@ -232,7 +233,9 @@ class Comparison:
         """The resolution of each kind of comparison, one line each: the number of pairs, and the underlying
         repeats."""
         leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
-        counts = Counter((lead.relation, str(lead.resolution)) for lead in leads)
+        counts: Counter[tuple[Relation, str]] = Counter(
+            (lead.relation, str(lead.resolution)) for lead in leads
+        )
         return [
             f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
             for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -53,7 +53,7 @@ def facts_of(values: Mapping[str, Any]) -> dict[str, Any]:
         values: column → value; what is missing, None or NA is not known. `unit` stands for the columns of
             `UNIT` where it is given.
     """
-    known = {field: values.get(fact.column) for field, fact in FACTS.items()}
+    known: dict[str, Any] = {field: values.get(fact.column) for field, fact in FACTS.items()}
     noise, rounds = number_of(known["noise"]), known["rounds"]
     unit = values["unit"] if "unit" in values else unit_of(*(values.get(column) or "" for column in UNIT))
     return {

@@ -273,6 +273,7 @@ def build(
     }
     template = page_templates().get_template("page.html.j2")
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
+    page = ""
     for level, left_out in LEVELS:
         page = template.render(
             context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out}

@@ -41,7 +41,8 @@ def draw_rates(data: pd.DataFrame, style: Style, x: str = "seqlen", **options: A
     scaled = data.assign(**{column: data[column] * unit.factor for column in ("value", "low", "high")})
     if scaled[x].nunique() == 1:
         return _draw_dots(scaled, style, unit=unit.name)
-    return draw_panels(scaled, style, x=x, unit=unit.name, **({"x_text": format_length} | options))
+    options = {"x_text": format_length} | options
+    return draw_panels(scaled, style, x=x, unit=unit.name, **options)
 
 
 def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:

@@ -113,7 +113,9 @@ def machine_facts(node: Node) -> dict[str, str]:
     }
     for key, value in node.gpu.items():
         name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
-        facts[name] = format_bytes(value) if key.endswith("_bytes") else str(value)
+        facts[name] = (
+            str(value) if isinstance(value, str) or not key.endswith("_bytes") else format_bytes(value)
+        )
     return facts
 
 

@@ -238,6 +238,7 @@ def _lead(case: Standing) -> str:
     assert case.lead and case.second
     tied = case.leaders[1:]
     lead = next(entry.behind for entry in case.entries if entry.method in tied) if tied else case.lead
+    assert lead
     return (
         f"{lead_text(lead, names(tied) if tied else case.second.method)}; {relation_text(case)}; "
         f"{field_text(case)}"

@@ -29,7 +29,7 @@ class Cell(Frozen):
     strategy_params: Named = {}
     """parameters of the strategy that differ from their defaults; an empty field is omitted from ids and
     JSON"""
-    world: int = Field(1, ge=1, le=MOST_RANKS)
+    world: int = Field(default=1, ge=1, le=MOST_RANKS)
     """number of ranks"""
     mask: Name
     mask_params: Named = {}
@@ -43,7 +43,7 @@ class Cell(Frozen):
     head_dim: int = Field(ge=1, le=MOST_HEADS)
     dtype: Dtype
     direction: Direction
-    seed: int = Field(0, ge=0, le=LARGEST_INT)
+    seed: int = Field(default=0, ge=0, le=LARGEST_INT)
     """seed of random values in the mask; 0 if there are none"""
     input_values: InputValues = "normal"
     """values of q, k, v and the gradient of the output: see `longca.lab.bench.check.inputs`. They affect a

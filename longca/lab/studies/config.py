@@ -45,7 +45,7 @@ class Config(Frozen):
     launcher: Launch = "auto"
     """launcher of the ranks: longca itself on this machine (local), or torchrun or srun, one task for each
     rank; auto detects it"""
-    shard_minutes: float = Field(15.0, gt=0, le=1e6)
+    shard_minutes: float = Field(default=15.0, gt=0, le=1e6)
     """estimated minutes of measuring in one job"""
     disturbed: Literal["again", "keep"] = "again"
     """cells whose samples drift, or that other processes disturbed: the next run measures them again, once;
@@ -53,7 +53,7 @@ class Config(Frozen):
     image: str = ""
     """container of the workflow's jobs under `--sdm apptainer` (set in the Slurm profile): a name in
     containers/, a file, or a URL with digest; if empty, the one for the site's GPUs"""
-    image_digest: str = Field("", pattern=r"^(sha256:[0-9a-f]{64})?$")
+    image_digest: str = Field(default="", pattern=r"^(sha256:[0-9a-f]{64})?$")
     """required digest of the image; if empty, that of the obtained image"""
     image_key: str = ""
     """public key (PEM) of the required signature of an image that is pulled or given as a file; if empty, no

@@ -66,7 +66,7 @@ class Failed(Frozen):
     status: Literal["error"] = "error"
     type: Line
     message: str
-    log: str = Field("", max_length=MOST_LOG)
+    log: str = Field(default="", max_length=MOST_LOG)
     """end of the traceback or of the process's output"""
 
 

@@ -105,7 +105,7 @@ class Samples(Frozen):
     sm_clock_mhz: Readings = ()
     """rank 0's SM clock during each sample, the mean of its readings; until schema 2, right after the sample.
     Empty if unknown"""
-    clock_event_reasons: tuple[Line, ...] = Field((), max_length=MOST_NAMES)
+    clock_event_reasons: tuple[Line, ...] = Field(default=(), max_length=MOST_NAMES)
     """NVML's clock throttle reasons during the samples"""
     power_w: Readings = ()
     temperature_c: Readings = ()
@@ -116,10 +116,10 @@ class Samples(Frozen):
     tested"""
     warm_seconds: Seconds | None = None
     """time of all untimed calls, including pauses"""
-    duty: float | None = Field(None, gt=0, le=1)
+    duty: float | None = Field(default=None, gt=0, le=1)
     """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls,
     and older records"""
-    again: int = Field(0, ge=0, le=1_000_000)
+    again: int = Field(default=0, ge=0, le=1_000_000)
     """number of consecutive drifting or disturbed records that this one replaces"""
     enqueue_ms: Milliseconds | None = None
     """host time of a GPU call, not part of the times up to some 10 ms; the largest of all ranks"""
@@ -170,7 +170,7 @@ class MaskFacts(Frozen):
     num_bands: Count
     drawn: Named = {}
     """random scalars, and scalars derived from them: num_documents, longest_document, prefix …"""
-    lengths: dict[Name, DrawnLengths] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)
+    lengths: dict[Name, DrawnLengths] = Field(default={}, max_length=MOST_NAMES, exclude_if=_is_empty)
     """sampled lengths: documents, and the prefix of each; empty in records of schema 2 and older"""
 
 
@@ -181,16 +181,16 @@ class Others(Frozen):
     Unknown if the time was too short, or the system does not report it.
     """
 
-    gpu_processes: int | None = Field(None, ge=0, le=1_000_000)
+    gpu_processes: int | None = Field(default=None, ge=0, le=1_000_000)
     """other processes with the GPU open; None without a GPU, or without NVML"""
-    gpu_percent: float | None = Field(None, ge=0, le=1000)
+    gpu_percent: float | None = Field(default=None, ge=0, le=1000)
     """the largest share of an NVML sampling period in which one of them kept the GPU busy"""
-    cpu_cores: float | None = Field(None, ge=0, le=1_000_000)
+    cpu_cores: float | None = Field(default=None, ge=0, le=1_000_000)
     """CPU cores that others kept busy, on average"""
-    duty: float | None = Field(None, gt=0, le=1)
+    duty: float | None = Field(default=None, gt=0, le=1)
     """limit of the share of time in which calls kept the GPU busy; None without rests: CPUs, sustained calls,
     and older records"""
-    again: int = Field(0, ge=0, le=1_000_000)
+    again: int = Field(default=0, ge=0, le=1_000_000)
     """number of consecutive disturbed records that this one replaces"""
 
     def disturbance(self, on_gpu: bool, num_cores: int) -> str:
@@ -264,7 +264,7 @@ class Environment(Frozen):
     source: Source
     slurm_job: Line | None = None
     """id of the Slurm job, "123_4" in an array; None outside Slurm"""
-    ranks: tuple[RankEnvironment, ...] = Field((), max_length=MOST_RANKS, exclude_if=_is_empty)
+    ranks: tuple[RankEnvironment, ...] = Field(default=(), max_length=MOST_RANKS, exclude_if=_is_empty)
     """the software of each rank by digests, or one entry if all ranks agree; empty if unknown, and in records
     of schema 2 and older"""
 
@@ -284,11 +284,11 @@ class Record(Frozen):
     run_id: Line
     method_version: Line
     """hash of the definition of this measurement: see `longca.lab.bench.run.method_version`"""
-    playoff: str | None = Field(None, pattern=r"^[0-9a-f]{16}$", exclude_if=_is_empty)
+    playoff: str | None = Field(default=None, pattern=r"^[0-9a-f]{16}$", exclude_if=_is_empty)
     """id of the play-off, shared by all its records. None, omitted from JSON, for the cell's own record"""
-    turns: Turns | None = Field(None, exclude_if=_is_empty)
+    turns: Turns | None = Field(default=None, exclude_if=_is_empty)
     """in a play-off: the order of the samples among those of the other players"""
-    repeat: bool = Field(False, exclude_if=_is_empty)
+    repeat: bool = Field(default=False, exclude_if=_is_empty)
     """the cell was measured a second time, beside its own record, to learn how much such numbers differ; in a
     play-off, a twin: the same player under a second name. Left out of texts where false"""
     measure: dict[Name, Scalar | None] = Field({}, max_length=MOST_NAMES, exclude_if=_is_empty)

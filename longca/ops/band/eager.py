@@ -202,7 +202,9 @@ class BandAttention(torch.autograd.Function):
 
     @staticmethod
     @breaks_graph
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - one gradient for each output
+        ctx: Any, dout: Tensor | None, dlse: Tensor | None
+    ) -> tuple[Any, ...]:
         if dout is None and dlse is None:
             return (None,) * 7
         q, k, v, out, lse = ctx.saved_tensors

@@ -33,14 +33,18 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     return tables, numbers
 
 
-def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Tensor) -> BandPlan:
-    """A plan for flat q and k, from the result of `flatten`."""
+def unflatten(tables: Sequence[Tensor], numbers: Sequence[Any], q: Tensor, k: Tensor) -> BandPlan:
+    """A plan for flat q and k, from the result of `flatten`: numbers are also truth values and orders."""
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[: len(tables) // NUM_TABLES]):
-        of_schedule = dict(zip(TABLES, tables[place * NUM_TABLES : (place + 1) * NUM_TABLES], strict=True))
+        of_schedule: dict[str, Any] = dict(
+            zip(TABLES, tables[place * NUM_TABLES : (place + 1) * NUM_TABLES], strict=True)
+        )
         of_kernel = numbers[place * NUM_NUMBERS : (place + 1) * NUM_NUMBERS]
         values, config = of_kernel[: len(NUMBERS)], of_kernel[len(NUMBERS) :]
-        others = {name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=True)}
+        others: dict[str, Any] = {
+            name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=True)
+        }
         kernels[kernel] = TileSchedule(**of_schedule, **others), TileConfig(*config)
     return BandPlan(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], q.device, kernels)
 

@@ -57,6 +57,7 @@ class Changes:
     """
 
     def __init__(self, cell: Cell, mask: Mask, seed: int) -> None:
+        self._kind: InputValues
         self._dtype, self._head_dim, self._kind, self._seed = (
             DTYPES[cell.dtype],
             cell.head_dim,

@@ -283,7 +283,12 @@ class _Comparison:
         for name, length in self.lengths.items():
             if name not in self.errors:
                 continue
-            self.errors[name].size_squared += (chunk.dscores_norm * self.scale * length).double().square()
+            # there are gradients, so it has a norm
+            self.errors[name].size_squared += (
+                (chunk.dscores_norm * self.scale * length)  # pyright: ignore[reportOptionalOperand]
+                .double()
+                .square()
+            )
 
 
 def _is_finite(name: str, tensor: torch.Tensor) -> torch.Tensor:

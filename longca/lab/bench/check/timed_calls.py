@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -34,8 +35,8 @@ class TimedCalls:
         self,
         call: Callable[[], object],
         *,
-        tensors: Callable[[object], Tensors],
-        raw: Callable[[object], Iterable[torch.Tensor | None]],
+        tensors: Callable[[Any], Tensors],
+        raw: Callable[[Any], Iterable[torch.Tensor | None]],
         change: Callable[[int], object],
         cut: Callable[[int, Tensors], list[PartResult]],
         kept: Iterable[torch.Tensor],

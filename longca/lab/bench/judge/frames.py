@@ -30,7 +30,7 @@ def send_frame(connection: socket, header: Frame, tensors: list[torch.Tensor] | 
         connection.sendall(LENGTH.pack(len(content)) + content)
         for x in on_host:
             if x.numel():
-                connection.sendall(x.view(-1).view(torch.uint8).numpy())
+                connection.sendall(x.view(-1).view(torch.uint8).numpy().data)
     except OSError:  # broken pipe, connection reset …
         raise EOFError from None
 

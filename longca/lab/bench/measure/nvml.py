@@ -101,7 +101,7 @@ class Telemetry:
         """Forget all calls so far: they are no samples."""
         self._calls, self._reasons = [], 0
 
-    def fields(self) -> dict[str, tuple[Any, ...]]:
+    def fields(self) -> dict[str, Any]:
         """The known fields of `Samples`; a quantity whose reading failed once is left out."""
         if self._gpu is None:
             return {"clock_event_reasons": ()}

@@ -102,7 +102,7 @@ def time_sustained(
         return Samples(
             time_ms=(tuple(times_ms),),
             warmup=warmup,
-            timer=(stream or host).name,
+            timer=(stream or host).name,  # pyright: ignore[reportArgumentType] - one of the two
             stopped="repeats" if len(times_ms) == measure.repeats else "time",
             **telemetry.fields(),
         )
@@ -146,7 +146,7 @@ def collect(
     return Samples(
         time_ms=(tuple(times_ms),),
         warmup=warmup,
-        timer=stopwatch.name,
+        timer=stopwatch.name,  # pyright: ignore[reportArgumentType] - one of the two
         stopped=stopped,
         enqueue_ms=stopwatch.enqueue_ms,
         steady=is_steady,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -57,7 +58,8 @@ class _Search(KernelMeasurement):
         self._references = references
         self.found: list[WrongRow] = []
 
-    def _as_referee(self, plan: CheckPlan) -> _Search:
+    def _as_referee(self, plan: CheckPlan) -> Any:
+        """Itself, as the referee of a measurement that ends before `Referee.check_timed`."""
         kept = self._references.get(plan)
         self._plan, self._judge = plan, Judge(plan, kept)
         self._reference = kept or Reference(plan.problem, self._judge.inputs, plan.scope)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -207,8 +208,9 @@ class _Playoff:
         num_players = len(self._players)
         waiting = list(self._players)
         first: _Player | None = None
-        endings: list[Ending] = []
-        """of the rounds of the first with those that have played to the end"""
+        endings: list[Any] = []
+        """`Ending` of the rounds of the first with each that has played to the end; to a type checker, a list
+        that is multiplied holds any text"""
         while waiting:
             player = waiting.pop(0)
             outcome = player.sit_down(self._gpu)
@@ -295,7 +297,7 @@ def _samples(seat: Seat, ending: Ending, duty: float | None) -> Samples:
     return Samples(
         time_ms=(tuple(seat.times_ms),),
         warmup=seat.num_warm,
-        timer=seat.stopwatch.name,
+        timer=seat.stopwatch.name,  # pyright: ignore[reportArgumentType] - one of the two
         stopped="time" if ending == "time" else "repeats",
         enqueue_ms=seat.stopwatch.enqueue_ms,
         duty=duty,

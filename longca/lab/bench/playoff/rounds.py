@@ -112,7 +112,7 @@ def balanced_orders(count: int) -> list[list[int]]:
 def ratio_interval(times_ms: Sequence[float], first_ms: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the median ratio of two players' times of the same rounds, of which there are six
     or more."""
-    low, high = median_interval(
+    low, high = median_interval(  # pyright: ignore[reportGeneralTypeIssues] - None for fewer than six
         [math.log(time_ms / of_first) for time_ms, of_first in zip(times_ms, first_ms, strict=True)]
     )
     return math.exp(low), math.exp(high)

@@ -209,7 +209,9 @@ class Scoreboard:
         for case in dict.fromkeys((*own, *played)):
             methods = dict.fromkeys((*own[case], *played[case]))
             points = [
-                MeasuredPoint(method, *(tuple(of[case][method].values()) for of in (own, played)), known)
+                MeasuredPoint(
+                    method, tuple(own[case][method].values()), tuple(played[case][method].values()), known
+                )
                 for method in methods
             ]
             nowhere = ("", *case[1:])  # what failed before a device was known

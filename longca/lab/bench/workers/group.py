@@ -18,7 +18,15 @@ from longca.lab.bench.playoff.answer import Played, player_at_work
 from longca.lab.bench.workers.channel import BrokenChannel, Message, check_answer
 from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
-from longca.lab.bench.workers.launch import AnswerTimeout, Launcher, RankDied, RankWithoutDevice, end, was_at
+from longca.lab.bench.workers.launch import (
+    AnswerTimeout,
+    Launcher,
+    Rank,
+    RankDied,
+    RankWithoutDevice,
+    end,
+    was_at,
+)
 from longca.lab.environment.taking import environments_of
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
@@ -81,7 +89,7 @@ class Group:
                 self.ranks = launcher.start(world, device, log, link.fileno())
         self._selector = selectors.DefaultSelector()
         for rank in self.ranks:
-            self._selector.register(rank, selectors.EVENT_READ)
+            self._selector.register(rank, selectors.EVENT_READ, rank)
 
     def ready(self) -> Message:
         """Facts of rank 0's device, once all ranks have their devices, no other run uses them, and all ranks
@@ -210,9 +218,8 @@ class Group:
 
     def _begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
         if self.judge is not None:
-            self.judge.begin(
-                self._number, cells, measure, seed, (self._device_type, self.ranks[0].placement.local_rank)
-            )
+            device = self._device_type, self.ranks[0].placement.local_rank
+            self.judge.begin_cells(self._number, cells, measure, seed, device)
 
     def _without_judge(self, lost: JudgeDied) -> Result:
         assert self.judge is not None
@@ -367,7 +374,7 @@ class Group:
                 raise AnswerTimeout
             # found before the wait, so that the last message of a process that dies during it is still read
             dead = [rank for rank in self.ranks if rank.placement.rank not in answers and not rank.is_alive]
-            ready = [key.fileobj for key, _ in self._selector.select(min(left, TICK_SECONDS))]
+            ready: list[Rank] = [key.data for key, _ in self._selector.select(min(left, TICK_SECONDS))]
             for rank in ready:
                 try:
                     for message in rank.receive():

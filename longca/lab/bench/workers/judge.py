@@ -78,7 +78,7 @@ class JudgeProcess(WorkerProcess):
         """Its socket is closed when the next worker comes."""
         self._workers.discard(worker)
 
-    def begin(
+    def begin_cells(
         self, worker: int, cells: Sequence[Cell], measure: Measure, seed: int, device: tuple[str, int]
     ) -> None:
         """Name the cell that a worker is about to measure, or those of all players. Raises JudgeDied.

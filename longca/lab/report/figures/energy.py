@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
 from longca.lab.report.contract import Figure
@@ -127,16 +127,16 @@ class Energy(Figure):
         return canvas
 
 
-def _place(row: object) -> str:
+def _place(row: Any) -> str:
     """The name of a row: "causal · 2 × 32K · backward"."""
-    world, seqlen = int(row.world), int(row.seqlen)  # type: ignore[attr-defined]
+    world, seqlen = int(row.world), int(row.seqlen)
     size = f"{world} × {format_length(seqlen // world)}" if world > 1 else format_length(seqlen)
-    values = "" if row.input_values == "normal" else f"values: {row.input_values}"  # type: ignore[attr-defined]
+    values = "" if row.input_values == "normal" else f"values: {row.input_values}"
     return join(
         row.mask_label,
         size,
         row.setting,
         DIRECTIONS[row.direction],
-        values,  # type: ignore[attr-defined]
+        values,
         "no pause" if row.sustained else "",
-    )  # type: ignore[attr-defined]
+    )

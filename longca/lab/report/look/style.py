@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.colours import Look
 
-RC: dict[str, Any] = {
+RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "longca",
     "font.family": "DejaVu Sans",
@@ -196,7 +196,8 @@ class Style:
         """
         colour, faint = self.colour(method), self.is_faint(method)
         at, value, low, high = (points[name].to_numpy(float) for name in (x, "value", "low", "high"))
-        behind, size = {"zorder": 1.5 if faint else 2.5}, 3.2 if faint else 4.4
+        behind: dict[str, Any] = {"zorder": 1.5 if faint else 2.5}
+        size = 3.2 if faint else 4.4
         heights = [
             ax.transData.transform(np.column_stack([at, values]))[:, 1] * POINTS / ax.figure.dpi
             for values in (low, value, high)

@@ -36,7 +36,7 @@ class ImageContents(Frozen, extra="ignore"):
 
     files: dict[str, str]
     """path below the folder of packages → SHA-256"""
-    distributions: tuple[Distribution, ...] = Field((), max_length=10_000)
+    distributions: tuple[Distribution, ...] = Field(default=(), max_length=10_000)
     """empty in lists before 2026-11-26, whose Python files cannot be compared"""
     modules: tuple[LooseModule, ...] = ()
     objects: tuple[SharedObject, ...] = ()

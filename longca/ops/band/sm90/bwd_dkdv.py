@@ -9,6 +9,11 @@ Matmuls overlap with independent work: dP with the exponentials, dV with dS.
 Shapes as in `sm90.forward`; blocks have 64 rows, which are 64 / PACK queries of PACK heads.
 """
 
+# Triton reads the types of fields as values
+# pyright: reportInvalidTypeForm=false
+# names are bound under conditions that are decided when compiling
+# pyright: reportPossiblyUnboundVariable=false
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (

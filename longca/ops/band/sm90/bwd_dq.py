@@ -7,6 +7,9 @@ with dS · K of the previous block.
 Shapes as in `sm90.forward`; KV blocks have 64 keys.
 """
 
+# Triton reads the types of fields as values
+# pyright: reportInvalidTypeForm=false
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (

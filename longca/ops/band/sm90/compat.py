@@ -12,6 +12,9 @@ that the kernels have one source.
     reinterpret    x._reinterpret(…)                as before                      3.9: x.reinterpret(…)
 """
 
+# Triton gives `_semantic` to each of its builtins
+# pyright: reportOptionalMemberAccess=false
+
 from typing import Any
 
 from triton._C.libtriton import ir

@@ -15,6 +15,9 @@ Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are 
 LSE is (T, H). A pack is the PACK query heads of one KV head that share a tile.
 """
 
+# Triton reads the types of fields as values
+# pyright: reportInvalidTypeForm=false
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (

@@ -6,6 +6,9 @@ work tile of a `TileSchedule` for one head pack (or one KV head). The producer w
 each one to the other warps of its program through a `WorkTileQueue` in shared memory.
 """
 
+# Triton reads the types of fields as values
+# pyright: reportInvalidTypeForm=false
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier

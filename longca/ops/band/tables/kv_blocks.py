@@ -139,4 +139,7 @@ def _visible_stretches(visible: Tensor, bounds: np.ndarray) -> Sequence[Tensor]:
 def _tensor(array: np.ndarray, dtype: type) -> Tensor:
     """A tensor that shares the array's memory if torch supports its layout: not if it is read-only or has
     negative strides."""
-    return torch.from_numpy(np.require(array, dtype, "CW"))
+    # NumPy reads a text as flags, one a letter, which its types do not say
+    return torch.from_numpy(
+        np.require(array, dtype, "CW")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )

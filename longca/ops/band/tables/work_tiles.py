@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,10 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
         (first_range,) = _read(_first_range(work_tiles, lists))
 
     table, ranges, found = _sorted(row_tiles, work_tiles, lists), _block_ranges(lists), []
-    no_waits = {"waits": ranges.new_zeros(0, 2), "wait_ranges": ranges.new_zeros(num_groups, 0, 2)}
+    no_waits: dict[str, Any] = {
+        "waits": ranges.new_zeros(0, 2),
+        "wait_ranges": ranges.new_zeros(num_groups, 0, 2),
+    }
     rows, rows_of_splits = (
         _rows_of_specs(work_tiles.num_tiles, num_groups),
         _rows_of_specs(work_tiles.num_splits, num_groups),
