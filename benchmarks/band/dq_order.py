@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.band.ways import backward, forward, inputs, split_variant
 from benchmarks.common.rounds import MIN_ROUNDS, in_rounds, sampler
 from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
@@ -44,7 +45,7 @@ HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
 LEAST, MOST_FLOPS = 500, 1e14  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
 SAME = 0.01
 TIMES = "band_dq_orders"
-# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice). Earlier, "from the first row" stores
+# column of the CSV → (variant of `benchmarks.band.ways`, how the operator names the choice). Earlier, "from the first row" stores
 # no first addends.
 WAYS = {"two kernels": ("bwd two dq", None), "from the last row": ("bwd from last", AddOrder.FROM_LAST),
         "from the first row": ("bwd from first s1", AddOrder.FROM_FIRST)}
@@ -113,7 +114,7 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
     """Measures cases until the time is over, and yields a record for each. A case whose ways disagree is named and left out.
 
     Args:
-        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records. Calls of all alternate.
+        others: further variants of `benchmarks.band.ways`. Each is a column of the records. Calls of all alternate.
     """
     end, where = time.monotonic() + seconds, machine(torch.device("cuda"))
     for case in known:
@@ -137,11 +138,8 @@ class DisagreementError(RuntimeError):
 
 
 def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
-    from benchmarks.band.reference import inputs
-    from benchmarks.band.sm90_try import backward, forward
-
     q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
-    out, lse = forward("fwd", q, k, v, case.mask)()
+    out, lse = forward(q, k, v, case.mask)()
     variants = {way: variant for way, (variant, _) in WAYS.items()} | {variant: variant for variant in others}
     calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in variants.items()}
     right, *rest = (call() for call in calls.values())
@@ -178,12 +176,22 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 
 
+def _variants(text: str) -> list[str]:
+    variants = text.split(",")
+    for variant in variants:
+        try:
+            split_variant(variant)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return variants
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--read", type=Path, metavar="FOLDER", help=f"of the {TIMES}.csv of an earlier run, instead of measuring")
     parser.add_argument("--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)")
-    parser.add_argument("--also", type=lambda text: text.split(","), default=[], metavar="VARIANTS",
-                        help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"')
+    parser.add_argument("--also", type=_variants, default=[], metavar="VARIANTS",
+                        help='further ones of benchmarks.band.ways to measure, as "bwd from first k1,bwd from first h2"')
     parser.add_argument("--heads", type=lambda text: [parse_heads(one) for one in text.split(",")], default=(), metavar="HEADS",
                         help="of whole sequences, these alone: 8:1,16:2")
     parser.add_argument("--lengths", type=lambda text: [parse_length(one) for one in text.split(",")], default=(), metavar="LENGTHS",

@@ -42,7 +42,8 @@ def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert (tmp_path / "out" / f"{TIMES}.csv").exists()
 
 
-@pytest.mark.parametrize(("options", "why"), [([], "there is no GPU here"), (["--read", "nowhere"], f"no {TIMES}.csv in nowhere")])
+@pytest.mark.parametrize(("options", "why"), [([], "there is no GPU here"), (["--read", "nowhere"], f"no {TIMES}.csv in nowhere"),
+                                              (["--also", "bwd,bwd up"], "'bwd up' is no way to gradients")])
 def test_nothing_to_say_ends_in_one_line(options: list[str], why: str, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
