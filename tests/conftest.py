@@ -2,12 +2,10 @@
 
 import gc
 import hashlib
-import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -24,7 +22,8 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 from longca.bench.measure.warm_math import warm_math
-from tests.support import ROOT, TINY, in_interpreter
+from tests.helpers.command import called
+from tests.helpers.support import ROOT, TINY, in_interpreter
 
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
 settings.load_profile("few")
@@ -110,22 +109,6 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 HERE = ("--version", "-h", "config", "clean", "plan", "explain", "list", "choose", "new", "bench", "status", "export", "report", "claims",
         "compare", "environment", "archive", "verify", "data")
-
-
-def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    from longca.cli.main import main
-
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", ["longca", *command])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from longca.core.plugin import Registry
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import heat_map, mask_pictures, reference
 from tools.pages import put
 

@@ -12,7 +12,7 @@ import yaml
 import longca
 from longca.core.code.source import modules_of_package
 from longca.core.version import VERSION
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 FACE = ast.parse(Path(longca.__file__).read_text(encoding="utf-8"))
 

@@ -9,7 +9,7 @@ import pytest
 
 from longca.core.study import load_study
 from longca.store.load import load
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 PAGES = {"h100": "two-gpus.md", "h200": "prediction.md"}
 

@@ -11,9 +11,9 @@ from longca.report.figures.predicted_choices import PredictedChoices
 from longca.report.figures.predicted_errors import PredictedErrors
 from longca.store.load import load
 from longca.store.table import derived
-from tests.committed import committed
-from tests.records import quick_study
-from tests.support import ROOT
+from tests.helpers.committed import committed
+from tests.helpers.records import quick_study
+from tests.helpers.support import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from longca.advice.many_gpus import CLAIMS, FACTORS, MASKS, STRATEGIES, WORLDS, PredictedCell, load, make, save, table, verdicts
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import many_gpus
 
 

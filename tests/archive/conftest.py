@@ -7,7 +7,6 @@ import pytest
 
 from longca.archive.bundle import Bundle, write_bundle
 from longca.archive.manifest import NAME as MANIFEST
-from longca.archive.manifest import manifest
 from longca.archive.packing import BundleFile, opened
 from longca.archive.project import project_files
 from longca.core.config import Config
@@ -15,9 +14,9 @@ from longca.core.record import Record
 from longca.core.study import Study, load_study
 from longca.store.cells import CellStore
 from longca.store.load import load
-from tests.records import record
+from tests.helpers.archive import DIGEST, rehash
+from tests.helpers.records import record
 
-DIGEST = f"sha256:{'ab' * 32}"
 STUDY = """
 title: Three cells
 grids:
@@ -81,9 +80,3 @@ def without_code(tmp_path_factory, bundle: Bundle) -> Path:
             name for name in names if path == str(place) and name not in ("measured", "config", MANIFEST, "provenance.json")]))
     rehash(folder)
     return folder
-
-
-def rehash(folder: Path) -> None:
-    """The manifest of what is there now."""
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (folder / MANIFEST).write_bytes(manifest({path: content for path, content in files.items() if path != MANIFEST}))

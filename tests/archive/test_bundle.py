@@ -17,7 +17,7 @@ from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.store.cells import CellStore
 from longca.store.load import load
-from tests.archive.conftest import DIGEST
+from tests.helpers.archive import DIGEST
 
 
 @pytest.mark.slow

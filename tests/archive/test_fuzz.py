@@ -13,10 +13,10 @@ from longca.archive.manifest import NAME as MANIFEST
 from longca.archive.manifest import differences, manifest, read_manifest
 from longca.archive.packing import BundleFile, opened, pack
 from longca.archive.provenance import NAME as PROVENANCE
-from tests.archive.conftest import rehash
 from tests.archive.test_hostile import zipped
-from tests.hostile.fuzzing import damaged, told, usable
-from tests.support import examples
+from tests.helpers.archive import rehash
+from tests.helpers.hostile.fuzzing import damaged, told, usable
+from tests.helpers.support import examples
 
 READ = [MANIFEST, PROVENANCE, "config/studies/three.yaml", "config/hardware.yaml", "measured/records.parquet"]
 

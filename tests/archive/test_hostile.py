@@ -16,7 +16,7 @@ from longca.archive.manifest import unreadable
 from longca.archive.packing import BundleFile, Limits, opened, pack
 from longca.archive.verify import verify
 from longca.core.errors import UserError
-from tests.archive.conftest import rehash
+from tests.helpers.archive import rehash
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from longca.archive.page import page_files
 from longca.archive.verify import verify
 from longca.core.errors import UserError
 from longca.store.load import load
-from tests.archive.conftest import rehash
+from tests.helpers.archive import rehash
 
 
 @pytest.fixture(scope="module")

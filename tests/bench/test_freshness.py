@@ -12,7 +12,7 @@ from longca.core.cell import Cell
 from longca.core.study import Study, load_study
 from longca.store.cells import CellStore
 from longca.store.index import cell_facts
-from tests.records import record
+from tests.helpers.records import record
 
 STUDY = """
 title: two kernels

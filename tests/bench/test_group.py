@@ -10,8 +10,8 @@ import pytest
 from longca.bench.workers import group as group_module
 from longca.bench.workers.group import PEER_LOST
 from longca.bench.workers.pool import Pool
-from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.bench.test_worker import is_running
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell
 
 START_S = 30.0  # of two processes on a busy machine: not part of the time that a failure may take
 GRACE_S = 0.5

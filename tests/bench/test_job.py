@@ -20,13 +20,13 @@ from longca.core.record import Record
 from longca.store.cells import CellStore
 from tests.bench.test_runner import workers_of
 from tests.bench.test_worker import wait_until_gone
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "longca"]
 
 
 def srun(num_nodes: int, per_node: int = 1) -> list[str]:
-    return [sys.executable, "-m", "tests.bench.fake_srun", str(num_nodes), str(per_node), sys.executable, "-m", "longca"]
+    return [sys.executable, "-m", "tests.helpers.bench.fake_srun", str(num_nodes), str(per_node), sys.executable, "-m", "longca"]
 
 
 STUDY = """

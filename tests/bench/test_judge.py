@@ -15,8 +15,8 @@ from longca.bench.workers.pool import Pool
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
-from tests.bench.cells import small_cell, write_kernel
-from tests.bench.misbehaving import cp_cell, kernel_cell
+from tests.helpers.bench.cells import small_cell, write_kernel
+from tests.helpers.bench.misbehaving import cp_cell, kernel_cell
 
 MEASURE = Measure.fixed(warmup=1, repeats=4)
 CPU = torch.device("cpu")

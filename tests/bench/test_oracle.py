@@ -18,9 +18,9 @@ from longca.core.study import Measure
 from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from tests.bench.cells import small_cell
-from tests.kernels.cases import Case, hand_made_cases, pattern_cases
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
+from tests.helpers.kernels.plain_attention import plain_attention
 
 CPU = torch.device("cpu")
 

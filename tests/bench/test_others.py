@@ -28,9 +28,9 @@ from longca.core.record import Others
 from longca.store.cells import CellStore
 from longca.store.hardware import Hardware
 from longca.store.view import View
-from tests.bench.misbehaving import kernel_cell
 from tests.bench.test_runner import STUDY
-from tests.records import record
+from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.records import record
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 BURN = "import sys, time\nprint(flush=True)\nwhile True: pass"

@@ -11,8 +11,8 @@ from longca.core.record import STATUSES
 from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.view import View
-from tests.bench.misbehaving import kernel_cell
-from tests.records import quick_study, record
+from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.records import quick_study, record
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from longca.bench.run.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
 from longca.core.record import Work
 from longca.core.study import Measure
-from tests.bench.misbehaving import cp_cell, kernel_cell
+from tests.helpers.bench.misbehaving import cp_cell, kernel_cell
 
 
 def many(num_cells: int) -> list:

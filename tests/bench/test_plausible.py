@@ -8,7 +8,7 @@ from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.result import Result
 from longca.core.study import Measure
 from longca.store.hardware import GpuModel, Hardware, Sourced
-from tests.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
 
 CELL = small_cell("naive", "full", seqlen=512, dtype="bf16")
 SOURCE = "https://example.org"

@@ -16,8 +16,8 @@ from longca.bench.workers.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Poo
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Unsupported
-from tests.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import is_running, wait_until_gone
+from tests.helpers.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 
 
 def pids(pool: Pool) -> list[int]:

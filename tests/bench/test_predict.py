@@ -11,7 +11,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure, load_study
 from longca.masks.build import cell_mask
-from tests.committed import committed
+from tests.helpers.committed import committed
 
 
 def cell(mask: str, seqlen: int = 4096, kernel: str = "sdpa", direction: str = "fwd", **changes: object) -> Cell:

@@ -20,7 +20,7 @@ from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.masks import build_mask
 from longca.store.hardware import load_hardware
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 DAY = datetime.date(2026, 11, 23)
 GPU = "NVIDIA H100 80GB HBM3"

@@ -12,8 +12,8 @@ from longca.bench.run.scores import Score
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Failed, Record, TimedOut, Unsupported
-from tests.bench.misbehaving import kernel_cell
-from tests.records import record as timed_record
+from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.records import record as timed_record
 
 
 class Clock:

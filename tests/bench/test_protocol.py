@@ -14,7 +14,7 @@ from longca.bench.run.shards import estimate_seconds
 from longca.core.record import Samples, Work
 from longca.core.samples import drift, median_interval
 from longca.core.study import Measure
-from tests.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
 
 FULL_MHZ, LIMIT, FALL_MHZ = 1980.0, 0.6, 700.0
 CONTROLLER_S = 0.5  # time constant of its power reading

@@ -27,15 +27,15 @@ from longca.core.study import Grid, Study
 from longca.masks.build import cell_mask
 from longca.masks.table import mask_table
 from longca.store.cells import CellStore
-from tests.bench.cells import small_cell
-from tests.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import wait_until_gone
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 
 RUN = """
 import json, pathlib, sys
 from longca.bench.run.runner import run_cells
 from longca.core.config import Config
-from tests.bench.misbehaving import kernel_cell
+from tests.helpers.bench.misbehaving import kernel_cell
 from tests.bench.test_runner import STUDY
 from longca.bench.run.progress import PlainProgress
 cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]

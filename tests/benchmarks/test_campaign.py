@@ -12,7 +12,7 @@ from longca.core.record import Record
 from longca.core.select import Selection
 from longca.core.study import load_study
 from longca.store.export import export
-from tests.records import record
+from tests.helpers.records import record
 
 STUDY = """title: "A small study"
 measure: {repeats: 10}

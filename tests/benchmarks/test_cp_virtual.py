@@ -17,7 +17,7 @@ from longca.core.study import Measure
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Contribution, Problem
-from tests.cp.case import Case
+from tests.helpers.cp.case import Case
 from tools.table import read_records
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 TABLE = re.compile(r'Table\(\s*"(\w+)"|_table\(\s*"(\w+)"|^NAME = "(\w+)"', re.MULTILINE)
 PAGES = (*sorted((ROOT / "docs/results").glob("*/*.md")),

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import renew
 from benchmarks.renew import PARTS, Part, pack
 from longca.core.study import load_study
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 PROGRAM = """import os, sys, time, pathlib
 name, seconds = sys.argv[1:]

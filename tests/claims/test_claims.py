@@ -26,9 +26,9 @@ from longca.store.load import committed as committed_files
 from longca.store.load import load, load_columns
 from longca.store.table import FRAME_TYPES, derived, of_grid
 from longca.store.text import short_device
-from tests.claims.cases import CASES, REGULAR
-from tests.claims.made import GIB, grid, table
-from tests.support import ROOT
+from tests.helpers.claims.cases import CASES, REGULAR
+from tests.helpers.claims.verdicts import GIB, grid, table
+from tests.helpers.support import ROOT
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
 

@@ -13,9 +13,9 @@ from longca.store.columns import COLUMNS
 from longca.store.export import export
 from longca.store.load import committed
 from longca.store.table import derived
-from tests.claims.made import grid, table
-from tests.records import record
-from tests.support import ROOT
+from tests.helpers.claims.verdicts import grid, table
+from tests.helpers.records import record
+from tests.helpers.support import ROOT
 
 
 def _records() -> list:

@@ -14,8 +14,8 @@ from longca.kernels.backends.flashinfer import TOO_MANY
 from longca.masks.build import build_mask
 from longca.masks.segments import diagonal_segments
 from longca.store.load import committed, load_columns
-from tests.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
-from tests.claims.made import GIB, table
+from tests.helpers.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
+from tests.helpers.claims.verdicts import GIB, table
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
 H100 = {"device": "NVIDIA H100 80GB HBM3"}

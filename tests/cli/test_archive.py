@@ -11,7 +11,7 @@ import pytest
 from longca.archive.manifest import sha256
 from longca.core.study import load_study
 from longca.store.cells import CellStore
-from tests.records import record
+from tests.helpers.records import record
 
 
 @pytest.mark.parametrize(("profile", "told_in"), [("workflow/profiles/local", "text"),

@@ -4,7 +4,7 @@ import pytest
 
 from longca.core.study import load_study
 from longca.store.cells import CellStore
-from tests.records import record
+from tests.helpers.records import record
 
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
 

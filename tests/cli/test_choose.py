@@ -13,8 +13,8 @@ from longca.report.choose import COLUMNS, CallQuestion, nearest_settings, rankin
 from longca.store.export import export
 from longca.store.load import load_columns
 from longca.store.table import derived
-from tests.records import record
-from tests.support import ROOT
+from tests.helpers.records import record
+from tests.helpers.support import ROOT
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 RATES = {"fa3": 660.0, "cudnn": 600.0, "flex": 430.0, "sdpa": 320.0, "naive": 60.0}

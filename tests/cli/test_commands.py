@@ -13,7 +13,7 @@ from longca.cli.options import print_table
 from longca.core.record import Others
 from longca.core.study import load_study
 from longca.store.cells import CellStore
-from tests.records import record
+from tests.helpers.records import record
 
 
 def test_help_names_every_command(longca):

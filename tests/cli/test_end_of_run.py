@@ -13,8 +13,8 @@ from longca.core.cell import Cell
 from longca.core.record import STATUSES, Ok, Record, TimedOut, Unavailable
 from longca.core.study import load_study
 from longca.store.export import export
-from tests.conftest import called
-from tests.records import quick_study, record
+from tests.helpers.command import called
+from tests.helpers.records import quick_study, record
 
 ENVIRON = {"LONGCA_DEVICE": "cpu", "COLUMNS": "80"}
 

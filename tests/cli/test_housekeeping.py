@@ -10,7 +10,7 @@ import pytest
 from longca import __version__
 from longca.core.study import load_study
 from longca.store.cells import CellStore
-from tests.records import record
+from tests.helpers.records import record
 
 
 @pytest.fixture

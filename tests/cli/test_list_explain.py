@@ -8,7 +8,7 @@ from longca.core.plugin import KINDS, Registry
 from longca.core.record import Failed
 from longca.core.study import load_study
 from longca.store.cells import CellStore
-from tests.records import record
+from tests.helpers.records import record
 
 WIDTH = 80
 

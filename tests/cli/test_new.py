@@ -11,13 +11,13 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.store.table import derived
 from tests.cli.test_bench import cell
-from tests.cp.case import Case
-from tests.cp.virtual import on_virtual_ranks
+from tests.helpers.cp.case import Case
+from tests.helpers.cp.virtual import on_virtual_ranks
+from tests.helpers.kernels.cases import hand_made_cases, telling_cases
+from tests.helpers.kernels.plain_attention import plain_attention
+from tests.helpers.records import quick_study
 from tests.kernels import test_contract_kernels as of_kernels
-from tests.kernels.cases import hand_made_cases, telling_cases
-from tests.kernels.plain_attention import plain_attention
 from tests.masks import test_contract_masks as of_masks
-from tests.records import quick_study
 from tests.report import test_figures as of_figures
 
 MEASURE = Measure.fixed(warmup=0, repeats=3, timeout_s=30)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.commands import documented
 from tests.commands.documented import Elsewhere, elsewhere, unaccounted
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import checks
 from tools.pages import put
 
@@ -97,7 +97,7 @@ def test_a_check_whose_tests_this_machine_cannot_do_is_not_noted(tmp_path):
     ("required", "outcome"), [("images slurm", pytest.fail.Exception), ("", pytest.skip.Exception)]
 )
 def test_without_an_image_tests_fail_in_ci_and_are_left_out_elsewhere(required, outcome, monkeypatch):
-    from tests.support import cannot
+    from tests.helpers.support import cannot
 
     monkeypatch.setenv(checks.REQUIRED, required)
     with pytest.raises(outcome, match="there is no apptainer"):

@@ -7,7 +7,7 @@ import pytest
 
 from longca.core.record import Failed
 from longca.store.export import export
-from tests.compare.conftest import H200, cell, failed, timed
+from tests.helpers.compare import H200, cell, failed, timed
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from longca.core.code import code_digest, source
 from longca.core.code.source import modules_of_package, reached
 from longca.core.code.text import Text
-from tests.core.renamed import renamed
+from tests.helpers.core.renamed import renamed
 
 MAIN = '''
 """A module."""

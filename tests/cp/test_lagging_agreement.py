@@ -21,10 +21,10 @@ from longca.cp.comm.headers import MAX_UNREAD, GatheredHeaders, SharedHeaders, f
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import Mask, build_mask
-from tests.cp import programs
-from tests.cp.programs import RIGHT, Call, Program, run, whole
-from tests.cp.ranks import on_ranks
 from tests.cp.test_agreement import check_random, random_programs
+from tests.helpers.cp import programs
+from tests.helpers.cp.programs import RIGHT, Call, Program, run, whole
+from tests.helpers.cp.ranks import on_ranks
 
 MEET = Call("meet")
 FORWARD, OTHER, TRAIN = Call("forward"), Call("forward", mask=1), Call("train")
@@ -80,7 +80,7 @@ def lagging(masks: tuple[Mask, ...] = programs.MASKS) -> Iterator[Any]:
     programs.expected.cache_clear()
     with (
         patch("longca.cp.public.Agreement", lambda comm, waits: Agreement(comm, waits=False)),
-        patch("tests.cp.programs.MASKS", masks),
+        patch("tests.helpers.cp.programs.MASKS", masks),
         patch.object(Comm, "abandon") as abandon,
     ):
         yield abandon

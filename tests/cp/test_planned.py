@@ -14,9 +14,9 @@ from longca.cp.schedule.planner import Planner, ScoredPlan
 from longca.cp.traffic_formula import formula_bytes
 from longca.masks import Mask
 from longca.masks.build import cell_mask
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.peak import Peak
-from tests.cp.virtual import on_virtual_ranks
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.peak import Peak
+from tests.helpers.cp.virtual import on_virtual_ranks
 
 PLANNED = [name for name in Registry("strategy").names() if isinstance(Registry("strategy").load(name), PlannedStrategy)]
 BLOCKS = (("block", 16), ("density", 0.5))

@@ -14,9 +14,9 @@ from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.ring import Ring
 from longca.cp.traffic_formula import formula_bytes
 from longca.masks.build import cell_mask
-from tests.cp.case import Case
 from tests.cp.test_planned import cell
-from tests.cp.virtual import on_virtual_ranks
+from tests.helpers.cp.case import Case
+from tests.helpers.cp.virtual import on_virtual_ranks
 
 HEADS = 16, 8
 

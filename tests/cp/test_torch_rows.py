@@ -18,8 +18,8 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
 from longca.masks.build import build_mask
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.ranks import on_ranks
 
 WORLD = 3
 HEADS = ((4, 4), (4, 1), (6, 2))

@@ -6,8 +6,8 @@ import torch
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.partition.heads import plan_heads
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.virtual import on_virtual_ranks
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.virtual import on_virtual_ranks
 
 HEADS = [(8, 2), (5, 5), (12, 3), (7, 1)]
 

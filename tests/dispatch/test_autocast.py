@@ -14,7 +14,7 @@ from longca.bench.check.scope import whole
 from longca.core.errors import UserError
 from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask
-from tests.dispatch.test_attention import inputs
+from tests.dispatch.test_call import inputs
 
 MASK = Mask.from_documents([40, 24])
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -12,8 +12,8 @@ from longca.kernels.contract import Kernel, Problem
 from longca.masks import Mask, build_mask
 from longca.ops.band.checks import unusable
 from longca.ranking import MeasuredPoint
-from tests.kernels.masks_for_tests import pattern_mask
-from tests.ranking.helpers import point
+from tests.helpers.kernels.masks_for_tests import pattern_mask
+from tests.helpers.ranking.measured import point
 from tools import fastest
 
 CUDA = torch.device("cuda")

@@ -11,7 +11,7 @@ from longca.environment.elf import sha256_of
 from longca.environment.loaded import LoadedFiles, is_compiled, mapped_files, search_folders
 from longca.environment.packages import PackageFolder
 from longca.environment.taking import EnvironmentTaker, SystemFacts
-from tests.environment.made import BUILD_ID, distribution, elf, folder_of_packages, loaded_in
+from tests.helpers.environment.distributions import BUILD_ID, distribution, elf, folder_of_packages, loaded_in
 
 
 @pytest.fixture

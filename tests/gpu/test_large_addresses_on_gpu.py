@@ -16,8 +16,8 @@ from longca.core.record import Outcome
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
-from tests.bench.cells import small_cell
-from tests.gpu.device import GPU, needs_gpu
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 LENGTHS = [262144, 262144 + 8192]

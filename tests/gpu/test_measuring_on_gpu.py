@@ -13,8 +13,8 @@ from longca.bench.measure.nvml import open_gpu
 from longca.bench.measure.timer import time_calls
 from longca.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
 from longca.core.study import Measure
-from tests.bench.cells import small_cell, write_kernel
-from tests.gpu.device import GPU, needs_gpu
+from tests.helpers.bench.cells import small_cell, write_kernel
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 MIB = 1 << 20

@@ -8,8 +8,8 @@ from longca.bench.measure.kernel import measure_kernel
 from longca.bench.run.own_file import _as_plugin, compare_own_file
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.study import Measure
-from tests.bench.cells import small_cell
-from tests.gpu.device import GPU, needs_gpu
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 COMPILED = '''import torch

@@ -11,8 +11,8 @@ import torch
 from longca.bench.workers.group import GRACE_SECONDS
 from longca.bench.workers.pool import Pool
 from longca.store.cells import CellStore
-from tests.bench.misbehaving import MEASURE, cp_cell
-from tests.support import ROOT
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell
+from tests.helpers.support import ROOT
 
 pytestmark = [pytest.mark.multi_gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="less than two GPUs here")]
 START_S = 60.0  # of two processes that have to load CUDA and NCCL

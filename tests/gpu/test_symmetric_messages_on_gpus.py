@@ -14,9 +14,9 @@ from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.buffers import ReceiveBuffers
 from longca.kernels.contract import Problem
-from tests.bench.misbehaving import MEASURE, cp_cell
-from tests.cp.case import TENSORS, Case
-from tests.cp.ranks import on_ranks
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell
+from tests.helpers.cp.case import TENSORS, Case
+from tests.helpers.cp.ranks import on_ranks
 
 FOUND = torch.cuda.device_count()
 WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]

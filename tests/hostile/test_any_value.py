@@ -19,8 +19,8 @@ from longca.store.decode import Decoder, Unusable, decode_content, encode
 from longca.store.export import export
 from longca.store.load import load
 from longca.store.table import derived, in_order
-from tests.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
-from tests.support import examples
+from tests.helpers.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
+from tests.helpers.support import examples
 
 STUDY = "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}]\n"
 FEW, MANY = 15, 300  # records of a study
@@ -173,7 +173,7 @@ def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, va
 def test_a_cell_with_a_damaged_record_is_not_measured(longca, tmp_path: Path):
     """One of the two cells of a study has a time of 0."""
     from longca.core.study import load_study
-    from tests.records import record
+    from tests.helpers.records import record
 
     study = tmp_path / "odd.yaml"
     study.write_text(STUDY)

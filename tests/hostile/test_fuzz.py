@@ -14,9 +14,9 @@ from longca.store.cells import CellStore
 from longca.store.decode import encode, from_content
 from longca.store.export import export
 from longca.store.hardware import load_hardware
-from tests.hostile.fuzzing import fuzz, told, usable
-from tests.hostile.odd import whole_record
-from tests.support import ROOT
+from tests.helpers.hostile.fuzzing import fuzz, told, usable
+from tests.helpers.hostile.odd import whole_record
+from tests.helpers.support import ROOT
 
 
 @pytest.fixture(scope="module")

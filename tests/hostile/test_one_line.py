@@ -12,7 +12,7 @@ from longca.core.plugin import say_left_out
 from longca.core.reading import CELL_FILE, read_file
 from longca.store.cells import CellStore
 from longca.store.load import load
-from tests.hostile.odd import whole_record
+from tests.helpers.hostile.odd import whole_record
 
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32, %s}]"
 LONG, DIGITS = "x" * 5000, "9" * 5000
@@ -149,7 +149,7 @@ def test_a_broken_mask_is_named_and_the_rest_of_its_study_runs(longca, tmp_path:
 def test_a_run_without_a_broken_mask_ends_with_a_verdict(longca, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its other cells are kept: nothing is measured here."""
     from longca.core.study import load_study
-    from tests.records import record
+    from tests.helpers.records import record
 
     (tmp_path / "plugins/masks").mkdir(parents=True)
     (tmp_path / "plugins/masks/broken.py").write_text("class X(\n")

@@ -19,9 +19,9 @@ from longca.store.checks.columns import checked_columns
 from longca.store.columns import COLUMNS
 from longca.store.export import export
 from longca.store.load import COMMITTED
-from tests.hostile.fuzzing import told
-from tests.records import gpu_study, record
-from tests.support import examples
+from tests.helpers.hostile.fuzzing import told
+from tests.helpers.records import gpu_study, record
+from tests.helpers.support import examples
 from tools import verified_tables
 
 ODD: list[Any] = [None, -1, 0, 2**63 - 1, -2.5, 1e300, float("nan"), float("inf"), True, "", "nobody", "bwdd", "\x1b]0;x\x07\x1b[31mRED",

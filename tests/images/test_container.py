@@ -15,8 +15,8 @@ from longca.images.image import check, locate
 from longca.images.obtain import obtain
 from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
-from tests.images.built import built
-from tests.support import ROOT, TINY
+from tests.helpers.images.built import built
+from tests.helpers.support import ROOT, TINY
 
 pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -7,8 +7,7 @@ from longca.core.cell import MOST_TOKENS, Cell
 from longca.core.errors import UserError
 from longca.masks import build_mask
 from longca.masks.build import MaskBuilder, cell_mask
-
-from .strategies import WITH_DOCUMENTS
+from tests.helpers.masks.strategies import WITH_DOCUMENTS
 
 
 @pytest.mark.parametrize(("name", "arguments", "message"), [

@@ -8,7 +8,7 @@ from longca.paper.build import build_paper
 from longca.report.rows import rows_json
 from longca.report.series import labelled
 from longca.store.table import derived, in_order
-from tests.report.conftest import DAMAGED, few
+from tests.helpers.report import DAMAGED, few
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from longca.paper.analysis.as_released import effect, ordinal, pairs, rank_chang
 from longca.paper.build import build_paper, exhibits
 from longca.paper.repairs import REPAIRS
 from longca.store.table import derived
-from tests.records import record
+from tests.helpers.records import record
 
 GPU = "NVIDIA H200"
 

@@ -9,7 +9,7 @@ from longca.paper.analysis.select import earlier_strategies, kernels
 from longca.predict.ways import EARLIER_RECORDS
 from longca.report.series import is_earlier
 from longca.store.table import derived
-from tests.records import record
+from tests.helpers.records import record
 
 GPU = "NVIDIA H200"
 

@@ -9,8 +9,8 @@ from longca.core.record import Record
 from longca.paper.build import exhibits
 from longca.paper.links import FILTERS, Link, links, run_pages
 from longca.store.table import derived
-from tests.report.conftest import few
-from tests.support import ROOT
+from tests.helpers.report import few
+from tests.helpers.support import ROOT
 
 
 def _chosen(link: Link, records: list[Record]) -> list[str]:

@@ -16,8 +16,8 @@ from longca.paper.build import build_paper, exhibits
 from longca.paper.facts import gallery
 from longca.paper.repairs import REPAIRS
 from longca.report.index import write_index
-from tests.report.conftest import few
-from tests.support import ROOT
+from tests.helpers.report import few
+from tests.helpers.support import ROOT
 
 
 class Ids(HTMLParser):
@@ -97,7 +97,7 @@ def test_data_lie_beside_it(page: Path) -> None:
 def test_same_records_same_bytes_without_torch(page: Path) -> None:
     """In any order, in another process, which needs no torch."""
     folder = page.parent.parent / "again"
-    code = ("import sys; from pathlib import Path; from tests.report.conftest import DAMAGED, few; "
+    code = ("import sys; from pathlib import Path; from tests.helpers.report import DAMAGED, few; "
             "from longca.paper.build import build_paper;"
             f"build_paper(reversed(few()), [DAMAGED], Path({str(folder)!r})); print('torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

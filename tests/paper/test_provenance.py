@@ -8,8 +8,8 @@ from longca.paper.links import RunPage
 from longca.paper.provenance import StudyProvenance, provenance
 from longca.store.hardware import load_hardware
 from longca.store.table import derived, in_order
-from tests.records import gpu_study
-from tests.report.conftest import few
+from tests.helpers.records import gpu_study
+from tests.helpers.report import few
 
 GPUS = [record for record in gpu_study() if record.cell.mask == "full"][:6]
 

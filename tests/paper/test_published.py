@@ -9,7 +9,7 @@ from longca.paper.figures.dense_forward import DenseForward
 from longca.paper.published import published_findings, published_pairs, published_rates, with_published
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived
-from tests.records import record
+from tests.helpers.records import record
 
 PEAK = 989.0  # of both H100 SXM and H200 SXM
 

@@ -9,7 +9,7 @@ from longca.masks import build_mask
 from longca.paper.analysis.support import answer, asked_kernels, differences, outcomes
 from longca.paper.build import exhibits
 from longca.paper.contract import Exhibit, PaperTable
-from tests.claims.made import grid, table
+from tests.helpers.claims.verdicts import grid, table
 
 EXHIBITS = {one.name: one for one in exhibits()}
 

@@ -18,7 +18,7 @@ from longca.predict.fitted import is_earlier, load_fitted, samples, to_fit
 from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
 from longca.predict.ways import Items, covers_all, items_of, way_of
-from tests.committed import committed
+from tests.helpers.committed import committed
 
 NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "sliding_window", "global_sliding_window", "full_document",
          "block_sparse_uniform")

@@ -16,7 +16,7 @@ from longca.ranking import (
     relation_of,
 )
 from longca.ranking.sentences import lead_text
-from tests.ranking.helpers import GPU, KNOWN, measured, point
+from tests.helpers.ranking.measured import GPU, KNOWN, measured, point
 
 
 def test_the_interval_of_a_median_needs_no_distribution():

@@ -7,8 +7,8 @@ from longca.ranking import compare, mean_standing, standing, tallies
 from longca.ranking.sentences import counts_text, everywhere_text, field_text, finding_text, verdict
 from longca.ranking.table import competes, counted, has_rests, standings
 from longca.store.table import derived
-from tests.ranking.helpers import KNOWN, MeasuredPoint, measured, point
-from tests.ranking.places import with_duty
+from tests.helpers.ranking.measured import KNOWN, MeasuredPoint, measured, point
+from tests.helpers.ranking.places import with_duty
 from tests.ranking.test_table import timed
 
 

@@ -9,7 +9,7 @@ from longca.ranking import compare
 from longca.ranking.table import standings
 from longca.store.load import COMMITTED
 from longca.store.table import derived
-from tests.ranking.places import METHOD_OF_TABLE, WHOLE, Places, SharedCase, partly_rested, shared_cases
+from tests.helpers.ranking.places import METHOD_OF_TABLE, WHOLE, Places, SharedCase, partly_rested, shared_cases
 from tools import fastest, heat_map
 
 GPUS = ("H100", "H200")

@@ -14,7 +14,7 @@ from longca.store.hardware import Hardware
 from longca.store.index import CellFacts
 from longca.store.table import derived
 from longca.store.view import View
-from tests.records import record
+from tests.helpers.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 

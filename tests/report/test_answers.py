@@ -15,7 +15,7 @@ from longca.report.series import labelled, mask_order, rate_unit
 from longca.report.tables import worst_errors
 from longca.report.winners import Winner, rankings
 from longca.store.table import derived
-from tests.records import quick_study, record
+from tests.helpers.records import quick_study, record
 
 
 def cell(kernel="sdpa", mask="causal", seqlen=1024, **fields):

@@ -17,7 +17,7 @@ from longca.report.rates import rate_points
 from longca.report.series import labelled
 from longca.report.winners import Winner, rankings
 from longca.store.table import derived
-from tests.records import gpu_study, quick_study, record
+from tests.helpers.records import gpu_study, quick_study, record
 from tests.report.test_answers import cell
 
 

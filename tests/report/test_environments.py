@@ -13,7 +13,7 @@ from longca.report.build import build
 from longca.store.cells import CellStore
 from longca.store.environments.listings import Environments
 from longca.store.environments.summary import summary_of
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 from tests.store.test_environments import INSTALLED, LOADED, environment, image, listings, with_environment
 
 OTHER = LoadedSoftware(

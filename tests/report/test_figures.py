@@ -15,7 +15,7 @@ from longca.report.look.colours import FAINT, HEAT, KERNELS, MARKERS, MUTED, SPA
 from longca.report.look.style import Style, spread
 from longca.report.look.svg import draw, inline
 from longca.store.table import derived
-from tests.records import gpu_study, quick_study, record
+from tests.helpers.records import gpu_study, quick_study, record
 
 FIGURES = Registry("figure").names()
 METHODS = ("flex", "naive", "sdpa", "ulysses+sdpa", "ring_p2p+sdpa", "ring_allgather+sdpa", "control", "fa2", "fa3", "cudnn", "flashmask")

@@ -20,9 +20,9 @@ from longca.report.series import labelled
 from longca.store.export import export
 from longca.store.load import load
 from longca.store.table import derived, in_order
-from tests.records import gpu_study, quick_study, record
-from tests.report.conftest import DAMAGED, few
-from tests.support import ROOT
+from tests.helpers.records import gpu_study, quick_study, record
+from tests.helpers.report import DAMAGED, few
+from tests.helpers.support import ROOT
 
 VOID = {"meta", "link", "br", "input", "hr", "img", "wbr"}
 
@@ -194,7 +194,7 @@ def test_the_archive_makes_it_again_in_any_order_without_torch(few_page, tmp_pat
     """In another process. The slow run has order and archive each by itself."""
     archive, again = few_page.parent / "records.parquet", tmp_path / "report.html"
     code = ("import sys; from pathlib import Path; from longca.report.build import build; from longca.store.load import load;"
-            "from tests.report.conftest import DAMAGED;"
+            "from tests.helpers.report import DAMAGED;"
             f"build(load({str(archive)!r}).records[::-1], [DAMAGED], Path({str(again)!r}), study_title='Few & <plain>');"
             "never = ('torch', 'triton', 'longca.masks', 'longca.kernels', 'longca.cp', 'longca.bench');"
             "print([name for name in never if name in sys.modules])")

@@ -5,8 +5,8 @@ from typing import Any
 from longca.core.record import Record, Samples, Unsupported
 from longca.report.tables import steadiness
 from longca.store.table import derived
-from tests.compare.conftest import cell
-from tests.records import record
+from tests.helpers.compare import cell
+from tests.helpers.records import record
 
 STEADY, RISING = (1.0,) * 12, tuple(1.0 + 0.01 * number for number in range(12))
 

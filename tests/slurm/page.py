@@ -20,8 +20,8 @@ from longca.bench.run.shards import Shard, shards
 from longca.core.config import Config
 from longca.core.site import Site, layout
 from longca.core.study import load_study
+from tests.helpers.support import ROOT
 from tests.slurm.conftest import LOG
-from tests.support import ROOT
 from tools.table import Table
 
 PAGE = ROOT / "docs/guide/slurm.md"

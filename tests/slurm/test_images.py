@@ -7,12 +7,12 @@ import pytest
 
 from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
-from tests.images.built import built
+from tests.helpers.images.built import built
+from tests.helpers.support import ROOT
 from tests.slurm.cluster.space import UID
 from tests.slurm.outcome import differences, ended_well, slow_cells, states
 from tests.slurm.project import Project
 from tests.slurm.studies import INSIDE
-from tests.support import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 APPTAINER = ("--sdm", "apptainer")

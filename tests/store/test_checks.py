@@ -14,7 +14,7 @@ from longca.store.checks.record import checksum_of_content, contradiction
 from longca.store.decode import encode
 from longca.store.export import export
 from longca.store.load import load
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 OK = next(record for record in quick_study() if record.outcome.status == "ok" and record.cell.direction == "fwd")
 

@@ -26,8 +26,8 @@ from longca.store.environments.listings import FOLDER, Environments, packed, unp
 from longca.store.export import export
 from longca.store.load import load
 from longca.store.parquet import ENVIRONMENTS_KEY
-from tests.environment.made import folder_of_packages, loaded_in
-from tests.records import quick_study
+from tests.helpers.environment.distributions import folder_of_packages, loaded_in
+from tests.helpers.records import quick_study
 
 INSTALLED = Installation(
     python="CPython 3.12.3",

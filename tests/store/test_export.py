@@ -16,7 +16,7 @@ from longca.store.export import NUMBER, csv_bytes, export, frame_csv, record_jso
 from longca.store.files import replace_file
 from longca.store.load import load
 from longca.store.table import derived
-from tests.records import quick_study, record
+from tests.helpers.records import quick_study, record
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from longca.store import load as store
 from longca.store.cells import CellStore
 from longca.store.columns import COLUMNS
 from longca.store.export import export
-from tests.records import quick_study
-from tests.support import TINY
+from tests.helpers.records import quick_study
+from tests.helpers.support import TINY
 
 RECORDS = quick_study()[:6]
 

@@ -9,7 +9,7 @@ from longca.core.record import Failed
 from longca.store import index
 from longca.store.cells import CellStore
 from longca.store.index import CellFacts, cell_facts
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 
 @pytest.fixture

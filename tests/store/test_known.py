@@ -10,7 +10,7 @@ from longca.core.record import Record, Unsupported
 from longca.core.study import Measure
 from longca.store.checks.known import known_cells, other_protocol
 from longca.store.export import export
-from tests.records import record
+from tests.helpers.records import record
 
 MEASURE = Measure(repeats=3, precision=0.005)
 

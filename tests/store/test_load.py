@@ -12,7 +12,7 @@ from longca.core.record import Record
 from longca.store.cells import CellStore
 from longca.store.export import export, record_json
 from longca.store.load import load, load_columns
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 MEASURED = Path(__file__).parents[2] / "reports/h200/h200-cp.parquet"
 

@@ -17,7 +17,7 @@ from longca.store.beside.playoffs import PlayoffStore
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.export import export
 from longca.store.load import load, load_columns
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 
 @pytest.fixture(scope="module")

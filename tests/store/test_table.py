@@ -11,7 +11,7 @@ from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Me
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, derived, in_order, is_ranked
-from tests.records import quick_study, record
+from tests.helpers.records import quick_study, record
 
 CELL = Cell(kind="kernel", kernel="sdpa", mask="causal", seqlen=100, num_q_heads=4, num_kv_heads=2, head_dim=16, dtype="bf16",
             direction="fwd")

@@ -8,7 +8,7 @@ from longca.core.cell import Cell
 from longca.core.playoff.turns import Turns
 from longca.core.record import Samples
 from longca.store.export import export
-from tests.records import record
+from tests.helpers.records import record
 from tools import fastest, heat_map
 
 MS = {"band": 1.00, "fa3": 1.01, "sdpa": 3.0}

@@ -9,7 +9,7 @@ from longca.core.cell import Cell
 from longca.core.record import Failed, OutOfMemory, Record, Unavailable, Unsupported
 from longca.store.export import export
 from longca.store.load import Loaded, load
-from tests.records import record
+from tests.helpers.records import record
 from tools.merge_records import main, merge
 
 GPU = "NVIDIA H100 80GB HBM3"

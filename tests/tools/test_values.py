@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import triton_builds
 from tools.pages import put
 from tools.values import sources
