@@ -1,5 +1,6 @@
 """What every test may ask for: the command line, and a tiny study to give it. And which cases are in the default run."""
 
+import compileall
 import gc
 import hashlib
 import os
@@ -25,6 +26,13 @@ from longca.bench.measure.warm_math import warm_math
 from tests.helpers.command import called
 from tests.helpers.support import ROOT, TINY, in_interpreter
 
+# Python is often told to write no byte code, in images above all. Some hundred processes would then compile the package again, and each
+# run all tests. So the package is compiled once, and what is collected; files that tests write are left alone.
+WITHOUT_BYTE_CODE = sys.dont_write_bytecode
+if WITHOUT_BYTE_CODE:
+    compileall.compile_dir(ROOT / "longca", quiet=2)
+    sys.dont_write_bytecode = False
+
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
 settings.load_profile("few")
 gc.disable()  # until all tests are collected: what they import stays, and to scan it again and again takes a fifth of that time
@@ -44,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = WITHOUT_BYTE_CODE
     gc.enable()
 
 
@@ -93,13 +102,13 @@ def tiny(tmp_path: Path) -> Path:
 def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """longca(*arguments) → the finished command; results go below tmp_path.
 
-    Each start of a process costs a second, so commands that only read are called in this one.
+    Each start of a process costs a second, so commands that only read are called in this one, and with `here` any command.
     """
 
-    def run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, here: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
         environ = {"LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200", **env}
         command = list(map(str, arguments))
-        if command[0] in HERE:
+        if here or command[0] in HERE:
             return called(command, environ)
         return subprocess.run([sys.executable, "-m", "longca", *command], capture_output=True, text=True, cwd=ROOT,
                               env=os.environ | environ, check=False)

@@ -33,18 +33,12 @@ from tests.helpers.support import ROOT
 CLAIMS = {claim.number: claim for claim in all_claims()}
 
 
-@pytest.fixture(scope="module")
-def committed():
-    """The derived table that came with the project's records, and the verdicts over it. To derive it again takes seconds."""
+@pytest.mark.slow
+def test_the_committed_table_is_derived_from_its_records():
+    again = derived(load(*committed_files()).records)
     records = load_columns(committed_files(), [column.name for column in COLUMNS])[0]
     records = records.astype({column.name: FRAME_TYPES[column.type] for column in COLUMNS})
-    return records, dict(zip(CLAIMS, judged(CLAIMS.values(), records), strict=True))
-
-
-@pytest.mark.slow
-def test_the_committed_table_is_derived_from_its_records(committed):
-    again = derived(load(*committed_files()).records)
-    own = of_grid(committed[0]).reset_index(drop=True)
+    own = of_grid(records).reset_index(drop=True)
     samples = [None if times is None else tuple(times) for times in own.samples_ms]
     pd.testing.assert_frame_equal(again, own.assign(samples_ms=samples))
 

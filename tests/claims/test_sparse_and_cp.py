@@ -5,15 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from longca.claims.by_gpu import judged
 from longca.claims.contract import all_claims
-from longca.claims.evidence import COLUMNS
 from longca.claims.schedules import GATHER, RING
 from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.kernels.backends.flashinfer import TOO_MANY
 from longca.masks.build import build_mask
 from longca.masks.segments import diagonal_segments
-from longca.store.load import committed, load_columns
 from tests.helpers.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
 from tests.helpers.claims.verdicts import GIB, table
 
@@ -26,11 +23,9 @@ ANY_DENSITY = [f"block=64, density={density}, scores=random" for density in (0.2
 LENGTHS = [32768, 65536, 98304, 131072]
 
 
-@pytest.fixture(scope="module")
-def judgements():
-    numbers = (8, 10, 11, *range(14, 24))
-    records = load_columns(committed(), COLUMNS)[0]
-    return dict(zip(numbers, judged([CLAIMS[number] for number in numbers], records), strict=True))
+@pytest.fixture
+def judgements(committed):
+    return committed[1]
 
 
 @pytest.mark.parametrize(
