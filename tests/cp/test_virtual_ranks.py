@@ -56,7 +56,7 @@ def test_the_kernel_is_asked_about_what_ranks_run():
     ulysses = Registry("strategy").load("ulysses")
     traits = Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask.traits
     local = ulysses.local_calls(cell(8, 4, 3), traits)
-    assert {(piece.num_q_heads, piece.num_kv_heads, known.num_groups) for piece, known in local} == {(4, 2, 2), (2, 1, 1)}
+    assert {(heads.num_q_heads, heads.num_kv_heads, known.num_groups) for heads, known in local} == {(4, 2, 2), (2, 1, 1)}
     assert all(known.seqlen_q == 64 for _, known in local)
     naive = Registry("kernel").load("naive")
     naive.supports = lambda local, traits, device_type: "no GQA" if local.num_q_heads > local.num_kv_heads else None

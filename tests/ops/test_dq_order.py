@@ -34,18 +34,18 @@ from tests.helpers.masks.strategies import quick
 STEP, DONE = 8, -(1 << 30)
 
 
-def columns_of(lines: TileSchedule, piece: np.ndarray) -> list[int]:
+def columns_of(schedule: TileSchedule, tile: np.ndarray) -> list[int]:
     """Of its steps, in the order in which it makes them from the last one on."""
-    runs = lines.block_ranges.numpy()
-    columns = [column + place * STEP for column, count in runs[piece[FULL_START]:piece[PARTIAL_START]] for place in range(count)]
-    return sorted([*columns, *runs[piece[PARTIAL_START]:piece[PARTIAL_END], 0].tolist()], reverse=True)
+    ranges = schedule.block_ranges.numpy()
+    columns = [column + place * STEP for column, count in ranges[tile[FULL_START]:tile[PARTIAL_START]] for place in range(count)]
+    return sorted([*columns, *ranges[tile[PARTIAL_START]:tile[PARTIAL_END], 0].tolist()], reverse=True)
 
 
-def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int], added: list[list[int]]) -> Iterator[None]:
-    """A piece, up to each point at which another may go on: stops for good where it waits for one that never comes."""
-    waits = lines.waits.numpy()
-    place, behind = lines.wait_ranges.numpy()[0, number].tolist()
-    columns = columns_of(lines, lines.work_tiles.numpy()[0, number])
+def work(schedule: TileSchedule, order: AddOrder, number: int, progress: list[int], added: list[list[int]]) -> Iterator[None]:
+    """A tile, up to each point at which another may go on: stops for good where it waits for one that never comes."""
+    waits = schedule.waits.numpy()
+    place, behind = schedule.wait_ranges.numpy()[0, number].tolist()
+    columns = columns_of(schedule, schedule.work_tiles.numpy()[0, number])
     for begin in columns if order is AddOrder.FROM_LAST else reversed(columns):
         column = begin if order is AddOrder.FROM_LAST else -begin - STEP
         progress[number] = column + STEP
@@ -58,7 +58,7 @@ def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int],
             more = bottom > column and place + 1 < behind
             place += more
         touched = added[begin:begin + STEP]
-        assert not lines.stores_first or {bool(before) for before in touched} == {other >= 0}, "what waits for none is first everywhere"
+        assert not schedule.stores_first or {bool(before) for before in touched} == {other >= 0}, "what waits for none is first everywhere"
         for before in touched:
             before.append(number)
         yield
@@ -66,25 +66,25 @@ def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int],
 
 
 def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
-    """Additions to each column come in the order of the pieces."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
-    total, chance = lines.work_tiles.shape[1], random.Random(seed)
+    """Additions to each column come in the order of the tiles."""
+    schedule, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
+    total, chance = schedule.work_tiles.shape[1], random.Random(seed)
     progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
     waiting, running = iter(range(total)), []
-    for _ in range(200 * (sum(len(columns_of(lines, piece)) for piece in lines.work_tiles.numpy()[0]) + total) * num_programs):
+    for _ in range(200 * (sum(len(columns_of(schedule, tile)) for tile in schedule.work_tiles.numpy()[0]) + total) * num_programs):
         while len(running) < num_programs and (number := next(waiting, None)) is not None:
-            running.append(work(lines, order, number, progress, added))
+            running.append(work(schedule, order, number, progress, added))
         if not running:
             break
         one = chance.choice(running)
         if next(one, "over") == "over":
             running.remove(one)
-    assert not running, "pieces wait for each other in a circle"
-    for pieces in added:
-        assert pieces == sorted(pieces)
-    assert not lines.stores_first or all(added[:mask.seqlen_q]), "no column keeps what memory was"
-    if lines.stores_first:
-        starts = lines.work_tiles[0, :, ROW_START].tolist()
+    assert not running, "tiles wait for each other in a circle"
+    for tiles in added:
+        assert tiles == sorted(tiles)
+    assert not schedule.stores_first or all(added[:mask.seqlen_q]), "no column keeps what memory was"
+    if schedule.stores_first:
+        starts = schedule.work_tiles[0, :, ROW_START].tolist()
         assert sorted(starts) == list(range(0, mask.seqlen_k, 16)), "and no row"
 
 
@@ -116,8 +116,8 @@ def test_random_masks(order: AddOrder, mask: Mask, num_programs: int, seed: int)
     (Mask(64, 64, (np.array([[0, 48, 0, 64, -INF, INF]]),)), False), (Mask(0, 64, (np.empty((0, 6), dtype=np.int64),)), True)])
 def test_first_addends_are_stored_where_nothing_is_left_over(mask: Mask, stores: bool, order: AddOrder) -> None:
     """Not where blocks begin between those of others, or where a query sees no key."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
-    assert lines.stores_first is stores
+    schedule, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
+    assert schedule.stores_first is stores
 
 
 LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST

@@ -44,39 +44,39 @@ SIZES = [(16, 8), (8, 32), (64, 64)]
 CPU, HOPPER = torch.device("cpu"), (9, 0)
 
 
-def raster(lines: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
+def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
     """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are of the narrow blocks."""
-    counts = np.zeros((len(lines.work_tiles), num_rows, num_cols), dtype=int)
-    runs, shapes = lines.block_ranges.numpy(), lines.partial_masks.numpy()
-    for group, pieces in enumerate(lines.work_tiles.numpy()):
-        for piece in pieces:
-            rows = slice(piece[ROW_START], piece[ROW_END])
-            height = piece[ROW_END] - piece[ROW_START]
-            assert height <= lines.tile_m
-            for column, count in runs[piece[FULL_START]:piece[PARTIAL_START]]:
-                assert count > 0 and column + count * lines.tile_n <= num_cols
-                counts[group, rows, column:column + count * lines.tile_n] += 1
-            assert runs[piece[FULL_START]:piece[PARTIAL_START], 1].sum() == piece[NUM_FULL]
-            for run in range(piece[PARTIAL_START], piece[PARTIAL_END]):
-                column, shape = runs[run]
-                is_narrow = piece[NARROW] > 0 and run == piece[PARTIAL_START]
-                assert not is_narrow or piece[NARROW] == shape + 1
-                for row, packed in enumerate(shapes[shape, :height], piece[ROW_START]):
+    counts = np.zeros((len(schedule.work_tiles), num_rows, num_cols), dtype=int)
+    ranges, shapes = schedule.block_ranges.numpy(), schedule.partial_masks.numpy()
+    for group, tiles in enumerate(schedule.work_tiles.numpy()):
+        for tile in tiles:
+            rows = slice(tile[ROW_START], tile[ROW_END])
+            height = tile[ROW_END] - tile[ROW_START]
+            assert height <= schedule.tile_m
+            for column, count in ranges[tile[FULL_START]:tile[PARTIAL_START]]:
+                assert count > 0 and column + count * schedule.tile_n <= num_cols
+                counts[group, rows, column:column + count * schedule.tile_n] += 1
+            assert ranges[tile[FULL_START]:tile[PARTIAL_START], 1].sum() == tile[NUM_FULL]
+            for index in range(tile[PARTIAL_START], tile[PARTIAL_END]):
+                column, shape = ranges[index]
+                is_narrow = tile[NARROW] > 0 and index == tile[PARTIAL_START]
+                assert not is_narrow or tile[NARROW] == shape + 1
+                for row, packed in enumerate(shapes[shape, :height], tile[ROW_START]):
                     first, behind = packed & 0xFFFF, packed >> 16
-                    assert first < behind <= lines.tile_n or first == behind == 0
+                    assert first < behind <= schedule.tile_n or first == behind == 0
                     counts[group, row, column + first:column + (min(behind, narrow_n) if is_narrow else behind)] += 1
     return counts
 
 
-def check_narrow(lines: TileSchedule, narrow_n: int) -> None:
+def check_narrow(schedule: TileSchedule, narrow_n: int) -> None:
     """A narrow block is found where there is one beside others, and its mask shows none of the columns that are left out."""
-    runs, ends = lines.block_ranges.numpy(), lines.partial_masks.numpy() >> 16
-    for piece in lines.work_tiles.numpy().reshape(-1, 8):
-        shapes = runs[piece[PARTIAL_START]:piece[PARTIAL_END], 1]
-        assert piece[NARROW] in (0, *shapes[:1] + 1)
-        some = any((ends[shape] <= narrow_n).all() for shape in shapes) and len(shapes) + piece[NUM_FULL] > 1
-        assert (piece[NARROW] > 0) == (narrow_n > 0 and some)
-        assert piece[NARROW] == 0 or (ends[piece[NARROW] - 1] <= narrow_n).all()
+    ranges, ends = schedule.block_ranges.numpy(), schedule.partial_masks.numpy() >> 16
+    for tile in schedule.work_tiles.numpy().reshape(-1, 8):
+        shapes = ranges[tile[PARTIAL_START]:tile[PARTIAL_END], 1]
+        assert tile[NARROW] in (0, *shapes[:1] + 1)
+        some = any((ends[shape] <= narrow_n).all() for shape in shapes) and len(shapes) + tile[NUM_FULL] > 1
+        assert (tile[NARROW] > 0) == (narrow_n > 0 and some)
+        assert tile[NARROW] == 0 or (ends[tile[NARROW] - 1] <= narrow_n).all()
 
 
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
@@ -84,28 +84,28 @@ def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     limits = {} if most is None else {"max_fraction": 0.0, "min_blocks": most}
     wanted = [TileSpec(tile, step, transposed, in_order=in_order, narrow_n=narrow_n, **limits) for transposed in (False, True)
               for in_order, narrow_n in ((False, 0), (True, 0), (False, step // 4))]
-    for one, lines in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
+    for one, schedule in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
-        found = raster(lines, num_rows, num_cols, one.narrow_n)
+        found = raster(schedule, num_rows, num_cols, one.narrow_n)
         np.testing.assert_array_equal(found, right.transpose(0, 2, 1) if one.transposed else right)
-        check_narrow(lines, one.narrow_n)
+        check_narrow(schedule, one.narrow_n)
         if one.in_order:
-            check_turns(lines, num_cols + step)
+            check_waits(schedule, num_cols + step)
         else:
-            check_order(lines, num_rows, most)
+            check_order(schedule, num_rows, most)
 
 
-def check_turns(lines: TileSchedule, num_cols: int) -> None:
-    """At each of its columns, a piece waits for the one that was there last."""
-    waits, waits_of = (table.numpy() for table in (lines.waits, lines.wait_ranges))
-    runs = lines.block_ranges.numpy()
-    for group, pieces in enumerate(lines.work_tiles.numpy()):
+def check_waits(schedule: TileSchedule, num_cols: int) -> None:
+    """At each of its columns, a tile waits for the one that was there last."""
+    waits, waits_of = (table.numpy() for table in (schedule.waits, schedule.wait_ranges))
+    ranges = schedule.block_ranges.numpy()
+    for group, tiles in enumerate(schedule.work_tiles.numpy()):
         latest = np.full(num_cols, -1)
-        for number, piece in enumerate(pieces):
+        for number, tile in enumerate(tiles):
             touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
-            for run in range(piece[FULL_START], piece[PARTIAL_END]):
-                column, count = runs[run, 0], runs[run, 1] if run < piece[PARTIAL_START] else 1
-                touched[column:column + count * lines.tile_n] = True
+            for index in range(tile[FULL_START], tile[PARTIAL_END]):
+                column, count = ranges[index, 0], ranges[index, 1] if index < tile[PARTIAL_START] else 1
+                touched[column:column + count * schedule.tile_n] = True
             for column, which in waits[slice(*waits_of[group, number])]:
                 assert column < right
                 other[column:right], right = which, column
@@ -113,23 +113,23 @@ def check_turns(lines: TileSchedule, num_cols: int) -> None:
             latest[touched] = number
 
 
-def check_order(lines: TileSchedule, num_rows: int, most: int | None) -> None:
+def check_order(schedule: TileSchedule, num_rows: int, most: int | None) -> None:
     """Longest first; every row in one line; slots of a line successive."""
-    for pieces, splits in zip(lines.work_tiles.numpy(), lines.splits.numpy(), strict=True):
-        length = pieces[:, NUM_FULL] + pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START]
-        pieces, length = pieces[pieces[:, ROW_START] < pieces[:, ROW_END]], length[pieces[:, ROW_START] < pieces[:, ROW_END]]
+    for tiles, splits in zip(schedule.work_tiles.numpy(), schedule.splits.numpy(), strict=True):
+        length = tiles[:, NUM_FULL] + tiles[:, PARTIAL_END] - tiles[:, PARTIAL_START]
+        tiles, length = tiles[tiles[:, ROW_START] < tiles[:, ROW_END]], length[tiles[:, ROW_START] < tiles[:, ROW_END]]
         assert (np.diff(length) <= 0).all() and (most is None or (length <= most).all())
         owned = np.zeros(num_rows, dtype=int)
-        for row0, row1 in np.unique(pieces[:, [ROW_START, ROW_END]], axis=0):
+        for row0, row1 in np.unique(tiles[:, [ROW_START, ROW_END]], axis=0):
             owned[row0:row1] += 1
         assert (owned == 1).all()
         slots = []
         for row0, row1, first, count in splits:
-            mine = pieces[(pieces[:, SLOT] >= first) & (pieces[:, SLOT] < first + count)]
+            mine = tiles[(tiles[:, SLOT] >= first) & (tiles[:, SLOT] < first + count)]
             assert (mine[:, [ROW_START, ROW_END]] == (row0, row1)).all() and sorted(mine[:, SLOT]) == list(range(first, first + count))
             slots += range(first, first + count)
-        assert slots == list(range(len(slots))) and len(slots) <= lines.num_slots
-        assert (pieces[:, SLOT] >= 0).sum() == len(slots)
+        assert slots == list(range(len(slots))) and len(slots) <= schedule.num_slots
+        assert (tiles[:, SLOT] >= 0).sum() == len(slots)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -182,11 +182,11 @@ def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[
 
 
 def test_causal_has_one_shape_and_steps_that_fit() -> None:
-    lines, = make_schedules(build_mask("causal", seqlen=256), [TileSpec(32, 32, transposed=False)], CPU)
-    assert len(lines.partial_masks) == 1
-    pieces = lines.work_tiles[0].numpy()
-    np.testing.assert_array_equal(pieces[:, NUM_FULL], np.arange(8)[::-1])
-    assert (pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START] == 1).all()
+    schedule, = make_schedules(build_mask("causal", seqlen=256), [TileSpec(32, 32, transposed=False)], CPU)
+    assert len(schedule.partial_masks) == 1
+    tiles = schedule.work_tiles[0].numpy()
+    np.testing.assert_array_equal(tiles[:, NUM_FULL], np.arange(8)[::-1])
+    assert (tiles[:, PARTIAL_END] - tiles[:, PARTIAL_START] == 1).all()
 
 
 @pytest.mark.parametrize(("name", "params", "count"), [
@@ -195,11 +195,11 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
 def test_narrow_blocks_of_the_forward_kernel(name: str, params: dict[str, int], count: int) -> None:
     """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends with 16 columns, or 32."""
     mask, (spec,) = build_mask(name, seqlen=1024, **params), [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)]
-    lines, = make_schedules(mask, [spec], CPU)
-    np.testing.assert_array_equal(raster(lines, 1024, 1024, spec.narrow_n), rasters(mask))
-    assert (lines.work_tiles[..., NARROW] > 0).sum() == count
+    schedule, = make_schedules(mask, [spec], CPU)
+    np.testing.assert_array_equal(raster(schedule, 1024, 1024, spec.narrow_n), rasters(mask))
+    assert (schedule.work_tiles[..., NARROW] > 0).sum() == count
     plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU, tiles=choose_tiles(128, HOPPER))
-    torch.testing.assert_close(plan.kernels[BandKernel.FORWARD][0].work_tiles, lines.work_tiles, rtol=0, atol=0)
+    torch.testing.assert_close(plan.kernels[BandKernel.FORWARD][0].work_tiles, schedule.work_tiles, rtol=0, atol=0)
     assert all((schedule.work_tiles[..., NARROW] == 0).all() for kernel, (schedule, _) in plan.kernels.items()
                if kernel is not BandKernel.FORWARD)
 
@@ -281,12 +281,12 @@ def test_few_kv_heads_start_together_in_a_kernel_for_dk_and_dv(num_kv_heads: int
 def test_blocks_of_uneven_size_have_short_lines() -> None:
     """Of the rows that a line has room for few are in vain, by heads that share it."""
     mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)
-    lines, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
-    assert lines.tile_m * 4 == tuned.block_m == 128
-    assert (lines.work_tiles[0, :, ROW_END] - lines.work_tiles[0, :, ROW_START]).float().mean() > 0.8 * lines.tile_m
+    schedule, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
+    assert schedule.tile_m * 4 == tuned.block_m == 128
+    assert (schedule.work_tiles[0, :, ROW_END] - schedule.work_tiles[0, :, ROW_START]).float().mean() > 0.8 * schedule.tile_m
     even = build_mask("block_sparse_uniform", seqlen=4096, block=128, density=0.5)
-    lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
-    assert lines.tile_m == tuned.block_m == 128
+    schedule, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
+    assert schedule.tile_m == tuned.block_m == 128
 
 
 @pytest.mark.parametrize("name", ["causal_document", "block_sparse_uniform", "block_sparse_variable"])

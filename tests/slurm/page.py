@@ -47,18 +47,18 @@ def main() -> None:
 def jobs_table(study_name: str, overhead_s: float) -> Table:
     """Jobs of a study by what they ask for, on nodes of eight GPUs."""
     site, study = Site(), load_study(study_name)
-    pieces = shards(study.cells(), Config().shard_minutes)
+    parts = shards(study.cells(), Config().shard_minutes)
     begun = time.monotonic()
     subprocess.run([sys.executable, "-m", "snakemake", "--profile", "slurm", "--dry-run", "--quiet", "all", "--config",
                     f"study={study_name}", "results=/nonexistent"], cwd=ROOT, check=True, capture_output=True,
                    env={**os.environ, "LONGCA_SITE_CONTAINERS": "off"})  # so that no Apptainer need be here
     dry_run_s = time.monotonic() - begun
     groups: dict[tuple[str, int], list[Shard]] = {}
-    for piece in pieces:
-        groups.setdefault((piece.kind, piece.world), []).append(piece)
+    for shard in parts:
+        groups.setdefault((shard.kind, shard.world), []).append(shard)
     records = [{"stage": stage, "jobs": 1, "nodes": 1, "GPUs each": 0, "minutes": 0.0} for stage in OTHER_STAGES]
     records[2:2] = [{"stage": {"kernel": "kernels"}.get(kind, kind), "jobs": len(group), "nodes": layout(world, site.gpus_per_node)[0],
-                     "GPUs each": world, "minutes": sum(piece.minutes for piece in group)} for (kind, world), group in groups.items()]
+                     "GPUs each": world, "minutes": sum(shard.minutes for shard in group)} for (kind, world), group in groups.items()]
     gpu_minutes = sum(record["minutes"] * record["GPUs each"] for record in records)
     overhead = sum(record["jobs"] * record["GPUs each"] for record in records) * overhead_s / 60
     num_jobs = sum(record["jobs"] for record in records)

@@ -1,6 +1,7 @@
 """Measures one cell on the CPU and prints its status and the modules of longca that it has imported, as JSON.
 
-`python -m tests.helpers.bench.measure_one CELL`, where CELL is the cell as JSON. A process of its own, since one that runs tests has imported more.
+`python -m tests.helpers.bench.measure_one CELL`, where CELL is the cell as JSON. A process of its own: one that runs tests has
+imported more.
 """
 
 import json

@@ -39,10 +39,10 @@ def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
     scores, values = _scores(q, k, v, bounds, causal, window, scale)
     weights, dout = (scores - lse[..., None]).exp(), dout.float()
     delta = (dout * out).sum(-1).T[..., None]
-    dscores = weights * (torch.einsum("qhd,khd->hqk", dout, values) - delta) * scale
+    grad_scores = weights * (torch.einsum("qhd,khd->hqk", dout, values) - delta) * scale
     ratio = q.shape[1] // k.shape[1]
-    dq = torch.einsum("hqk,khd->qhd", dscores, k.float().repeat_interleave(ratio, 1))
-    dk, dv = torch.einsum("hqk,qhd->khd", dscores, q.float()), torch.einsum("hqk,qhd->khd", weights, dout)
+    dq = torch.einsum("hqk,khd->qhd", grad_scores, k.float().repeat_interleave(ratio, 1))
+    dk, dv = torch.einsum("hqk,qhd->khd", grad_scores, q.float()), torch.einsum("hqk,qhd->khd", weights, dout)
     return tuple(grad.to(q.dtype) for grad in (dq, dk.unflatten(1, (-1, ratio)).sum(2), dv.unflatten(1, (-1, ratio)).sum(2)))
 
 

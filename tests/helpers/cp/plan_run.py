@@ -43,11 +43,11 @@ class PlanRun:
             for step in self.plan.steps(rank):
                 k, v, scores = self._scores(step)
                 weights = (scores - lse[rows].where(lse[rows].isfinite(), 0.0)[..., None]).exp()
-                dweights = torch.einsum("lhd,khd->lhk", dout[rows], v)
-                dscores = weights * (dweights - delta[rows][..., None]) * self.scale
-                dq[rows] += torch.einsum("lhk,khd->lhd", dscores, k)
+                grad_weights = torch.einsum("lhd,khd->lhk", dout[rows], v)
+                grad_scores = weights * (grad_weights - delta[rows][..., None]) * self.scale
+                dq[rows] += torch.einsum("lhk,khd->lhd", grad_scores, k)
                 keys = self._keys(step)
-                dk.index_add_(0, keys, self._fold(torch.einsum("lhk,lhd->khd", dscores, self.q[rows])))
+                dk.index_add_(0, keys, self._fold(torch.einsum("lhk,lhd->khd", grad_scores, self.q[rows])))
                 dv.index_add_(0, keys, self._fold(torch.einsum("lhk,lhd->khd", weights, dout[rows])))
         return dq, dk, dv
 

@@ -34,7 +34,7 @@ def _rank(rank: int, world: int, folder: Path, timeout_s: float, device_type: st
     os.environ.update(environ)  # a server has that of its start
     torch.set_num_threads(1)
     gc.freeze()  # what is imported stays: memory is then freed quickly between cells, as in the project's own workers
-    comm = Comm(rank, world, rank, (folder / "meeting").as_uri(), device_type, timeout_s)
+    comm = Comm(rank, world, rank, (folder / "rendezvous").as_uri(), device_type, timeout_s)
     torch.save(job(comm, *arguments), _result(folder, rank))
     comm.close()
 

@@ -29,15 +29,15 @@ class Job:
         self.turn = threading.Lock()
         self.holder: int | None = None
         self.board: list[Any] = [None] * world
-        self.meetings: dict[tuple[int, ...], threading.Barrier] = {}
+        self.barriers: dict[tuple[int, ...], threading.Barrier] = {}
         self.mail: dict[tuple[Any, ...], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
         self.lock = threading.Lock()
 
     def meet(self, ranks: tuple[int, ...]) -> None:
         with self.lock:
-            meeting = self.meetings.setdefault(ranks, threading.Barrier(len(ranks), timeout=WAIT_S))
+            barrier = self.barriers.setdefault(ranks, threading.Barrier(len(ranks), timeout=WAIT_S))
         with self.paused():
-            meeting.wait()
+            barrier.wait()
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -80,13 +80,13 @@ class VirtualComm:
         self.rank, self.world = self._ranks.index(rank), len(self._ranks)
 
     def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
-        pieces, me = send.split(send_sizes), self._ranks[self.rank]
-        self._job.board[me] = pieces
+        parts, me = send.split(send_sizes), self._ranks[self.rank]
+        self._job.board[me] = parts
         self._job.meet(self._ranks)
         received = [self._job.board[rank][self.rank].clone() for rank in self._ranks]
         self._job.meet(self._ranks)
-        assert [len(piece) for piece in received] == recv_sizes
-        self._whole.moved_bytes += sum(piece.nbytes for number, piece in enumerate(pieces) if number != self.rank)
+        assert [len(part) for part in received] == recv_sizes
+        self._whole.moved_bytes += sum(part.nbytes for number, part in enumerate(parts) if number != self.rank)
         return torch.cat(received)
 
     def receive_buffers(self) -> ReceiveBuffers:

@@ -104,6 +104,6 @@ def shatter(mask, seed):
     groups = []
     for bands in mask.groups:
         for _ in range(2):
-            bands = band.normal(np.array([piece for row in bands.tolist() for piece in split(row)]).reshape(-1, 6))
+            bands = band.normal(np.array([part for row in bands.tolist() for part in split(row)]).reshape(-1, 6))
         groups.append(bands)
     return Mask(mask.seqlen_q, mask.seqlen_k, tuple(groups))

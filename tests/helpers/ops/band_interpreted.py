@@ -121,7 +121,7 @@ def split_lines(whole: bool) -> None:
     long = as_bands([(0, 4, 0, length, -INF, INF), (4, length, 0, 4, -INF, INF), (4, length, 4, length, -5, 5)])
     case = Case(Mask(length, length, (long,), name="global"), 2, 1)
     plan = check(case, repeats=whole)
-    assert all(lines.num_slots > 0 for lines, _ in plan.kernels.values())
+    assert all(schedule.num_slots > 0 for schedule, _ in plan.kernels.values())
     if whole:
         carry(case)
 
