@@ -1,12 +1,15 @@
 """Tests of the ways to gradients that `benchmarks.band.dq_order` times: the plan of each is the one that its name says."""
 
 import math
+import re
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.band.dq_order import WAYS
 from benchmarks.band.ways import FUSED, TWO_KERNELS, backward, forward, split_variant
+from benchmarks.renew import PARTS
 from longca.masks import build_mask
 from longca.ops.band import api as band_attention
 from longca.ops.band.config import BandKernel
@@ -74,3 +77,10 @@ def test_the_forward_plan_is_without_gradients(plans: list[Any]) -> None:
 def test_an_unknown_way_is_named(variant: str) -> None:
     with pytest.raises(ValueError, match=f"'{variant}' is no way to gradients: bwd two dq, bwd, "):
         split_variant(variant)
+
+
+def test_ways_that_are_measured_are_known() -> None:
+    commands = " ".join(part.command for part in PARTS.values())
+    others = [variant for text in re.findall("--also '(.*?)'", commands) for variant in text.split(",")]
+    assert len(others) > 10
+    assert {split_variant(variant)[0] for variant in (*others, *(way for way, _ in WAYS.values()))} <= {TWO_KERNELS, *FUSED}
