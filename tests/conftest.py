@@ -26,8 +26,9 @@ from longca.bench.measure.warm_math import warm_math
 from tests.helpers.command import called
 from tests.helpers.support import ROOT, TINY, in_interpreter
 
-# Python is often told to write no byte code, in images above all. Some hundred processes would then compile the package again, and each
-# run all tests. So the package is compiled once, and what is collected; files that tests write are left alone.
+# Images often tell Python to write no byte code. Each of some hundred processes would then compile the package, and
+# each run all tests. So the package is compiled here, and tests are when they are collected. Nothing is kept of
+# files that tests write.
 WITHOUT_BYTE_CODE = sys.dont_write_bytecode
 if WITHOUT_BYTE_CODE:
     compileall.compile_dir(ROOT / "longca", quiet=2)

@@ -43,7 +43,9 @@ def split_variant(variant: str) -> tuple[str, dict[str, Any]]:
     """
     way = re.sub(r" [krhs]\d+\b", "", variant)
     if way not in (TWO_KERNELS, *FUSED):
-        raise ValueError(f"{variant!r} is no way to gradients: {', '.join((TWO_KERNELS, *FUSED))}, each with k, r, h or s")
+        raise ValueError(
+            f"{variant!r} is no way to gradients: {', '.join((TWO_KERNELS, *FUSED))}, each with k, r, h or s"
+        )
     return way, {FIELDS[letter]: int(number) for letter, number in re.findall(r" ([krhs])(\d+)\b", variant)}
 
 

@@ -1,4 +1,4 @@
-"""Tests of the ways to gradients that `benchmarks.band.dq_order` times: the plan of each is the one that its name says."""
+"""Tests of the ways to gradients that `benchmarks.band.dq_order` times: each name gives its plan."""
 
 import math
 import re
@@ -83,4 +83,7 @@ def test_ways_that_are_measured_are_known() -> None:
     commands = " ".join(part.command for part in PARTS.values())
     others = [variant for text in re.findall("--also '(.*?)'", commands) for variant in text.split(",")]
     assert len(others) > 10
-    assert {split_variant(variant)[0] for variant in (*others, *(way for way, _ in WAYS.values()))} <= {TWO_KERNELS, *FUSED}
+    assert {split_variant(variant)[0] for variant in (*others, *(way for way, _ in WAYS.values()))} <= {
+        TWO_KERNELS,
+        *FUSED,
+    }

@@ -12,7 +12,7 @@ from longca.store.load import load_columns
 
 @pytest.fixture(scope="session")
 def committed() -> tuple[pd.DataFrame, dict[int, Verdicts]]:
-    """The columns that `longca claims` reads of the project's records, and the verdicts of each claim by its number."""
+    """The columns of the project's records that `longca claims` reads, and each claim's verdicts by its number."""
     claims = all_claims()
     columns = dict.fromkeys((*COLUMNS, *(name for claim in claims for name in claim.columns)))
     records = load_columns(committed_files(), tuple(columns))[0]

@@ -153,7 +153,9 @@ def test_a_file_that_is_no_python_counts_by_its_bytes(tmp_path: Path):
     assert code_digest([tmp_path / "b.json"]) != before
 
 
-@pytest.mark.parametrize(("seed", "step"), [(0, 5), *(pytest.param(seed, 1, marks=pytest.mark.slow) for seed in (0, 1, 2))])
+@pytest.mark.parametrize(
+    ("seed", "step"), [(0, 5), *(pytest.param(seed, 1, marks=pytest.mark.slow) for seed in (0, 1, 2))]
+)
 def test_names_of_local_variables_do_not_count_in_the_packages_own_files(seed: int, step: int):
     """Each `step`-th file with other names for its locals has the same text. `symtable` says what is local."""
     number = 0
