@@ -1,8 +1,8 @@
 """The deterministic ways to the gradients of band attention on Hopper, each as a call that can be timed.
 
-A variant is a way, "bwd two dq" (dK and dV by one kernel, dQ by another) or one of `FUSED` (all gradients in one
-pass), and the fields that it sets: " k2 r4 h2 s1" at its end stands for 2 KV heads at once, 4 items of each work
-tile at once, 2 query heads an item, and first addends stored.
+A variant is a way, "bwd two dq" (dK and dV by one kernel, dQ by another) or one of `FUSED` (all gradients in
+one pass), and the fields that it sets: " k2 r4 h2 s1" at its end stands for 2 KV heads at once, 4 items of
+each work tile at once, 2 query heads an item, and first addends stored.
 """
 
 import re
@@ -17,12 +17,7 @@ from longca.ops.band.tables.backward_rule import AddOrder
 
 TWO_KERNELS = "bwd two dq"
 FUSED = {"bwd": AddOrder.ANY, "bwd from last": AddOrder.FROM_LAST, "bwd from first": AddOrder.FROM_FIRST}
-FIELDS = {
-    "k": "kv_heads_per_section",
-    "r": "rounds_per_section",
-    "h": "heads_per_item",
-    "s": "stores_first",
-}
+FIELDS = {"k": "kv_heads_per_section", "r": "rounds_per_section", "h": "heads_per_item", "s": "stores_first"}
 
 Call = Callable[[], tuple[torch.Tensor, ...]]
 

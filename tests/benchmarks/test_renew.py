@@ -1,4 +1,5 @@
-"""The renewal of results within a time limit: order, GPUs, interruption, archives. Its parts are small programs here."""
+"""The renewal of results within a time limit: order, GPUs, interruption, archives. Its parts are small
+programs here."""
 
 import shlex
 import signal
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks import renew
 from benchmarks.renew import PARTS, Part, pack
-from longca.core.study import load_study
+from longca.lab.studies.study import load_study
 from tests.helpers.support import ROOT
 
 PROGRAM = """import os, sys, time, pathlib
@@ -43,7 +44,12 @@ def part(name: str, seconds: float, *, all_gpus: bool = False, files: tuple[str,
 
 
 def test_parts_of_one_gpu_run_side_by_side_and_those_of_all_alone(place: Path) -> None:
-    parts = {"a": part("a", 0.4), "b": part("b", 0.4), "c": part("c", 0.1, all_gpus=True), "d": part("d", 0.1)}
+    parts = {
+        "a": part("a", 0.4),
+        "b": part("b", 0.4),
+        "c": part("c", 0.1, all_gpus=True),
+        "d": part("d", 0.1),
+    }
     assert sorted(renew.renew(parts, 2, 60.0)) == ["a", "b", "c", "d"]
     lines = (place / "log").read_text().splitlines()
     assert set(lines[:2]) == {"a begins 0", "b begins 1"}
@@ -56,9 +62,12 @@ def test_gpus_are_those_that_are_visible(place: Path, monkeypatch: pytest.Monkey
     assert set((place / "log").read_text().splitlines()[:2]) == {"a begins 2", "b begins 5"}
 
 
-@pytest.mark.parametrize("disposition", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
-def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place: Path, capsys: pytest.CaptureFixture[str],
-                                                                           disposition: object) -> None:
+@pytest.mark.parametrize(
+    "disposition", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"]
+)
+def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(
+    place: Path, capsys: pytest.CaptureFixture[str], disposition: object
+) -> None:
     """Also where a script has started it in the background, so that it ignores SIGINT."""
     begun = time.monotonic()
     before = signal.signal(signal.SIGINT, disposition)
@@ -73,10 +82,15 @@ def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place
 
 
 def test_a_part_that_does_not_end_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "deaf_of_test.py").write_text("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(300)\n")
+    (place / "deaf_of_test.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(300)\n"
+    )
     monkeypatch.setattr(renew, "GRACE_S", 0.5)
     begun = time.monotonic()
-    assert renew.renew({"deaf": Part("a test", "deaf_of_test"), "other": Part("a test", "deaf_of_test")}, 2, 1.5) == []
+    assert (
+        renew.renew({"deaf": Part("a test", "deaf_of_test"), "other": Part("a test", "deaf_of_test")}, 2, 1.5)
+        == []
+    )
     assert time.monotonic() - begun < 30
 
 

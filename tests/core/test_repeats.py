@@ -3,11 +3,17 @@
 import pytest
 from pydantic import ValidationError
 
-from longca.core.cell import Cell
-from longca.core.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
-from longca.core.study import Study
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
+from longca.lab.studies.study import Study
 
-GRID = {"kernel": ["naive", "sdpa", "flex"], "mask": ["full", "causal"], "seqlen": [128, 256, 512], "heads": "2:1", "head_dim": 32}
+GRID = {
+    "kernel": ["naive", "sdpa", "flex"],
+    "mask": ["full", "causal"],
+    "seqlen": [128, 256, 512],
+    "heads": "2:1",
+    "head_dim": 32,
+}
 STUDY = Study(name="drawn", grids=(GRID,))
 TIMES: dict[Cell, float] = {cell: 0.2 * cell.seqlen for cell in STUDY.cells()}
 
@@ -23,7 +29,9 @@ def test_more_cells_leave_the_order_of_those_before_in_a_group() -> None:
     key = lambda cell: (cell.kernel, cell.direction, TIMES[cell] < 100)  # noqa: E731
     of_all, of_fewer = drawn(TIMES, seed=0), drawn(fewer, seed=0)
     for group in {key(cell) for cell in fewer}:
-        assert [c for c in of_all if key(c) == group and c in fewer] == [c for c in of_fewer if key(c) == group]
+        assert [c for c in of_all if key(c) == group and c in fewer] == [
+            c for c in of_fewer if key(c) == group
+        ]
     assert drawn(TIMES, seed=1) != of_all
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from longca.archive.manifest import NAME as MANIFEST
-from longca.archive.manifest import manifest
+from longca.lab.archive.manifest import NAME as MANIFEST
+from longca.lab.archive.manifest import manifest
 
 DIGEST = f"sha256:{'ab' * 32}"
 

@@ -11,7 +11,7 @@ from tests.helpers.support import ROOT
 
 
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    from longca.cli.main import main
+    from longca.lab.cli.main import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):

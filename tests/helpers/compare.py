@@ -2,21 +2,37 @@
 
 from typing import Any
 
-from longca.core.cell import Cell
-from longca.core.record import MaskFacts, Outcome, Record, Samples
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import MaskFacts, Outcome, Record, Samples
 from tests.helpers.records import record
 
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 
 
 def cell(**fields: Any) -> Cell:
-    asked: dict[str, Any] = {"kind": "kernel", "kernel": "fa3", "mask": "causal", "seqlen": 8192, "num_q_heads": 64, "num_kv_heads": 8,
-                             "head_dim": 128, "dtype": "bf16", "direction": "fwd"}
+    asked: dict[str, Any] = {
+        "kind": "kernel",
+        "kernel": "fa3",
+        "mask": "causal",
+        "seqlen": 8192,
+        "num_q_heads": 64,
+        "num_kv_heads": 8,
+        "head_dim": 128,
+        "dtype": "bf16",
+        "direction": "fwd",
+    }
     return Cell(**asked | fields)
 
 
-def timed(ms: float = 1.0, spread: float = 0.001, *, gpu: str = H200, digest: str = "0" * 16, asked: Cell | None = None,
-          **fields: Any) -> Record:
+def timed(
+    ms: float = 1.0,
+    spread: float = 0.001,
+    *,
+    gpu: str = H200,
+    digest: str = "0" * 16,
+    asked: Cell | None = None,
+    **fields: Any,
+) -> Record:
     """A record with five times around `ms`, the first and third quartile `spread` of it away."""
     asked = asked or cell()
     times = tuple(ms * (1 + spread * step) for step in (-2, -1, 0, 1, 2))

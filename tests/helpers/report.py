@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from longca.core.record import Record
-from longca.store.cells import UnusableFile
+from longca.lab.store.cells import UnusableFile
+from longca.lab.studies.record import Record
 from tests.helpers.records import quick_study
 
 DAMAGED = UnusableFile(

@@ -27,8 +27,10 @@ def test_every_lock_has_what_is_asked_of_it():
         assert {"torch", *newer.ALSO} <= lock.versions.keys()
 
 
-@pytest.mark.parametrize("error", [
-    FileNotFoundError("uv"), subprocess.CalledProcessError(2, "uv", stderr="error: Failed to fetch: `x`\n")])
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError("uv"), subprocess.CalledProcessError(2, "uv", stderr="error: Failed to fetch: `x`\n")],
+)
 def test_without_uv_or_the_index_one_line_says_so(error, monkeypatch, capsys):
     def resolved(*_):
         raise error

@@ -4,15 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
+from longca.lab.studies.cell import Cell
 
 
-def small_cell(kernel: str = "naive", mask: str = "causal_document", direction: str = "fwd", **changes: object) -> Cell:
+def small_cell(
+    kernel: str = "naive", mask: str = "causal_document", direction: str = "fwd", **changes: object
+) -> Cell:
     pattern = Registry("mask").load(mask)
-    fields = {"kind": "kernel", "kernel": kernel, "mask": mask, "mask_params": pattern.resolve({}), "seqlen": 128,
-              "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "dtype": "fp32", "direction": direction,
-              "corpus": "pile" if pattern.uses_documents else None}
+    fields = {
+        "kind": "kernel",
+        "kernel": kernel,
+        "mask": mask,
+        "mask_params": pattern.resolve({}),
+        "seqlen": 128,
+        "num_q_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "dtype": "fp32",
+        "direction": direction,
+        "corpus": "pile" if pattern.uses_documents else None,
+    }
     return Cell(**{**fields, **changes})
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from longca.core.cell import Cell
-from longca.core.study import Measure
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Measure
 
 MEASURE = Measure.fixed(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 
@@ -20,8 +20,14 @@ KERNELS = {
     "crasher": "import ctypes; ctypes.string_at(0)",
     "raiser": "print('said before'); raise RuntimeError('boom')",
     "hungry": "raise MemoryError",
-    "orphaner": "import os, time; print(f'child {pid}' if (pid := os.fork()) else time.sleep(1e6), flush=True); os._exit(1)",
-    "escapee": "import os, time; print(f'child {pid}' if (pid := os.fork()) else os.setsid() or time.sleep(600), flush=True)",
+    "orphaner": (
+        "import os, time; print(f'child {pid}' if (pid := os.fork()) else time.sleep(1e6), "
+        "flush=True); os._exit(1)"
+    ),
+    "escapee": (
+        "import os, time; print(f'child {pid}' if (pid := os.fork()) else os.setsid() or "
+        "time.sleep(600), flush=True)"
+    ),
     "scribbler": SCRIBBLE.format(files="range(3, 1024)"),
     "small_scribbler": SCRIBBLE.format(files="range(3, 64)"),
     "sticky": "import torch; torch.ones = None; raise RuntimeError('sticky')",
@@ -46,9 +52,11 @@ PLAYERS = {  # in a play-off: what happens in a timed call, or where another is 
     "play_killed": "next(calls) > 5 and os.kill(os.getpid(), signal.SIGKILL)",
     "play_sleeps": "next(calls) > 5 and time.sleep(1e6)",
     "play_wrong": "next(calls) > 1 and factors.append(0.5)",
-    "room_a": "make_room()", "room_b": "make_room()", "room_c": "make_room()",
+    "room_a": "make_room()",
+    "room_b": "make_room()",
+    "room_c": "make_room()",
 }
-PLAYER = '''
+PLAYER = """
 import itertools, os, signal, sys, time, weakref
 from longca.kernels.backends.naive import Naive, NaivePrepared
 from longca.kernels.contract import Forward
@@ -66,15 +74,15 @@ class Prepared(NaivePrepared):
 class Player(Naive):
     def prepare(self, problem):
         return Prepared(problem)
-'''
-KERNEL = '''
+"""
+KERNEL = """
 from longca.kernels.backends.naive import Naive
 class Misbehaving(Naive):
     def prepare(self, problem):
         {what}
         return super().prepare(problem)
-'''
-MIDWAY_KERNEL = '''
+"""
+MIDWAY_KERNEL = """
 import itertools, os, signal, time, torch, torch.distributed
 from longca.kernels.backends.naive import Naive, NaivePrepared
 class Prepared(NaivePrepared):
@@ -86,8 +94,8 @@ class Prepared(NaivePrepared):
 class Misbehaving(Naive):
     def prepare(self, problem):
         return Prepared(problem)
-'''
-STRATEGY = '''
+"""
+STRATEGY = """
 from longca.cp.strategies.ulysses import Ulysses
 class Misbehaving(Ulysses):
     def prepare(self, problem, kernel, comm):
@@ -95,13 +103,17 @@ class Misbehaving(Ulysses):
         if comm.rank == 1:
             {what}
         return prepared
-'''
+"""
 
 
 def write_plugins(folder: Path) -> Path:
     """All of them below `folder`, which is then one for LONGCA_PLUGINS."""
-    files = (("kernels", KERNEL, KERNELS), ("kernels", PLAYER, PLAYERS),
-             ("kernels", MIDWAY_KERNEL, MIDWAY), ("strategies", STRATEGY, STRATEGIES))
+    files = (
+        ("kernels", KERNEL, KERNELS),
+        ("kernels", PLAYER, PLAYERS),
+        ("kernels", MIDWAY_KERNEL, MIDWAY),
+        ("strategies", STRATEGY, STRATEGIES),
+    )
     for kind, template, bodies in files:
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, what in bodies.items():
@@ -110,8 +122,20 @@ def write_plugins(folder: Path) -> Path:
 
 
 def kernel_cell(kernel: str, seqlen: int = 32, **fields: object) -> Cell:
-    return Cell(**{"kind": "kernel", "kernel": kernel, "mask": "causal", "seqlen": seqlen, "num_q_heads": 2, "num_kv_heads": 1,
-                   "head_dim": 8, "dtype": "fp32", "direction": "fwd", **fields})
+    return Cell(
+        **{
+            "kind": "kernel",
+            "kernel": kernel,
+            "mask": "causal",
+            "seqlen": seqlen,
+            "num_q_heads": 2,
+            "num_kv_heads": 1,
+            "head_dim": 8,
+            "dtype": "fp32",
+            "direction": "fwd",
+            **fields,
+        }
+    )
 
 
 def cp_cell(strategy: str, world: int = 2, kernel: str = "naive", **fields: object) -> Cell:

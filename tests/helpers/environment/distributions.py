@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 from types import ModuleType
 
-from longca.core.facts.inventory import LoadedSoftware
-from longca.environment.loaded import LoadedFiles
-from longca.environment.packages import PackageFolder
+from longca.lab.environment.loaded import LoadedFiles
+from longca.lab.environment.packages import PackageFolder
+from longca.lab.studies.facts.inventory import LoadedSoftware
 
 BUILD_ID = bytes(range(20))
 
@@ -90,7 +90,10 @@ def loaded_in(site: Path, *, more: tuple[str, ...] = ()) -> LoadedSoftware:
     """
     paths = [str(path) for path in sorted(site.rglob("*.so"))] + list(more)
     maps = "".join(f"7f00-7f01 r-xp 00000000 08:01 77     {path}\n" for path in paths)
-    maps += f"7f02-7f03 r--p 00000000 08:01 78     {site}/never_imported.py\n7f04-7f05 r-xp 00000000 00:00 0     [vdso]\n"
+    maps += (
+        f"7f02-7f03 r--p 00000000 08:01 78     {site}/never_imported.py\n7f04-7f05 r-xp 00000000 00:00 "
+        f"0     [vdso]\n"
+    )
     modules = {}
     for path in sorted(site.rglob("*.py")):
         if path.stem != "never_imported":

@@ -2,7 +2,7 @@
 
 from math import log
 
-from longca.ranking import MeasuredPoint, Measurement, Resolution, Resolutions
+from longca.lab.ranking import MeasuredPoint, Measurement, Resolution, Resolutions
 
 GPU = "NVIDIA H100 80GB HBM3"
 KNOWN = Resolutions(

@@ -11,23 +11,23 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from longca.bench.run.overview import BEST, rate_tables
-from longca.bench.run.scores import Score, Scoreboard
-from longca.claims.evidence import Pair
-from longca.claims.evidence import points as claim_points
-from longca.compare.pairs import RecordPair
-from longca.compare.side import of_record
-from longca.compare.verdict import Rule, judge
-from longca.core.record import Record
-from longca.ranking import Standing
-from longca.ranking.table import CASE, is_beside, points, standings
-from longca.report import choose, winners
-from longca.report.decide.views import decision
-from longca.report.series import labelled
-from longca.store.decode import Decoder
-from longca.store.hardware import load_hardware
-from longca.store.load import COMMITTED
-from longca.store.table import derived, in_order
+from longca.lab.bench.run.overview import BEST, rate_tables
+from longca.lab.bench.run.scores import Score, Scoreboard
+from longca.lab.claims.evidence import Pair
+from longca.lab.claims.evidence import points as claim_points
+from longca.lab.compare.pairs import RecordPair
+from longca.lab.compare.side import of_record
+from longca.lab.compare.verdict import Rule, judge
+from longca.lab.ranking import Standing
+from longca.lab.ranking.table import CASE, is_beside, points, standings
+from longca.lab.report import choose, winners
+from longca.lab.report.decide.views import decision
+from longca.lab.report.series import labelled
+from longca.lab.store.decode import Decoder
+from longca.lab.store.hardware import load_hardware
+from longca.lab.store.load import COMMITTED
+from longca.lab.store.table import derived, in_order
+from longca.lab.studies.record import Record
 from tools import fastest
 
 STUDIES = {"H100": ("h100-dense", "h100-sparse"), "H200": ("h200-dense", "h200-sparse")}
@@ -90,7 +90,8 @@ def shared_cases(gpu: str, count: int) -> list[SharedCase]:
 
 
 def partly_rested(case: SharedCase, count: int) -> SharedCase:
-    """The case as if so many of its methods, in the order of their names, had been measured with rests, and no other."""
+    """The case as if so many of its methods, in the order of their names, had been measured with rests, and
+    no other."""
     rested = sorted({record.cell.kernel for record in case.records})[:count]
     records = (with_duty(r, 0.5 if r.cell.kernel in rested else None) for r in case.records)
     return replace(case, records=tuple(records))
@@ -167,8 +168,8 @@ class Places:
         )
 
     def compare(self, case: SharedCase) -> PlaceAnswer | None:
-        """The verdicts on files of one method each beside that of the first of their protocol; only of cases of
-        one seed."""
+        """The verdicts on files of one method each beside that of the first of their protocol; only of cases
+        of one seed."""
         if not case.is_of_one_seed:
             return None
         every = [of_record(record, self._hardware) for record in case.records]
