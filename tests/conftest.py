@@ -1,14 +1,13 @@
 """What every test may ask for: the command line, and a tiny study to give it. And which cases are in the
 default run."""
 
+import compileall
 import gc
 import hashlib
-import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -27,7 +26,16 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 from longca.lab.bench.measure.warm_math import warm_math
-from tests.support import ROOT, TINY, in_interpreter
+from tests.helpers.command import called
+from tests.helpers.support import ROOT, TINY, in_interpreter
+
+# Images often tell Python to write no byte code. Each of some hundred processes would then compile the
+# package, and each run all tests. So the package is compiled here, and tests are when they are collected.
+# Nothing is kept of files that tests write.
+WITHOUT_BYTE_CODE = sys.dont_write_bytecode
+if WITHOUT_BYTE_CODE:
+    compileall.compile_dir(ROOT / "longca", quiet=2)
+    sys.dont_write_bytecode = False
 
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
 settings.load_profile("few")
@@ -51,6 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = WITHOUT_BYTE_CODE
     gc.enable()
 
 
@@ -110,10 +119,11 @@ def tiny(tmp_path: Path) -> Path:
 def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """longca(*arguments) → the finished command; results go below tmp_path.
 
-    Each start of a process costs a second, so commands that only read are called in this one.
+    Each start of a process costs a second, so commands that only read are called in this one, and with `here`
+    any command.
     """
 
-    def run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, here: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
         environ = {
             "LONGCA_RESULTS": str(tmp_path / "results"),
             "LONGCA_DEVICE": "cpu",
@@ -122,7 +132,7 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             **env,
         }
         command = list(map(str, arguments))
-        if command[0] in HERE:
+        if here or command[0] in HERE:
             return called(command, environ)
         return subprocess.run(
             [sys.executable, "-m", "longca", *command],
@@ -157,22 +167,6 @@ HERE = (
     "verify",
     "data",
 )
-
-
-def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    from longca.lab.cli.main import main
-
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", ["longca", *command])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 

@@ -12,7 +12,7 @@ import yaml
 import longca
 from longca.core.version import VERSION
 from longca.lab.code.source import modules_of_package
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 FACE = ast.parse(Path(longca.__file__).read_text(encoding="utf-8"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import audit, setup, torch_locks
 
 SETUP = ROOT / "tools/setup.py"

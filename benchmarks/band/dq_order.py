@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.band.ways import backward, forward, inputs, split_variant
 from benchmarks.common.rounds import MIN_ROUNDS, in_rounds, sampler
 from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
@@ -47,8 +48,8 @@ HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
 LEAST, MOST_FLOPS = 500, 1e14
 SAME = 0.01
 TIMES = "band_dq_orders"
-# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice). Earlier,
-# "from the first row" stores no first addends.
+# column of the CSV → (variant of `benchmarks.band.ways`, how the operator names the choice). Earlier, "from
+# the first row" stores no first addends.
 WAYS = {
     "two kernels": ("bwd two dq", None),
     "from the last row": ("bwd from last", AddOrder.FROM_LAST),
@@ -155,7 +156,7 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
     named and left out.
 
     Args:
-        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records. Calls of all
+        others: further variants of `benchmarks.band.ways`. Each is a column of the records. Calls of all
             alternate.
     """
     end, where = time.monotonic() + seconds, machine(torch.device("cuda"))
@@ -195,11 +196,8 @@ class DisagreementError(RuntimeError):
 
 
 def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
-    from benchmarks.band.reference import inputs
-    from benchmarks.band.sm90_try import backward, forward
-
     q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
-    out, lse = forward("fwd", q, k, v, case.mask)()
+    out, lse = forward(q, k, v, case.mask)()
     variants = {way: variant for way, (variant, _) in WAYS.items()} | {variant: variant for variant in others}
     calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in variants.items()}
     right, *rest = (call() for call in calls.values())
@@ -261,6 +259,16 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 
 
+def _variants(text: str) -> list[str]:
+    variants = text.split(",")
+    for variant in variants:
+        try:
+            split_variant(variant)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return variants
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0]
@@ -276,10 +284,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--also",
-        type=lambda text: text.split(","),
+        type=_variants,
         default=[],
         metavar="VARIANTS",
-        help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"',
+        help='further ones of benchmarks.band.ways to measure, as "bwd from first k1,bwd from first h2"',
     )
     parser.add_argument(
         "--heads",

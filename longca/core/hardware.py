@@ -1,5 +1,6 @@
 """Peak rates of GPUs and the speed of messages between them, from config/hardware.yaml."""
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -131,6 +132,15 @@ def load_hardware(path: Path | None = None) -> Hardware:
         path = next(iter(hardware_files()), None)
         if path is None:
             return Hardware()
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except OSError:
+        changed_ns = 0  # reading it says why
+    return _read(path, changed_ns)
+
+
+@functools.cache  # a page asks a dozen times, and the file takes a tenth of a second
+def _read(path: Path, _changed_ns: int) -> Hardware:
     content = read_yaml(path) or []
     # once it was a list of GPUs
     hardware = parse(Hardware, content if isinstance(content, dict) else {"gpus": content}, str(path))

@@ -62,6 +62,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(stream)
         self.sizes: dict[int, int] = {}
         self.num_nodes = 0
+        self.most_values = YAML_VALUES.value()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -103,11 +104,11 @@ class _Loader(yaml.SafeLoader):
                 )
             self.sizes[id(node)] = 1 + sum(self.sizes[id(child)] for child in children)
             self.num_nodes += 1
-        if max(self.sizes[id(node)], self.num_nodes) > YAML_VALUES.value():
+        if max(self.sizes[id(node)], self.num_nodes) > self.most_values:
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
-                f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}",
+                f"it stands for more than {self.most_values:,} values; {YAML_VALUES.todo}",
                 node.start_mark,
             )
 

@@ -1,5 +1,4 @@
-"""Tile sizes of the Triton operators on Hopper, by head dim. `benchmarks/kernels/tune_triton_rows.py`
-measures which are best."""
+"""Tile sizes of the Triton operators on Hopper, by head dim: the fastest of a sweep on an H200."""
 
 from dataclasses import dataclass, replace
 

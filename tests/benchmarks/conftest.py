@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from longca.cp.comm.backend import Comm
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.ranks import on_ranks
 
 Work = Callable[[Comm, argparse.Namespace], object]
 

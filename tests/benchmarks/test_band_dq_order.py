@@ -10,7 +10,7 @@ from benchmarks.band.dq_order import TIMES, Case, cases, main, table
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools.table import read_records, write_records
 
 FULL, WINDOW = build_mask("full", seqlen=8200), build_mask("sliding_window", seqlen=8192)
@@ -61,7 +61,12 @@ def test_an_earlier_run_is_read(
 
 
 @pytest.mark.parametrize(
-    ("options", "why"), [([], "there is no GPU here"), (["--read", "nowhere"], f"no {TIMES}.csv in nowhere")]
+    ("options", "why"),
+    [
+        ([], "there is no GPU here"),
+        (["--read", "nowhere"], f"no {TIMES}.csv in nowhere"),
+        (["--also", "bwd,bwd up"], "'bwd up' is no way to gradients"),
+    ],
 )
 def test_nothing_to_say_ends_in_one_line(
     options: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here"),

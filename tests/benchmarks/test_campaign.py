@@ -12,7 +12,7 @@ from longca.lab.store.export import export
 from longca.lab.studies.record import Record
 from longca.lab.studies.select import Selection
 from longca.lab.studies.study import load_study
-from tests.records import record
+from tests.helpers.records import record
 
 STUDY = """title: "A small study"
 measure: {repeats: 10}

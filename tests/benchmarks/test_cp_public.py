@@ -14,7 +14,7 @@ from benchmarks.cp.public import line
 from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel
 from longca.masks import build_mask
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.ranks import on_ranks
 
 HEADS, HEAD_DIM, TOKENS = (4, 2), 8, 65
 MASKS = ("causal_document", "full_document", "global_sliding_window")

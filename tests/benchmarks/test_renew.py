@@ -3,8 +3,6 @@ programs here."""
 
 import shlex
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from benchmarks import renew
 from benchmarks.renew import PARTS, Part, pack
 from longca.lab.studies.study import load_study
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 PROGRAM = """import os, sys, time, pathlib
 name, seconds = sys.argv[1:]
@@ -115,12 +113,7 @@ def test_its_studies_kernels_and_modules_exist() -> None:
             assert module == "pytest" or (ROOT / f"{module.replace('.', '/')}.py").is_file(), one.command
 
 
-def test_an_unknown_part_is_refused_in_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.renew", "dens"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 2 and "did you mean 'dense'" in done.stderr and "Traceback" not in done.stderr
+def test_an_unknown_part_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        renew.main(["dens"])
+    assert "did you mean 'dense'" in capsys.readouterr().err.splitlines()[-1]

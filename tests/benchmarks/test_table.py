@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.common.text import milliseconds, names, percent
 from benchmarks.kernels import adapter_cost
 from benchmarks.timer import agreement as timer_agreement
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools.table import Table, add_options, read_records
 
 TABLE = Table(

@@ -15,7 +15,7 @@ from tests.chaos import checks
 from tests.chaos.machine import mount_small, shifted_clock, unmount
 from tests.chaos.plan import Accident, TrialPlan
 from tests.chaos.processes import MARK, TICK_SECONDS, Process, end_all, processes, send
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools.reliability import TOO_LATE
 
 STUDY = """

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import yaml
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools.checks import PAGE
 from tools.pages import put
 

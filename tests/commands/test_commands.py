@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.documented import run_here
-from tests.support import ROOT, TINY
+from tests.helpers.support import ROOT, TINY
 
 pytestmark = [pytest.mark.commands, pytest.mark.timeout(300)]
 LINKED = ("config", "reports", "containers", "workflow", "Snakefile", "slurm")

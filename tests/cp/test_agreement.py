@@ -23,8 +23,8 @@ from longca.cp.comm.headers import MAX_BYTES, GatheredHeaders, SharedHeaders, fi
 from longca.cp.public import PeerLost, context_parallel
 from longca.cp.runtime.prepared import PreparedPlan
 from longca.masks import Mask, build_mask
-from tests.cp.programs import MASKS, RIGHT, Call, Program, run, run_all, whole
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.programs import MASKS, RIGHT, Call, Program, run, run_all, whole
+from tests.helpers.cp.ranks import on_ranks
 
 STRATEGIES = ("ulysses", "ring_p2p", "usp", "ring_allgather", "loongtrain")
 FORWARD, OTHER, TRAIN, BACKWARD = Call("forward"), Call("forward", mask=1), Call("train"), Call("backward")

@@ -21,7 +21,7 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import FOLDER, load_fitted
-from tests.committed import committed
+from tests.helpers.committed import committed
 
 FREE = LinkSpeeds(1e30, 1e30, 0.0)
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")

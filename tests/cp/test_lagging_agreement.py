@@ -21,10 +21,10 @@ from longca.cp.comm.headers import MAX_UNREAD, GatheredHeaders, SharedHeaders, f
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import Mask, build_mask
-from tests.cp import programs
-from tests.cp.programs import RIGHT, Call, Program, run, whole
-from tests.cp.ranks import on_ranks
 from tests.cp.test_agreement import check_random, random_programs
+from tests.helpers.cp import programs
+from tests.helpers.cp.programs import RIGHT, Call, Program, run, whole
+from tests.helpers.cp.ranks import on_ranks
 
 MEET = Call("meet")
 FORWARD, OTHER, TRAIN = Call("forward"), Call("forward", mask=1), Call("train")
@@ -80,7 +80,7 @@ def lagging(masks: tuple[Mask, ...] = programs.MASKS) -> Iterator[Any]:
     programs.expected.cache_clear()
     with (
         patch("longca.cp.public.Agreement", lambda comm, waits: Agreement(comm, waits=False)),
-        patch("tests.cp.programs.MASKS", masks),
+        patch("tests.helpers.cp.programs.MASKS", masks),
         patch.object(Comm, "abandon") as abandon,
     ):
         yield abandon
@@ -113,28 +113,28 @@ def test_every_rank_raises_the_same_at_its_next_call(world: int):
     cases = [of_ranks(name, world) for name in SCENARIOS]
     results = on_ranks(without_messages, world, cases, timeout_s=60.0)
     for name, case, outcomes in zip(SCENARIOS, cases, zip(*results, strict=True), strict=True):
-        num_meetings = 2 if "left out" in name else 1  # ranks call the same at first
+        num_barriers = 2 if "left out" in name else 1  # ranks call the same at first
         errors = [
-            first_error(program, calls, num_meetings)
+            first_error(program, calls, num_barriers)
             for program, (calls, _) in zip(case, outcomes, strict=True)
         ]
         check_errors(name, errors)
         assert len({num_abandoned for _, num_abandoned in outcomes}) == 1, (name, outcomes)
 
 
-def first_error(program: Program, outcomes: list[str], num_meetings: int) -> str:
+def first_error(program: Program, outcomes: list[str], num_barriers: int) -> str:
     """The first error of a rank. All was right before, and each later call is refused.
 
     Args:
-        num_meetings: so many after the warm-up, and one call, all was right at most.
+        num_barriers: so many after the warm-up, and one call, all was right at most.
     """
     *calls, closed = outcomes
     number = next((number for number, call in enumerate(calls) if call != RIGHT), None)
     if number is None:
         return closed
-    meetings = [place for place in range(len(WARM), len(program)) if program[place] == MEET]
+    barriers = [place for place in range(len(WARM), len(program)) if program[place] == MEET]
     assert number >= len(WARM), outcomes
-    assert not meetings or number <= meetings[num_meetings - 1] + 1, (number, outcomes)
+    assert not barriers or number <= barriers[num_barriers - 1] + 1, (number, outcomes)
     for call, outcome in zip(program[number + 1 :], calls[number + 1 :], strict=True):
         assert outcome == RIGHT if call == MEET else "cannot be used any more" in outcome, outcomes
     assert closed == RIGHT

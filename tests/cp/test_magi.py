@@ -8,10 +8,10 @@ import torch
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from longca.lab.studies.cell import Cell
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.magi_stand_in import magi_stand_in
-from tests.cp.ranks import on_ranks
-from tests.cp.reference import attention
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.magi_stand_in import magi_stand_in
+from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.cp.reference import attention
 
 CASES = [
     Case(mask, 128, 4, 2, strategy="magi")

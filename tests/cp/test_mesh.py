@@ -1,5 +1,7 @@
 """Which ranks divide heads and which divide keys."""
 
+from collections.abc import Callable
+
 import pytest
 
 from longca.cp.partition.mesh import RANKS_PER_NODE, Mesh, double_ring, hybrid, windowed
@@ -50,10 +52,13 @@ def test_a_double_ring_has_windows_where_it_can(
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 8, 12])
-@pytest.mark.parametrize("world", range(1, 65))
-def test_meshes_are_of_all_ranks_and_need_no_copies_of_kv_heads(world: int, num_kv_heads: int):
-    for mesh in (hybrid(world, num_kv_heads), double_ring(world, num_kv_heads)):
+@pytest.mark.parametrize("meshes", [hybrid, double_ring])
+def test_meshes_are_of_all_ranks_and_need_no_copies_of_kv_heads(
+    meshes: Callable[[int, int], Mesh], num_kv_heads: int
+):
+    for world in range(1, 65):
+        mesh = meshes(world, num_kv_heads)
         assert mesh.world == world
-        assert num_kv_heads % mesh.heads == 0
-        assert mesh.heads * windowed(mesh) <= RANKS_PER_NODE
-        assert mesh.ring % windowed(mesh) == 0
+        assert num_kv_heads % mesh.heads == 0, world
+        assert mesh.heads * windowed(mesh) <= RANKS_PER_NODE, world
+        assert mesh.ring % windowed(mesh) == 0, world

@@ -16,8 +16,8 @@ from longca.cp.comm.backend import Comm
 from longca.kernels.backends.naive import NaivePrepared
 from longca.masks.build import build_mask
 from longca.masks.traits import Traits
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.ranks import on_ranks
 
 STRATEGIES = ("paper_style_allgather", "paper_style_ring")
 MASKS = ("full", "causal", "full_document", "causal_document")

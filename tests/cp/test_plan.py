@@ -15,8 +15,8 @@ from longca.cp.schedule.plan import Plan, Step, Transfer
 from longca.cp.schedule.planner import Planner
 from longca.cp.schedule.ring import Ring, RingPlan
 from longca.masks import Mask, build_mask
-from tests.kernels.masks_for_tests import rasters, uniform_grid
-from tests.masks.strategies import masks, patchworks, quick
+from tests.helpers.kernels.masks_for_tests import rasters, uniform_grid
+from tests.helpers.masks.strategies import masks, patchworks, quick
 
 PERMUTATIONS = ("contiguous", "zigzag", "stripes", "heap-1", "heap-4", "heap-9", "level-4")
 RATES = UnitCosts.of(64, 8, 128)

@@ -17,8 +17,8 @@ from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from longca.cp.public import ContextParallel, PeerLost, context_parallel
 from longca.masks import Mask, build_mask
-from tests.cp.ranks import on_ranks
-from tests.cp.reference import attention
+from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.cp.reference import attention
 
 T, H, G, D = 97, 4, 2, 8
 HEADS = {"num_q_heads": H, "num_kv_heads": G, "head_dim": D}

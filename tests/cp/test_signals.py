@@ -21,9 +21,9 @@ from longca.cp.comm import backend, shared_file
 from longca.cp.comm.backend import Comm, why_not_on_host
 from longca.cp.comm.signals import HostSignals
 from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, NOT_READY, NUMBERS, CudaSymmetricMemory
-from tests.cp.ranks import on_ranks
-from tests.cp.virtual import Job
-from tests.cp.virtual_memory import SharedMemory, SymmetricVirtualComm
+from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.cp.virtual import Job
+from tests.helpers.cp.virtual_memory import SharedMemory, SymmetricVirtualComm
 
 WORLD = 3
 PATIENCE_S = 20.0

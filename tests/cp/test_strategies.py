@@ -12,8 +12,8 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.ranks import on_ranks
 
 STRATEGIES = [strategy.name for strategy in Registry("strategy").load_all() if not strategy.baseline]
 WORLDS = (1, 2, 3, 4)

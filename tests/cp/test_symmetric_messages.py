@@ -10,10 +10,10 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from tests.cp.case import TENSORS, Case
-from tests.cp.ranks import on_ranks
-from tests.cp.virtual import on_virtual_ranks
-from tests.cp.virtual_memory import SymmetricVirtualComm, on_symmetric_ranks
+from tests.helpers.cp.case import TENSORS, Case
+from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.cp.virtual import on_virtual_ranks
+from tests.helpers.cp.virtual_memory import SymmetricVirtualComm, on_symmetric_ranks
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "ulysses", "usp", "loongtrain")
 MASKS = ("full", "causal_document", "sliding_window", "shared_question")

@@ -19,8 +19,8 @@ from longca.lab.bench.measure.result import Result
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.masks.build import build_mask
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.ranks import on_ranks
 
 WORLD = 3
 HEADS = ((4, 4), (4, 1), (6, 2))

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from examples.train_packed import LAG, MASKS, RULED, VOCABULARY, Options, followed, train
 from longca.cp.comm.backend import Comm
-from tests.cp.ranks import on_ranks
-from tests.support import ROOT
+from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.support import ROOT
 from tools import training_curves
 from tools.training_curves import ALONE, CPU, GPUS, NUDGED, STRATEGIES, Run, Setting
 

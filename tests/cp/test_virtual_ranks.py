@@ -6,8 +6,9 @@ import torch
 from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.partition.heads import plan_heads
-from tests.cp.case import STATIC_MASKS, Case
-from tests.cp.virtual import on_virtual_ranks
+from tests.cp.test_agreement import Case
+from tests.helpers.cp.case import STATIC_MASKS
+from tests.helpers.cp.virtual import on_virtual_ranks
 
 HEADS = [(8, 2), (5, 5), (12, 3), (7, 1)]
 
@@ -60,7 +61,7 @@ def test_the_kernel_is_asked_about_what_ranks_run():
     ulysses = Registry("strategy").load("ulysses")
     mask = Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask
     local = ulysses.local_calls(mask.traits, call(8, 4), 3)
-    assert {(piece.num_q_heads, piece.num_kv_heads, known.num_groups) for piece, known in local} == {
+    assert {(heads.num_q_heads, heads.num_kv_heads, known.num_groups) for heads, known in local} == {
         (4, 2, 2),
         (2, 1, 1),
     }

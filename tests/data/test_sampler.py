@@ -12,7 +12,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.data.corpus import Corpus
 from longca.data.sampler import draw, draw_as_paper, draw_pieces, sample_documents
-from tests.support import examples
+from tests.helpers.support import examples
 
 SHIPPED = ("pile", "prolong512k", "prolong64k")
 

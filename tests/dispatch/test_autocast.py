@@ -15,7 +15,7 @@ from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.reference import Reference
 from longca.lab.bench.check.scope import whole
 from longca.masks import Mask, build_mask
-from tests.dispatch.test_attention import inputs
+from tests.dispatch.test_call import inputs
 
 MASK = Mask.from_documents([40, 24])
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -13,8 +13,8 @@ from longca.kernels.contract import Kernel, Problem
 from longca.lab.ranking import MeasuredPoint
 from longca.masks import Mask, build_mask
 from longca.ops.band.checks import unusable
-from tests.kernels.masks_for_tests import pattern_mask
-from tests.lab.ranking.helpers import point
+from tests.helpers.kernels.masks_for_tests import pattern_mask
+from tests.helpers.ranking.measured import point
 from tools import fastest
 
 CUDA = torch.device("cuda")

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import longca
 from longca.core.errors import UserError
 from longca.masks import Mask, build_mask
-from tests.dispatch.test_attention import EMPTY_ROWS, inputs
-from tests.kernels.masks_for_tests import PATTERNS, pattern_mask
+from tests.dispatch.test_call import EMPTY_ROWS, inputs
+from tests.helpers.kernels.masks_for_tests import PATTERNS, pattern_mask
 
 DOCUMENTS = Mask.from_documents([40, 24])
 OWN = [

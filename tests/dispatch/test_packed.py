@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 import longca
 from longca.core.errors import UserError
 from longca.masks import Mask
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.plain_attention import plain_attention
 
 IDS = torch.tensor([[4] * 9 + [-1] * 3 + [5] * 12, [1] * 20 + [-1] * 4])
 CU = torch.tensor([0, 5, 5, 17], dtype=torch.int32)

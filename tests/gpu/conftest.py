@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from longca.lab.bench.workers.pool import Pool
-from tests.lab.bench.misbehaving import write_plugins
+from tests.helpers.bench.misbehaving import write_plugins
 
 FOLDER = Path(__file__).parent
 

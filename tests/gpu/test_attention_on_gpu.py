@@ -9,9 +9,9 @@ from longca.core.plugin import Registry
 from longca.dispatch.choice import REFERENCE, cannot, choose
 from longca.kernels.contract import Problem
 from longca.masks import Mask
-from tests.gpu.device import GPU, needs_gpu
-from tests.kernels.masks_for_tests import PATTERNS
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.gpu.device import GPU, needs_gpu
+from tests.helpers.kernels.masks_for_tests import PATTERNS
+from tests.helpers.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
 SEQLEN, HEADS, HEAD_DIM = 1024, (8, 2), 128

@@ -15,7 +15,7 @@ from longca.lab.bench.check.scope import affordable
 from longca.lab.studies.record import Accuracy
 from longca.masks import build_mask
 from longca.masks.mask import Mask
-from tests.gpu.device import GPU, needs_gpu
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 MASKS = Registry("mask").names()
@@ -200,7 +200,7 @@ def test_carried_on() -> None:
 
 def test_the_public_call() -> None:
     """Autograd, torch.compile by Inductor, layouts, refusals."""
-    from tests.ops.band_public import main
+    from tests.helpers.ops.band_public import main
 
     main("cuda", torch.bfloat16, "inductor")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longca.masks import build_mask
-from tests.gpu.device import GPU, needs_gpu
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 SEQLEN = 4096 + 128 + 3

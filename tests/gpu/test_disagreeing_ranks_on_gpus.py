@@ -10,7 +10,7 @@ from longca.cp.comm import signals
 from longca.cp.comm.backend import Comm
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import build_mask
-from tests.cp.ranks import on_ranks
+from tests.helpers.cp.ranks import on_ranks
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ import torch
 from longca.core.plugin import Registry
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.studies.grid import Measure
-from tests.gpu.device import GPU, needs_gpu
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 QUICK = Measure.fixed(warmup=1, repeats=3)
@@ -50,7 +50,7 @@ def test_ragged_lengths(kernel: str, mask: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_backward_leaves_no_trace(kernel: str) -> None:
-    from tests.kernels.cases import Case, pattern_mask
+    from tests.helpers.kernels.cases import Case, pattern_mask
 
     plugin, case = Registry("kernel").load(kernel), Case(pattern_mask("causal", 2), 4, 2, head_dim=64)
     reason = plugin.available("cuda") or plugin.supports(

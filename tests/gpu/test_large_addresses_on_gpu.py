@@ -17,8 +17,8 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.outcome import Outcome
-from tests.gpu.device import GPU, needs_gpu
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 LENGTHS = [262144, 262144 + 8192]

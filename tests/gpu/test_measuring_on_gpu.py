@@ -13,8 +13,8 @@ from longca.lab.bench.measure.nvml import open_gpu
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
 from longca.lab.studies.grid import Measure
-from tests.gpu.device import GPU, needs_gpu
-from tests.lab.bench.cells import small_cell, write_kernel
+from tests.helpers.bench.cells import small_cell, write_kernel
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 MIB = 1 << 20

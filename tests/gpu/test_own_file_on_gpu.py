@@ -8,8 +8,8 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.run.own_file import _as_plugin, compare_own_file
 from longca.lab.studies.grid import Measure
-from tests.gpu.device import GPU, needs_gpu
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 COMPILED = """import torch

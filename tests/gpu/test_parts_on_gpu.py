@@ -9,10 +9,10 @@ from longca.cp.schedule.gather import Gather
 from longca.cp.schedule.ring import Ring
 from longca.lab.studies.cell import Cell
 from longca.masks import build_mask
-from tests.cp.parts import in_parts
-from tests.gpu.device import needs_gpu
-from tests.kernels.cases import Case
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.cp.parts import in_parts
+from tests.helpers.gpu.device import needs_gpu
+from tests.helpers.kernels.cases import Case
+from tests.helpers.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
 WORLD = 3

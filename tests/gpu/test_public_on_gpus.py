@@ -10,9 +10,9 @@ from examples.train_packed import Options, train
 from longca.cp.comm.backend import Comm
 from longca.cp.public import ContextParallel, context_parallel
 from longca.masks import Mask, build_mask
-from tests.cp.case import TENSORS, Case
-from tests.cp.ranks import on_ranks
-from tests.cp.reference import attention
+from tests.helpers.cp.case import TENSORS, Case
+from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.cp.reference import attention
 
 OWN = ("ring_allgather", "ring_p2p", "ulysses", "usp", "loongtrain")
 CASE = Case("causal_document", 4093, 8, 2, torch.bfloat16, head_dim=128)

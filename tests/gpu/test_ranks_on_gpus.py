@@ -12,8 +12,8 @@ import torch
 from longca.lab.bench.workers.group import GRACE_SECONDS
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.store.cells import CellStore
-from tests.lab.bench.misbehaving import MEASURE, cp_cell
-from tests.support import ROOT
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell
+from tests.helpers.support import ROOT
 
 pytestmark = [
     pytest.mark.multi_gpu,

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from tests.gpu.device import needs_gpu
-from tests.kernels.cases import Case, empty_row_cases, hand_made_cases
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.gpu.device import needs_gpu
+from tests.helpers.kernels.cases import Case, empty_row_cases, hand_made_cases
+from tests.helpers.kernels.plain_attention import plain_attention
 from tests.kernels.test_contract_kernels import ATTENTION
 
 pytestmark = needs_gpu

@@ -9,10 +9,10 @@ from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.studies.grid import Measure
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
-from tests.gpu.device import GPU, needs_gpu
-from tests.kernels.cases import Case
-from tests.kernels.plain_attention import plain_attention
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.gpu.device import GPU, needs_gpu
+from tests.helpers.kernels.cases import Case
+from tests.helpers.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
 ROWS = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "sparse"]

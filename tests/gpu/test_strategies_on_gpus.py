@@ -7,8 +7,8 @@ import torch
 from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from tests.cp.case import Case
-from tests.cp.ranks import on_ranks
+from tests.cp.test_agreement import Case
+from tests.helpers.cp.ranks import on_ranks
 
 FOUND = torch.cuda.device_count()
 WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]

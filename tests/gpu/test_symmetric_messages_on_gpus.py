@@ -15,9 +15,9 @@ from longca.cp.comm.buffers import ReceiveBuffers
 from longca.kernels.contract import Problem
 from longca.lab.bench.workers.group import GRACE_SECONDS
 from longca.lab.bench.workers.pool import Pool
-from tests.cp.case import TENSORS, Case
-from tests.cp.ranks import on_ranks
-from tests.lab.bench.misbehaving import MEASURE, cp_cell
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell
+from tests.helpers.cp.case import TENSORS, Case
+from tests.helpers.cp.ranks import on_ranks
 
 FOUND = torch.cuda.device_count()
 WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]

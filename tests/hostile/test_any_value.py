@@ -19,8 +19,8 @@ from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.store.table import derived, in_order
 from longca.lab.studies.record import Record
-from tests.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
-from tests.support import examples
+from tests.helpers.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
+from tests.helpers.support import examples
 
 STUDY = (
     "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: "
@@ -228,7 +228,7 @@ def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, va
 def test_a_cell_with_a_damaged_record_is_not_measured(longca, tmp_path: Path):
     """One of the two cells of a study has a time of 0."""
     from longca.lab.studies.study import load_study
-    from tests.records import record
+    from tests.helpers.records import record
 
     study = tmp_path / "odd.yaml"
     study.write_text(STUDY)

@@ -15,9 +15,9 @@ from longca.lab.store.export import export
 from longca.lab.studies.config import load_config
 from longca.lab.studies.record import Record
 from longca.lab.studies.site import load_site
-from tests.hostile.fuzzing import fuzz, told, usable
-from tests.hostile.odd import whole_record
-from tests.support import ROOT
+from tests.helpers.hostile.fuzzing import fuzz, told, usable
+from tests.helpers.hostile.odd import whole_record
+from tests.helpers.support import ROOT
 
 
 @pytest.fixture(scope="module")

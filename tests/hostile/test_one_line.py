@@ -13,7 +13,7 @@ from longca.core.plugin import say_left_out
 from longca.core.reading import CELL_FILE, read_file
 from longca.lab.store.cells import CellStore
 from longca.lab.store.load import load
-from tests.hostile.odd import whole_record
+from tests.helpers.hostile.odd import whole_record
 
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32, %s}]"
 LONG, DIGITS = "x" * 5000, "9" * 5000
@@ -218,7 +218,7 @@ def test_a_run_without_a_broken_mask_ends_with_a_verdict(
 ):
     """Its other cells are kept: nothing is measured here."""
     from longca.lab.studies.study import load_study
-    from tests.records import record
+    from tests.helpers.records import record
 
     (tmp_path / "plugins/masks").mkdir(parents=True)
     (tmp_path / "plugins/masks/broken.py").write_text("class X(\n")

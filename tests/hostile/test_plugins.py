@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import snakemake
-from tests.support import ROOT
+from tests.helpers.forked import snakemake
+from tests.helpers.support import ROOT
 
 HOSTILE = """
 import ctypes, os, signal, sys, time

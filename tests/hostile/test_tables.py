@@ -20,9 +20,9 @@ from longca.lab.store.checks.columns import checked_columns
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.export import export
 from longca.lab.store.load import COMMITTED
-from tests.hostile.fuzzing import told
-from tests.records import gpu_study, record
-from tests.support import examples
+from tests.helpers.hostile.fuzzing import told
+from tests.helpers.records import gpu_study, record
+from tests.helpers.support import examples
 from tools import verified_tables
 
 ODD: list[Any] = [

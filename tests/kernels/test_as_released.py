@@ -9,8 +9,8 @@ from longca.core.plugin import Registry
 from longca.kernels.backends.as_released_fa3 import Accumulating
 from longca.lab.paper.analysis.support import STUDY_ROWS
 from longca.masks import build_mask
-from tests.kernels.cases import Case, pattern_mask
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.cases import Case, pattern_mask
+from tests.helpers.kernels.plain_attention import plain_attention
 from tests.kernels.test_packed import ByTheBook
 
 NAMES = [name for name in Registry("kernel").names() if name.startswith(AS_RELEASED)]

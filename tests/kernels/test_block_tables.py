@@ -5,7 +5,7 @@ import torch
 from longca.core.plugin import Registry
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.masks import build_mask
-from tests.kernels.cases import Case
+from tests.helpers.kernels.cases import Case
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.kernels.contract import Forward, Kernel, Prepared
-from tests.kernels.cases import Case, hand_made_cases, pattern_cases, telling_cases
-from tests.kernels.plain_attention import Plain, plain_attention
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases, telling_cases
+from tests.helpers.kernels.plain_attention import Plain, plain_attention
 
 SLOW_COMPILE_MS = 500
 NAMES = Registry("kernel").names()

@@ -10,7 +10,7 @@ import longca
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.ops.band import api
-from tests.kernels.masks_for_tests import pattern_mask
+from tests.helpers.kernels.masks_for_tests import pattern_mask
 
 MASK = pattern_mask("causal_document")
 

@@ -8,7 +8,7 @@ import torch
 from longca.core.plugin import Registry
 from longca.kernels.cudnn_sdpa import diagonal_bounds, ragged_tables
 from longca.kernels.packed import PackedPrepared, unfit_mask
-from tests.kernels.cases import Case, hand_made_cases, pattern_cases
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (0, 0), (3, 0), (2, 4), (-1, 2), (3, -1)])

@@ -3,8 +3,8 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.masks import build_mask
-from tests.kernels.cases import Case
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.cases import Case
+from tests.helpers.kernels.plain_attention import plain_attention
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from longca.core.plugin import Registry
 from longca.kernels.contract import missing_modules
 from longca.lowering.flex import block_mask
 from longca.masks import build_mask
-from tests.kernels.cases import Case, pattern_mask
+from tests.helpers.kernels.cases import Case, pattern_mask
 
 ROWS = ["band", "cudnn_flex", "flashmask", "flex_flash"]
 

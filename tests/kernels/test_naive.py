@@ -1,7 +1,7 @@
 import torch
 
 from longca.core.plugin import Registry
-from tests.kernels.cases import Case, hand_made_cases, pattern_cases
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
 
 
 def test_raw_backward_over_parts_of_the_keys_adds_up() -> None:

@@ -14,8 +14,8 @@ from longca.kernels.contract import Problem
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
 from longca.lowering.intervals import interval_table
 from longca.masks import build_mask
-from tests.kernels.cases import Case, hand_made_cases, pattern_cases
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
+from tests.helpers.kernels.plain_attention import plain_attention
 
 PACKED = ("torch_flash", "fa1", "fa2", "fa3", "fa4", "cudnn", "cudnn_graph")
 REGULAR = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"}

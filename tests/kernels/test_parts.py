@@ -9,7 +9,7 @@ from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.kernels.contract import Prepared, Problem
 from longca.masks import Mask, build_mask
-from tests.kernels.cases import Case
+from tests.helpers.kernels.cases import Case
 
 NUM_TOKENS, HEADS, NUM_KV_HEADS = 6, 4, 2
 

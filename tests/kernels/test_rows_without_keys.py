@@ -8,7 +8,7 @@ from longca.core.plugin import Registry
 from longca.masks import Mask
 from longca.masks.band import INF, as_bands
 from longca.masks.grid import BlockGrid
-from tests.kernels.cases import Case, empty_row_cases, pattern_cases
+from tests.helpers.kernels.cases import Case, empty_row_cases, pattern_cases
 from tests.kernels.test_contract_kernels import ATTENTION
 
 CASES = [Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for case in empty_row_cases()]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from tests.kernels.cases import Case, hand_made_cases, pattern_mask
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_mask
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])

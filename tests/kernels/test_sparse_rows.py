@@ -9,7 +9,7 @@ from longca.core.plugin import Registry
 from longca.lab.paper.analysis.support import STUDY_ROWS
 from longca.masks import build_mask
 from longca.masks.mask import Mask
-from tests.kernels.cases import Case
+from tests.helpers.kernels.cases import Case
 
 OF_THE_STUDY = ["fa2_sparse", "flashinfer", "vsa", "vsa_triton"]
 ROWS = [*OF_THE_STUDY, "cudnn_bsa"]

@@ -7,8 +7,14 @@ from hypothesis import given
 
 from longca.lowering import dense
 from longca.masks import Mask
-from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, grid_masks, pattern_mask
-from tests.support import examples
+from tests.helpers.kernels.masks_for_tests import (
+    NOTHING_VISIBLE,
+    PATTERNS,
+    band_masks,
+    grid_masks,
+    pattern_mask,
+)
+from tests.helpers.support import examples
 
 
 def check(mask: Mask) -> None:

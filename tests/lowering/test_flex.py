@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask, create_mask, fl
 
 from longca.lowering.flex import block_mask, mask_mod
 from longca.masks import Mask
-from tests.kernels.masks_for_tests import (
+from tests.helpers.kernels.masks_for_tests import (
     PATTERNS,
     band_masks,
     grid_masks,
@@ -17,7 +17,7 @@ from tests.kernels.masks_for_tests import (
     rasters,
     uniform_grid,
 )
-from tests.support import examples
+from tests.helpers.support import examples
 
 HEADS_PER_GROUP = 2
 

@@ -12,9 +12,15 @@ from longca.lowering.intervals import col_intervals, cudnn_row_intervals, row_in
 from longca.masks import Mask
 from longca.masks.band import INF
 from longca.masks.forms import FlashMaskColumns, SliceType
-from tests.kernels import masks_for_tests
-from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
-from tests.support import examples
+from tests.helpers.kernels import masks_for_tests
+from tests.helpers.kernels.masks_for_tests import (
+    NOTHING_VISIBLE,
+    PATTERNS,
+    pattern_mask,
+    rasters,
+    uniform_grid,
+)
+from tests.helpers.support import examples
 
 
 def decoded_intervals(table: np.ndarray, num_cols: int) -> np.ndarray:

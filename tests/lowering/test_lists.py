@@ -8,8 +8,8 @@ from hypothesis import given
 from longca.lowering.blocks import block_lists
 from longca.lowering.varlen import varlen
 from longca.masks import Mask
-from tests.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
-from tests.support import examples
+from tests.helpers.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
+from tests.helpers.support import examples
 
 SEGMENTED = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"}
 

@@ -7,9 +7,15 @@ from hypothesis import given
 from longca.lowering.ranges import Csr, Runs
 from longca.lowering.tiles import Tiles, col_tiles, row_tiles
 from longca.masks import Mask
-from tests.kernels import masks_for_tests
-from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
-from tests.support import examples
+from tests.helpers.kernels import masks_for_tests
+from tests.helpers.kernels.masks_for_tests import (
+    NOTHING_VISIBLE,
+    PATTERNS,
+    pattern_mask,
+    rasters,
+    uniform_grid,
+)
+from tests.helpers.support import examples
 
 SIZES = [(16, 16), (16, 8), (8, 24)]
 

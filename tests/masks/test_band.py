@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.masks import band
-
-from .strategies import quick, raw_bands
+from tests.helpers.masks.strategies import quick, raw_bands
 
 SIZE = 20
 

@@ -9,8 +9,7 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask
 from longca.masks import build_mask
 from longca.masks.build import MaskBuilder
-
-from .strategies import WITH_DOCUMENTS
+from tests.helpers.masks.strategies import WITH_DOCUMENTS
 
 
 @pytest.mark.parametrize(

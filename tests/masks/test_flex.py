@@ -17,8 +17,8 @@ from torch.nn.attention.flex_attention import (
 from longca.core.errors import UserError
 from longca.lowering import evaluated
 from longca.masks import Mask
-from tests.kernels.masks_for_tests import rasters
-from tests.support import examples
+from tests.helpers.kernels.masks_for_tests import rasters
+from tests.helpers.support import examples
 
 START, END = torch.tensor([2, 11, 20]), torch.tensor([7, 19, 33])
 IDS = torch.tensor([[0] * 10 + [1] * 16 + [2] * 14, [0] * 23 + [1] * 17])

@@ -12,8 +12,8 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.masks import Mask, band, build_mask
 from longca.masks.band import INF
-from tests.kernels.masks_for_tests import band_masks, pattern_mask, rasters
-from tests.support import examples
+from tests.helpers.kernels.masks_for_tests import band_masks, pattern_mask, rasters
+from tests.helpers.support import examples
 
 STATIC = [
     pattern.name for pattern in Registry("mask").load_all() if pattern.number and pattern.family != "dynamic"

@@ -7,8 +7,7 @@ change and set the new value; records made before are then of other masks.
 import pytest
 
 from longca.masks import build_mask
-
-from .strategies import PATTERNS
+from tests.helpers.masks.strategies import PATTERNS
 
 DOCUMENTS = [100, 1, 60, 351]
 GOLDEN = [

@@ -11,8 +11,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
-
-from .strategies import quick
+from tests.helpers.masks.strategies import quick
 
 
 def grid(visible, q_bounds, k_bounds):

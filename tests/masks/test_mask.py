@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
-
-from .definitions import DEFINITIONS
-from .strategies import DYNAMIC, masks, patchworks, quick
+from tests.helpers.masks.definitions import DEFINITIONS
+from tests.helpers.masks.strategies import DYNAMIC, masks, patchworks, quick
 
 
 def stack(mask):

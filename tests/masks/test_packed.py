@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from longca.core.errors import UserError
 from longca.masks import Mask
-
-from .strategies import quick
+from tests.helpers.masks.strategies import quick
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 WINDOWS = st.tuples(st.integers(-1, 4), st.integers(-1, 4))

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
 from longca.masks import band, build_mask
-
-from .definitions import DEFINITIONS, block_raster, raster
-from .strategies import DYNAMIC, PATTERNS, WITH_DOCUMENTS, masks, quick
+from tests.helpers.masks.definitions import DEFINITIONS, block_raster, raster
+from tests.helpers.masks.strategies import DYNAMIC, PATTERNS, WITH_DOCUMENTS, masks, quick
 
 
 def _of_the_study():

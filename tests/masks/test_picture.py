@@ -8,7 +8,7 @@ import pytest
 
 from longca.masks import Mask, build_mask
 from longca.masks.picture import definition, shares
-from tests.kernels.masks_for_tests import PATTERNS, pattern_mask, rasters
+from tests.helpers.kernels.masks_for_tests import PATTERNS, pattern_mask, rasters
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
 from longca.masks.segments import diagonal_segments
-
-from .strategies import documents, masks, patchworks, quick, shatter
+from tests.helpers.masks.strategies import documents, masks, patchworks, quick, shatter
 
 
 def most_runs(raster):

@@ -178,36 +178,37 @@ def early_arrivals(ptx: str) -> list[str]:
 
 
 def check_items() -> None:
-    """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
-    for num_pieces, num_kv_heads, at_once, num_turns, turns_at_once in itertools.product(
+    """Every tile of every KV head in each of its rounds, and no round before the one that it may wait for."""
+    for num_tiles, num_kv_heads, at_once, num_rounds, rounds_at_once in itertools.product(
         (1, 5), (1, 8), (1, 4), (1, 6), (1, 2)
     ):
         grid = SimpleNamespace(
-            num_tiles=num_pieces,
-            num_items=num_pieces * num_kv_heads * num_turns,
-            head_rounds=num_turns,
+            num_tiles=num_tiles,
+            num_items=num_tiles * num_kv_heads * num_rounds,
+            head_rounds=num_rounds,
             kv_heads_per_section=math.gcd(num_kv_heads, at_once),
             kv_heads_per_group=num_kv_heads,
-            rounds_per_section=math.gcd(num_turns, turns_at_once),
+            rounds_per_section=math.gcd(num_rounds, rounds_at_once),
         )
         items = [key_tile_of.fn(item, 0, grid)[1:] for item in range(grid.num_items)]
         assert sorted(items) == sorted(
-            itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns))
+            itertools.product(range(num_tiles), range(num_kv_heads), range(num_rounds))
         )
         places = {item: place for place, item in enumerate(items)}
         assert all(
-            places[piece, kv_head, turn - 1] < place
-            for (piece, kv_head, turn), place in places.items()
-            if turn
+            places[tile, kv_head, round_ - 1] < place
+            for (tile, kv_head, round_), place in places.items()
+            if round_
         )
         assert all(
-            places[piece - 1, kv_head, turn] < place
-            for (piece, kv_head, turn), place in places.items()
-            if piece
+            places[tile - 1, kv_head, round_] < place
+            for (tile, kv_head, round_), place in places.items()
+            if tile
         )
         of_section = grid.num_tiles * grid.kv_heads_per_section * grid.rounds_per_section
         assert all(
-            len({(kv_head, turn) for _, kv_head, turn in items[start : start + of_section]}) * grid.num_tiles
+            len({(kv_head, round_) for _, kv_head, round_ in items[start : start + of_section]})
+            * grid.num_tiles
             == of_section
             for start in range(0, len(items), of_section)
         )

@@ -22,9 +22,9 @@ from longca.ops.band.config import BandKernel
 from longca.ops.band.launches import Launches
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import NARROW, SLOT, TileSpec
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.plain_attention import plain_attention
+from tests.helpers.ops.interpreted import let_loops_run
 from tests.ops.gluon.language import settings
-from tests.ops.interpreted import let_loops_run
 
 DOCUMENTS = np.array([131, 1, 70, 96])
 WAYS = {

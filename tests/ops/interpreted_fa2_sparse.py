@@ -13,8 +13,8 @@ from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
 from longca.ops.fa2_sparse import sparse_backward, sparse_forward
 from longca.ops.tuning import Tuning, sparse_tuning
-from tests.kernels.cases import Case
-from tests.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.cases import Case
+from tests.helpers.kernels.plain_attention import plain_attention
 
 
 def ragged(block: tuple[int, int]) -> Mask:

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from tests.support import in_interpreter
+from tests.helpers.support import in_interpreter
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 PARTS = ("merging", "band_in_parts", "sums_to_gradients", "statistics_of_rows")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools.setup import INDEX_GONE
 
 LOCK, FOLDER = Path(__file__).parent / "triton.lock", ROOT / ".cache" / "triton"

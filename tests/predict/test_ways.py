@@ -21,7 +21,7 @@ from longca.predict.fitted import load_fitted
 from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
 from longca.predict.ways import Items, covers_all, items_of, way_of
-from tests.committed import committed
+from tests.helpers.committed import committed
 
 NAMES = (
     "full",

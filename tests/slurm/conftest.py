@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.support import cannot
 from tests.slurm.cluster.cluster import Cluster, Job
 from tests.slurm.cluster.machine import why_not
 from tests.slurm.project import Project
 from tests.slurm.studies import ACCIDENTS, PLUGINS
-from tests.support import cannot
 
 LOG = "LONGCA_SLURM_LOG"  # a file that takes a line of JSON for each scenario
 

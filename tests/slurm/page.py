@@ -20,8 +20,8 @@ from longca.lab.bench.plan.shards import Shard, shards
 from longca.lab.studies.config import Config
 from longca.lab.studies.site import Site, layout
 from longca.lab.studies.study import load_study
+from tests.helpers.support import ROOT
 from tests.slurm.conftest import LOG
-from tests.support import ROOT
 from tools.table import Table
 
 PAGE = ROOT / "docs/guide/slurm.md"
@@ -58,7 +58,7 @@ def main() -> None:
 def jobs_table(study_name: str, overhead_s: float) -> Table:
     """Jobs of a study by what they ask for, on nodes of eight GPUs."""
     site, study = Site(), load_study(study_name)
-    pieces = shards(study.cells(), Config().shard_minutes)
+    parts = shards(study.cells(), Config().shard_minutes)
     begun = time.monotonic()
     subprocess.run(
         [
@@ -81,8 +81,8 @@ def jobs_table(study_name: str, overhead_s: float) -> Table:
     )  # so that no Apptainer need be here
     dry_run_s = time.monotonic() - begun
     groups: dict[tuple[str, int], list[Shard]] = {}
-    for piece in pieces:
-        groups.setdefault((piece.kind, piece.world), []).append(piece)
+    for shard in parts:
+        groups.setdefault((shard.kind, shard.world), []).append(shard)
     records = [
         {"stage": stage, "jobs": 1, "nodes": 1, "GPUs each": 0, "minutes": 0.0} for stage in OTHER_STAGES
     ]
@@ -92,7 +92,7 @@ def jobs_table(study_name: str, overhead_s: float) -> Table:
             "jobs": len(group),
             "nodes": layout(world, site.gpus_per_node)[0],
             "GPUs each": world,
-            "minutes": sum(piece.minutes for piece in group),
+            "minutes": sum(shard.minutes for shard in group),
         }
         for (kind, world), group in groups.items()
     ]

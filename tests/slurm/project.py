@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.support import ROOT
 from tests.slurm.cluster.cluster import Cluster
 from tests.slurm.cluster.space import UID
-from tests.support import ROOT
 
 PARTS = ("Snakefile", "config", "containers", "longca", "slurm", "workflow")
 QUICK_STATUS = ("--slurm-init-seconds-before-status-checks", "1")  # of a cluster that starts jobs at once

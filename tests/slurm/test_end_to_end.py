@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from tests.helpers.support import ROOT
 from tests.slurm.outcome import differences
 from tests.slurm.project import SITE, Project
 from tests.slurm.studies import WHOLE
-from tests.support import ROOT
 
 pytestmark = pytest.mark.slurm
 NO_ACCOUNT = SITE.replace("account: bench\n", "")

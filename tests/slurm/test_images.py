@@ -8,12 +8,12 @@ import pytest
 
 from longca.lab.images.recipe import load_recipe
 from longca.lab.images.render import lock_digest
-from tests.lab.images.built import built
+from tests.helpers.images.built import built
+from tests.helpers.support import ROOT
 from tests.slurm.cluster.space import UID
 from tests.slurm.outcome import differences, ended_well, slow_cells, states
 from tests.slurm.project import Project
 from tests.slurm.studies import INSIDE
-from tests.support import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 APPTAINER = ("--sdm", "apptainer")

@@ -8,10 +8,10 @@ import pytest
 from longca.lab.bench.plan.shards import shards
 from longca.lab.studies.config import Config
 from longca.lab.studies.study import load_study
+from tests.helpers.support import ROOT
 from tests.slurm.cluster.files import PARTITION
 from tests.slurm.cluster.space import UID
 from tests.slurm.project import Project
-from tests.support import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 COLUMNS = 110
 MOST = {"longca": 0.04, "tools": 0.02}  # share of lines; longca's falls to 0.02 once its laboratory complies

@@ -9,7 +9,7 @@ from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Samples
-from tests.records import record
+from tests.helpers.records import record
 from tools import fastest, heat_map
 
 MS = {"band": 1.00, "fa3": 1.01, "sdpa": 3.0}

@@ -10,7 +10,7 @@ from longca.lab.store.load import Loaded, load
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Failed, OutOfMemory, Unavailable, Unsupported
 from longca.lab.studies.record import Record
-from tests.records import record
+from tests.helpers.records import record
 from tools.merge_records import main, merge
 
 GPU = "NVIDIA H100 80GB HBM3"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import triton_builds
 from tools.pages import put
 from tools.values import sources
@@ -38,7 +38,7 @@ def test_every_number_of_texts_in_the_code_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/guide/one-gpu.md", "docs/results/h100/band.md", "docs/notes/cp-tuning.md"]
+    "page", ["README.md", "docs/guide/one-gpu.md", "docs/results/h100/band.md", "docs/design/band-tuning.md"]
 )
 @pytest.mark.parametrize("sentence", ["band is 1.3 times faster.", "On an H100 it leads in 12 of 24 cases."])
 def test_a_sentence_that_somebody_adds_is_found(page: str, sentence: str) -> None:

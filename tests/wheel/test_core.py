@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 
 from longca.core.errors import LAB, UserError, check_installed, missing_of
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 HIDE = """
 import re, sys

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from longca.lab.store.load import committed
-from tests.support import ROOT, TINY
+from tests.helpers.support import ROOT, TINY
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 SHA = "0a" * 20

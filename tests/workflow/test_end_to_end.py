@@ -11,8 +11,8 @@ import pytest
 
 from longca.lab.store.cells import CellStore
 from longca.lab.store.load import load
-from tests.forked import snakemake
-from tests.support import ROOT, TINY
+from tests.helpers.forked import snakemake
+from tests.helpers.support import ROOT, TINY
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from tests.forked import snakemake
+from tests.helpers.forked import snakemake
 
 KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (
     f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.support import ROOT
 from tests.masks import test_contract_masks as of_masks
-from tests.support import ROOT
 
 MASK = '''
 """Every query sees itself and the first token."""

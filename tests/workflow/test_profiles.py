@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import snakemake
+from tests.helpers.forked import snakemake
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("corpora", "masks", "kernels", "cp", "collect", "report")

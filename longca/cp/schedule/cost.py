@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 # Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that
-# `benchmarks.cp.placements` makes, give or take 2 %, over seven masks on 2 and 4 ranks.
+# `benchmarks.cp.shardings` makes, give or take 2 %, over seven masks on 2 and 4 ranks.
 FLOPS_PER_S = 650e12
 END_PAIRS = 96  # hidden pairs at the end of each row of a band
 # of a kernel call in addition to its pairs: host time, and idle multiprocessors at the start and in the tail

@@ -1,5 +1,4 @@
-"""Tile sizes of band attention's kernels, tuned by `python -m benchmarks.band.tune`; see
-docs/notes/band-tuning.md."""
+"""Tile sizes of band attention's kernels, chosen by measurements; docs/design/band-tuning.md says which."""
 
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -22,7 +22,7 @@ from longca.lab.studies.study import Study
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 from longca.predict.fitted import fitted_on
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 HEADS: dict[str, Any] = {"num_q_heads": 64, "num_kv_heads": 8}
 

@@ -10,7 +10,7 @@ import pytest
 
 from longca.lab.store.load import load
 from longca.lab.studies.study import load_study
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 PAGES = {"h100": "two-gpus.md", "h200": "prediction.md"}
 

@@ -11,9 +11,9 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from longca.masks import build_mask
 from longca.predict.fitted import load_fitted
-from tests.committed import committed
-from tests.records import quick_study
-from tests.support import ROOT
+from tests.helpers.committed import committed
+from tests.helpers.records import quick_study
+from tests.helpers.support import ROOT
 
 
 @pytest.fixture(scope="module")

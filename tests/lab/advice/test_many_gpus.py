@@ -19,7 +19,7 @@ from longca.lab.advice.many_gpus import (
     table,
     verdicts,
 )
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 from tools import many_gpus
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from longca.lab.archive.bundle import Bundle, write_bundle
 from longca.lab.archive.manifest import NAME as MANIFEST
-from longca.lab.archive.manifest import manifest
 from longca.lab.archive.packing import BundleFile, opened
 from longca.lab.archive.project import project_files
 from longca.lab.store.cells import CellStore
@@ -16,9 +15,9 @@ from longca.lab.store.load import load
 from longca.lab.studies.config import Config
 from longca.lab.studies.record import Record
 from longca.lab.studies.study import Study, load_study
-from tests.records import record
+from tests.helpers.archive import DIGEST, rehash
+from tests.helpers.records import record
 
-DIGEST = f"sha256:{'ab' * 32}"
 STUDY = """
 title: Three cells
 grids:
@@ -103,13 +102,3 @@ def without_code(tmp_path_factory, bundle: Bundle) -> Path:
         )
     rehash(folder)
     return folder
-
-
-def rehash(folder: Path) -> None:
-    """The manifest of what is there now."""
-    files = {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-    (folder / MANIFEST).write_bytes(
-        manifest({path: content for path, content in files.items() if path != MANIFEST})
-    )

@@ -17,7 +17,7 @@ from longca.lab.archive.packing import BundleFile, opened, pack
 from longca.lab.store.cells import CellStore
 from longca.lab.store.load import load
 from longca.lab.studies.config import Config
-from tests.lab.archive.conftest import DIGEST
+from tests.helpers.archive import DIGEST
 
 
 @pytest.mark.slow

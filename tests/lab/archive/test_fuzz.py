@@ -14,10 +14,10 @@ from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import differences, manifest, read_manifest
 from longca.lab.archive.packing import BundleFile, opened, pack
 from longca.lab.archive.provenance import NAME as PROVENANCE
-from tests.hostile.fuzzing import damaged, told, usable
-from tests.lab.archive.conftest import rehash
+from tests.helpers.archive import rehash
+from tests.helpers.hostile.fuzzing import damaged, told, usable
+from tests.helpers.support import examples
 from tests.lab.archive.test_hostile import zipped
-from tests.support import examples
 
 READ = [MANIFEST, PROVENANCE, "config/studies/three.yaml", "config/hardware.yaml", "measured/records.parquet"]
 

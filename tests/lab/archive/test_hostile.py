@@ -17,7 +17,7 @@ from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import unreadable
 from longca.lab.archive.packing import BundleFile, Limits, opened, pack
 from longca.lab.archive.verify import verify
-from tests.lab.archive.conftest import rehash
+from tests.helpers.archive import rehash
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from longca.lab.archive.packing import opened
 from longca.lab.archive.page import page_files
 from longca.lab.archive.verify import verify
 from longca.lab.store.load import load
-from tests.lab.archive.conftest import rehash
+from tests.helpers.archive import rehash
 
 
 @pytest.fixture(scope="module")

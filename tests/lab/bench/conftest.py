@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.bench.workers.pool import Pool
-from tests.lab.bench.misbehaving import write_plugins
+from tests.helpers.bench.misbehaving import write_plugins
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ import json, pathlib, sys
 from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import run_cells
 from longca.lab.studies.config import Config
-from tests.lab.bench.misbehaving import kernel_cell
+from tests.helpers.bench.misbehaving import kernel_cell
 from tests.lab.bench.test_runner import STUDY
 cells = [kernel_cell("slow", seqlen) for seqlen in json.loads(sys.argv[3])]
 run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep"), part=sys.argv[2])

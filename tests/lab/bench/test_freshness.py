@@ -13,7 +13,7 @@ from longca.lab.store.cells import CellStore
 from longca.lab.store.index import cell_facts
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.study import Study, load_study
-from tests.records import record
+from tests.helpers.records import record
 
 STUDY = """
 title: two kernels

@@ -10,7 +10,7 @@ import pytest
 from longca.lab.bench.workers import group as group_module
 from longca.lab.bench.workers.group import PEER_LOST
 from longca.lab.bench.workers.pool import Pool
-from tests.lab.bench.misbehaving import MEASURE, cp_cell
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell
 from tests.lab.bench.test_worker import is_running
 
 START_S = 30.0  # of two processes on a busy machine: not part of the time that a failure may take

@@ -19,9 +19,9 @@ from longca.lab.bench.workers.launch import Task, find_task
 from longca.lab.bench.workers.rendezvous import FOLDER, Rendezvous, join_rendezvous
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.record import Record
+from tests.helpers.support import ROOT
 from tests.lab.bench.test_runner import workers_of
 from tests.lab.bench.test_worker import wait_until_gone
-from tests.support import ROOT
 
 TORCHRUN = [
     sys.executable,
@@ -39,7 +39,7 @@ def srun(num_nodes: int, per_node: int = 1) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "tests.lab.bench.fake_srun",
+        "tests.helpers.bench.fake_srun",
         str(num_nodes),
         str(per_node),
         sys.executable,

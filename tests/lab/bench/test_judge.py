@@ -16,8 +16,8 @@ from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.masks import cell_mask
-from tests.lab.bench.cells import small_cell, write_kernel
-from tests.lab.bench.misbehaving import cp_cell, kernel_cell
+from tests.helpers.bench.cells import small_cell, write_kernel
+from tests.helpers.bench.misbehaving import cp_cell, kernel_cell
 
 MEASURE = Measure.fixed(warmup=1, repeats=4)
 CPU = torch.device("cpu")

@@ -18,9 +18,9 @@ from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Accuracy
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from tests.kernels.cases import Case, hand_made_cases, pattern_cases
-from tests.kernels.plain_attention import plain_attention
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
+from tests.helpers.kernels.plain_attention import plain_attention
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,9 @@ from longca.lab.bench.check.inputs import DTYPES, Inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from tests.kernels.cases import Case
-from tests.kernels.plain_attention import plain_attention
-from tests.support import examples
+from tests.helpers.kernels.cases import Case
+from tests.helpers.kernels.plain_attention import plain_attention
+from tests.helpers.support import examples
 
 TENSORS = ("out", "lse", "dq", "dk", "dv")
 

@@ -29,9 +29,9 @@ from longca.lab.store.cells import CellStore
 from longca.lab.store.view import View
 from longca.lab.studies.config import Config
 from longca.lab.studies.record import Others
-from tests.lab.bench.misbehaving import kernel_cell
+from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.records import record
 from tests.lab.bench.test_runner import STUDY
-from tests.records import record
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 BURN = "import sys, time\nprint(flush=True)\nwhile True: pass"

@@ -11,8 +11,8 @@ from longca.lab.bench.run.scores import Score, Scoreboard
 from longca.lab.store.index import CellFacts
 from longca.lab.store.view import View
 from longca.lab.studies.outcome import STATUSES
-from tests.lab.bench.misbehaving import kernel_cell
-from tests.records import quick_study, record
+from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.records import quick_study, record
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import torch
 
 from longca.cp.partition.sharding import even_ranges
 from longca.lab.bench.measure.permute import Permutation
-from tests.cp.virtual import VirtualComm, on_virtual_ranks
+from tests.helpers.cp.virtual import VirtualComm, on_virtual_ranks
 
 TOKENS, WORLD = 11, 3
 RNG = np.random.default_rng(0)

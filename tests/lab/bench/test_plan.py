@@ -9,7 +9,7 @@ import pytest
 from longca.core.call import Work
 from longca.lab.bench.plan.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
 from longca.lab.studies.grid import Measure
-from tests.lab.bench.misbehaving import cp_cell, kernel_cell
+from tests.helpers.bench.misbehaving import cp_cell, kernel_cell
 
 
 def many(num_cells: int) -> list:

@@ -8,7 +8,7 @@ from longca.lab.bench.judge.plausible import plausible
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.result import Result
 from longca.lab.studies.grid import Measure
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
 
 CELL = small_cell("naive", "full", seqlen=512, dtype="bf16")
 SOURCE = "https://example.org"

@@ -16,7 +16,7 @@ from longca.lab.bench.workers.launch import HostLost, Launcher
 from longca.lab.bench.workers.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool, TooFewLeft
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Unsupported
-from tests.lab.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
+from tests.helpers.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.lab.bench.test_worker import is_running, wait_until_gone
 
 

@@ -12,7 +12,7 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.study import load_study
-from tests.committed import committed
+from tests.helpers.committed import committed
 
 
 def cell(

@@ -28,7 +28,7 @@ from longca.lab.bench.probe.profile import (
 )
 from longca.lab.bench.probe.start import run_on_ranks
 from longca.masks import build_mask
-from tests.support import ROOT
+from tests.helpers.support import ROOT
 
 DAY = datetime.date(2026, 11, 23)
 GPU = "NVIDIA H100 80GB HBM3"

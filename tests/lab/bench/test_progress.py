@@ -13,8 +13,8 @@ from longca.lab.bench.run.scores import Score
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Failed, TimedOut, Unsupported
 from longca.lab.studies.record import Record
-from tests.lab.bench.misbehaving import kernel_cell
-from tests.records import record as timed_record
+from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.records import record as timed_record
 
 
 class Clock:

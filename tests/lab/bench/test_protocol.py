@@ -15,7 +15,7 @@ from longca.lab.bench.plan.shards import estimate_seconds, shards
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Samples
 from longca.lab.studies.samples import drift, median_interval
-from tests.lab.bench.cells import small_cell
+from tests.helpers.bench.cells import small_cell
 
 FULL_MHZ, LIMIT, FALL_MHZ = 1980.0, 0.6, 700.0
 CONTROLLER_S = 0.5  # time constant of its power reading

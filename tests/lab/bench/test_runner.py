@@ -31,15 +31,15 @@ from longca.lab.studies.outcome import Failed, Unsupported
 from longca.lab.studies.record import MaskFacts
 from longca.lab.studies.study import Study
 from longca.lab.studies.tables import mask_table
-from tests.lab.bench.cells import small_cell
-from tests.lab.bench.misbehaving import MEASURE, cp_cell, kernel_cell
+from tests.helpers.bench.cells import small_cell
+from tests.helpers.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.lab.bench.test_worker import wait_until_gone
 
 RUN = """
 import json, pathlib, sys
 from longca.lab.bench.run.runner import run_cells
 from longca.lab.studies.config import Config
-from tests.lab.bench.misbehaving import kernel_cell
+from tests.helpers.bench.misbehaving import kernel_cell
 from tests.lab.bench.test_runner import STUDY
 from longca.lab.bench.run.progress import PlainProgress
 cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]

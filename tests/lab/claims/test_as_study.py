@@ -10,9 +10,9 @@ from longca.lab.claims.evidence import missing, points
 from longca.lab.claims.regular import is_heterogeneous
 from longca.lab.studies.select import Selection
 from longca.lab.studies.study import load_study
-from tests.lab.claims.cases import BLOCKS_64, sparse
-from tests.lab.claims.dense_cases import CASES, DRAWN, H100, H200
-from tests.lab.claims.made import grid, table
+from tests.helpers.claims.cases import BLOCKS_64, sparse
+from tests.helpers.claims.dense_cases import CASES, DRAWN, H100, H200
+from tests.helpers.claims.verdicts import grid, table
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
 WINDOW = "window=1024, paper_compat=False"

@@ -28,26 +28,19 @@ from longca.lab.store.load import committed as committed_files
 from longca.lab.store.load import load, load_columns
 from longca.lab.store.table import FRAME_TYPES, derived, of_grid
 from longca.lab.store.text import short_device
-from tests.lab.claims.cases import CASES, REGULAR
-from tests.lab.claims.made import GIB, grid, table
-from tests.support import ROOT
+from tests.helpers.claims.cases import CASES, REGULAR
+from tests.helpers.claims.verdicts import GIB, grid, table
+from tests.helpers.support import ROOT
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
 
 
-@pytest.fixture(scope="module")
-def committed():
-    """The derived table that came with the project's records, and the verdicts over it. To derive it again
-    takes seconds."""
+@pytest.mark.slow
+def test_the_committed_table_is_derived_from_its_records():
+    again = derived(load(*committed_files()).records)
     records = load_columns(committed_files(), [column.name for column in COLUMNS])[0]
     records = records.astype({column.name: FRAME_TYPES[column.type] for column in COLUMNS})
-    return records, dict(zip(CLAIMS, judged(CLAIMS.values(), records), strict=True))
-
-
-@pytest.mark.slow
-def test_the_committed_table_is_derived_from_its_records(committed):
-    again = derived(load(*committed_files()).records)
-    own = of_grid(committed[0]).reset_index(drop=True)
+    own = of_grid(records).reset_index(drop=True)
     samples = [None if times is None else tuple(times) for times in own.samples_ms]
     pd.testing.assert_frame_equal(again, own.assign(samples_ms=samples))
 

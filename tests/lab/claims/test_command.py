@@ -13,9 +13,9 @@ from longca.lab.store.export import export
 from longca.lab.store.load import committed
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
-from tests.lab.claims.made import grid, table
-from tests.records import record
-from tests.support import ROOT
+from tests.helpers.claims.verdicts import grid, table
+from tests.helpers.records import record
+from tests.helpers.support import ROOT
 
 
 def _records() -> list:

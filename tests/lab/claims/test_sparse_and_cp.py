@@ -7,15 +7,12 @@ import pytest
 
 from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.kernels.backends.flashinfer import TOO_MANY
-from longca.lab.claims.by_gpu import judged
 from longca.lab.claims.contract import all_claims
-from longca.lab.claims.evidence import COLUMNS
 from longca.lab.claims.schedules import GATHER, RING
-from longca.lab.store.load import committed, load_columns
 from longca.masks.build import build_mask
 from longca.masks.segments import diagonal_segments
-from tests.lab.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
-from tests.lab.claims.made import GIB, table
+from tests.helpers.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
+from tests.helpers.claims.verdicts import GIB, table
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
 H100 = {"device": "NVIDIA H100 80GB HBM3"}
@@ -26,11 +23,9 @@ ANY_DENSITY = [f"block=64, density={density}, scores=random" for density in (0.2
 LENGTHS = [32768, 65536, 98304, 131072]
 
 
-@pytest.fixture(scope="module")
-def judgements():
-    numbers = (8, 10, 11, *range(14, 24))
-    records = load_columns(committed(), COLUMNS)[0]
-    return dict(zip(numbers, judged([CLAIMS[number] for number in numbers], records), strict=True))
+@pytest.fixture
+def judgements(committed):
+    return committed[1]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from longca.lab.archive.manifest import sha256
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.study import load_study
-from tests.records import record
+from tests.helpers.records import record
 
 
 @pytest.mark.parametrize(

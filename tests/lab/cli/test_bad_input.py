@@ -4,7 +4,7 @@ import pytest
 
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.study import load_study
-from tests.records import record
+from tests.helpers.records import record
 
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
 
@@ -99,7 +99,7 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
     ],
 )
 def test_a_command_that_cannot_be(longca, arguments, expected):
-    done = longca(*arguments)
+    done = longca(*arguments, here=True)
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr
@@ -125,7 +125,7 @@ def test_lines_fit_into_80_columns(longca, tiny, tmp_path, arguments):
         arguments = ["export", tiny]
     if arguments[0] == "new":
         arguments = [*arguments, "--to", tmp_path / "mine"]
-    done = longca(*arguments, COLUMNS="80")
+    done = longca(*arguments, here=True, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         assert len(line) <= 80 or not line.strip().count(" ") or str(tmp_path) in line.split()[-1], line

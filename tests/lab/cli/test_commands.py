@@ -13,7 +13,7 @@ from longca.lab.cli.options import print_table
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.record import Others
 from longca.lab.studies.study import load_study
-from tests.records import record
+from tests.helpers.records import record
 
 
 def test_help_names_every_command(longca):

@@ -15,8 +15,8 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import STATUSES, Ok, TimedOut, Unavailable
 from longca.lab.studies.record import Record
 from longca.lab.studies.study import load_study
-from tests.conftest import called
-from tests.records import quick_study, record
+from tests.helpers.command import called
+from tests.helpers.records import quick_study, record
 
 ENVIRON = {"LONGCA_DEVICE": "cpu", "COLUMNS": "80"}
 

@@ -10,7 +10,7 @@ import pytest
 from longca import __version__
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.study import load_study
-from tests.records import record
+from tests.helpers.records import record
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from longca.core.plugin import KINDS, Registry
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.outcome import Failed
 from longca.lab.studies.study import load_study
-from tests.records import record
+from tests.helpers.records import record
 
 WIDTH = 80
 

@@ -11,15 +11,15 @@ from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.run.own_file import _as_plugin
 from longca.lab.store.table import derived
 from longca.lab.studies.grid import Measure
-from tests.cp.case import Case
-from tests.cp.virtual import on_virtual_ranks
+from tests.cp.test_agreement import Case
+from tests.helpers.cp.virtual import on_virtual_ranks
+from tests.helpers.kernels.cases import hand_made_cases, telling_cases
+from tests.helpers.kernels.plain_attention import plain_attention
+from tests.helpers.records import quick_study
 from tests.kernels import test_contract_kernels as of_kernels
-from tests.kernels.cases import hand_made_cases, telling_cases
-from tests.kernels.plain_attention import plain_attention
 from tests.lab.cli.test_bench import cell
 from tests.lab.report import test_figures as of_figures
 from tests.masks import test_contract_masks as of_masks
-from tests.records import quick_study
 
 MEASURE = Measure.fixed(warmup=0, repeats=3, timeout_s=30)
 

@@ -1,6 +1,5 @@
 """Digests of the program's own files, and the files that a module runs."""
 
-import ast
 import re
 import shutil
 import time
@@ -12,7 +11,8 @@ import pytest
 from longca.core import plugin
 from longca.core.plugin import PACKAGE_ROOT
 from longca.lab.code import source
-from longca.lab.code.source import absolute, files_digest, modules_of_package, reached, source_digest
+from longca.lab.code.source import files_digest, modules_of_package, reached, source_digest
+from tools import architecture
 
 RULES = PACKAGE_ROOT.parent / "workflow/rules"
 
@@ -41,25 +41,10 @@ def _rule_digests() -> dict[str, str]:
 
 
 def _parsed_imports(path: Path) -> set[str]:
-    """All that a file imports from the package, by the parser; as `source` gives it."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for part in node.body
-        for inner in ast.walk(part)
-    }
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = absolute("." * node.level + (node.module or ""), path)
-            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return {name for name in names if name.startswith("longca.")}
+    """The names that a file imports from the package while it runs, by the parser. None of them is
+    relative."""
+    imports = (each for each in architecture.imports(path) if not each.typing_only)
+    return {each.name for each in imports if each.name.startswith("longca.")}
 
 
 def test_content_and_name_count_and_order_does_not(tmp_path: Path):

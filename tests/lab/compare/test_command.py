@@ -7,7 +7,7 @@ import pytest
 
 from longca.lab.store.export import export
 from longca.lab.studies.outcome import Failed
-from tests.lab.compare.conftest import H200, cell, failed, timed
+from tests.helpers.compare import H200, cell, failed, timed
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.environment.elf import build_id, is_elf, sample_of
-from tests.lab.environment.made import BUILD_ID, elf
+from tests.helpers.environment.distributions import BUILD_ID, elf
 
 
 @pytest.mark.parametrize(("bits", "order"), [(64, "<"), (64, ">"), (32, "<"), (32, ">")])

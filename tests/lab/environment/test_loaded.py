@@ -11,7 +11,7 @@ from longca.lab.environment.loaded import LoadedFiles, is_compiled, mapped_files
 from longca.lab.environment.packages import PackageFolder
 from longca.lab.environment.taking import EnvironmentTaker, SystemFacts
 from longca.lab.studies.facts.inventory import RankEnvironment, listing_content, listing_digest
-from tests.lab.environment.made import BUILD_ID, distribution, elf, folder_of_packages, loaded_in
+from tests.helpers.environment.distributions import BUILD_ID, distribution, elf, folder_of_packages, loaded_in
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from longca.lab.images.image import check, locate
 from longca.lab.images.obtain import obtain
 from longca.lab.images.recipe import load_recipe
 from longca.lab.images.render import lock_digest
-from tests.lab.images.built import built
-from tests.support import ROOT, TINY
+from tests.helpers.images.built import built
+from tests.helpers.support import ROOT, TINY
 
 pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
 

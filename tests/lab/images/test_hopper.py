@@ -9,8 +9,8 @@ from importlib.metadata import distribution
 import pytest
 
 from longca.lab.images.recipe import load_recipe
-from tests.lab.images.built import built
-from tests.support import ROOT
+from tests.helpers.images.built import built
+from tests.helpers.support import ROOT
 
 pytestmark = [pytest.mark.images, pytest.mark.hopper, pytest.mark.slow, pytest.mark.timeout(6 * 3600)]
 NAME = "hopper-cu130"

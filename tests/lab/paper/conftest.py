@@ -8,7 +8,7 @@ from longca.lab.paper.build import build_paper
 from longca.lab.report.rows import rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.table import derived, in_order
-from tests.lab.report.conftest import DAMAGED, few
+from tests.helpers.report import DAMAGED, few
 
 
 @pytest.fixture(scope="session")

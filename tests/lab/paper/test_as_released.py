@@ -16,7 +16,7 @@ from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory, Unsupported
 from longca.lab.studies.record import Record
-from tests.records import record
+from tests.helpers.records import record
 
 GPU = "NVIDIA H200"
 

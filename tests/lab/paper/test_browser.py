@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chromium import browser
+from tests.helpers.chromium import browser
 from tests.lab.report.test_browser import act, pytestmark, visit
 from tests.lab.report.test_every_page import AUDIT
 

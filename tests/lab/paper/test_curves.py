@@ -9,7 +9,7 @@ from longca.lab.report.series import is_earlier
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.predict.ways import EARLIER_RECORDS
-from tests.records import record
+from tests.helpers.records import record
 
 GPU = "NVIDIA H200"
 

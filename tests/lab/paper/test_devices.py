@@ -6,7 +6,7 @@ from longca.lab.paper.build import exhibits
 from longca.lab.paper.contract import Exhibit, PaperTable
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
-from tests.records import record
+from tests.helpers.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 RATES = {H100: {"band": 700.0, "flex": 500.0}, H200: {"band": 400.0, "flex": 600.0}}

@@ -9,8 +9,8 @@ from longca.lab.paper.build import exhibits
 from longca.lab.paper.links import FILTERS, Link, links, run_pages
 from longca.lab.store.table import derived
 from longca.lab.studies.record import Record
-from tests.lab.report.conftest import few
-from tests.support import ROOT
+from tests.helpers.report import few
+from tests.helpers.support import ROOT
 
 
 def _chosen(link: Link, records: list[Record]) -> list[str]:

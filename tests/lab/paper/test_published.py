@@ -9,7 +9,7 @@ from longca.lab.paper.published import published_findings, published_pairs, publ
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.record import Record
-from tests.records import record
+from tests.helpers.records import record
 
 PEAK = 989.0  # of both H100 SXM and H200 SXM
 

@@ -9,7 +9,7 @@ from longca.lab.paper.analysis.support import answer, asked_kernels, differences
 from longca.lab.paper.build import exhibits
 from longca.lab.paper.contract import Exhibit, PaperTable
 from longca.masks import build_mask
-from tests.lab.claims.made import grid, table
+from tests.helpers.claims.verdicts import grid, table
 
 EXHIBITS = {one.name: one for one in exhibits()}
 

@@ -16,7 +16,7 @@ from longca.lab.ranking import (
 )
 from longca.lab.ranking.sentences import lead_text
 from longca.lab.studies.samples import median_bounds
-from tests.lab.ranking.helpers import GPU, KNOWN, measured, point
+from tests.helpers.ranking.measured import GPU, KNOWN, measured, point
 
 
 def test_the_interval_of_a_median_needs_no_distribution():

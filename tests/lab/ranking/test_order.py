@@ -4,7 +4,7 @@ import pytest
 
 from longca.lab.ranking import mean_standing, standing, tallies
 from longca.lab.ranking.sentences import counts_text, everywhere_text, field_text, margin, verdict, worst_text
-from tests.lab.ranking.helpers import point
+from tests.helpers.ranking.measured import point
 
 
 def text(rate):

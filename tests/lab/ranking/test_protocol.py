@@ -7,8 +7,8 @@ from longca.lab.ranking.sentences import counts_text, everywhere_text, field_tex
 from longca.lab.ranking.table import competes, counted, has_rests, standings
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import OutOfMemory
-from tests.lab.ranking.helpers import KNOWN, MeasuredPoint, measured, point
-from tests.lab.ranking.places import with_duty
+from tests.helpers.ranking.measured import KNOWN, MeasuredPoint, measured, point
+from tests.helpers.ranking.places import with_duty
 from tests.lab.ranking.test_table import timed
 
 

@@ -8,7 +8,7 @@ import pytest
 from longca.lab.ranking import RepeatPair, Resolution, Resolutions, repeat_pairs
 from longca.lab.ranking.repeats import is_told_apart, share_told_apart
 from longca.lab.ranking.resolution import DOUBT, FILE, LEAST_PLAYED, _tail, upper_quantile
-from tests.lab.ranking.helpers import GPU, KNOWN, measured
+from tests.helpers.ranking.measured import GPU, KNOWN, measured
 
 
 def repeats(count, scatter, relation="model", seed=0, rests=False):

@@ -9,7 +9,14 @@ from longca.lab.ranking import compare
 from longca.lab.ranking.table import standings
 from longca.lab.store.load import COMMITTED
 from longca.lab.store.table import derived
-from tests.lab.ranking.places import METHOD_OF_TABLE, WHOLE, Places, SharedCase, partly_rested, shared_cases
+from tests.helpers.ranking.places import (
+    METHOD_OF_TABLE,
+    WHOLE,
+    Places,
+    SharedCase,
+    partly_rested,
+    shared_cases,
+)
 from tools import fastest, heat_map
 
 GPUS = ("H100", "H200")

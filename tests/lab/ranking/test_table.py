@@ -15,7 +15,7 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory, Unavailable
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Samples
-from tests.records import record
+from tests.helpers.records import record
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 

@@ -16,7 +16,7 @@ from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Incorrect, OutOfMemory
 from longca.lab.studies.record import Samples
-from tests.records import quick_study, record
+from tests.helpers.records import quick_study, record
 
 
 def cell(kernel="sdpa", mask="causal", seqlen=1024, **fields):

@@ -19,8 +19,8 @@ from longca.lab.report.winners import Winner, rankings
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import OutOfMemory
 from longca.lab.studies.record import Samples
+from tests.helpers.records import gpu_study, quick_study, record
 from tests.lab.report.test_answers import cell
-from tests.records import gpu_study, quick_study, record
 
 
 def timed(kernel, mask, *times, **fields):

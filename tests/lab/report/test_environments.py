@@ -13,6 +13,7 @@ from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import summary_of
 from longca.lab.studies.facts.inventory import LoadedSoftware, RankEnvironment
 from longca.lab.studies.record import Record
+from tests.helpers.records import quick_study
 from tests.lab.store.test_environments import (
     INSTALLED,
     LOADED,
@@ -21,7 +22,6 @@ from tests.lab.store.test_environments import (
     listings,
     with_environment,
 )
-from tests.records import quick_study
 
 OTHER = LoadedSoftware(
     distributions=("torch",),

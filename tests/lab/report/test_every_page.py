@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.chromium import CHROMIUM, Browser, browser
-from tests.support import ROOT
+from tests.helpers.chromium import CHROMIUM, Browser, browser
+from tests.helpers.support import ROOT
 
 pytestmark = [
     pytest.mark.browser,

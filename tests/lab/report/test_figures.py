@@ -26,7 +26,7 @@ from longca.lab.report.look.colours import (
 from longca.lab.report.look.style import Style, spread
 from longca.lab.report.look.svg import draw, inline
 from longca.lab.store.table import derived
-from tests.records import gpu_study, quick_study, record
+from tests.helpers.records import gpu_study, quick_study, record
 
 FIGURES = Registry("figure").names()
 METHODS = (

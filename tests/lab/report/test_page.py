@@ -21,9 +21,9 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived, in_order
 from longca.lab.studies.outcome import STATUSES, Unavailable
 from longca.lab.studies.record import Record
-from tests.lab.report.conftest import DAMAGED, few
-from tests.records import gpu_study, quick_study, record
-from tests.support import ROOT
+from tests.helpers.records import gpu_study, quick_study, record
+from tests.helpers.report import DAMAGED, few
+from tests.helpers.support import ROOT
 
 VOID = {"meta", "link", "br", "input", "hr", "img", "wbr"}
 
@@ -242,7 +242,7 @@ def test_the_archive_makes_it_again_in_any_order_without_torch(few_page, tmp_pat
     code = (
         "import sys; from pathlib import Path; from longca.lab.report.build import build; from "
         "longca.lab.store.load import load;"
-        "from tests.lab.report.conftest import DAMAGED;"
+        "from tests.helpers.report import DAMAGED;"
         f"build(load({str(archive)!r}).records[::-1], [DAMAGED], Path({str(again)!r}), study_title='Few & "
         f"<plain>');"
         "never = ('torch', 'triton', 'longca.masks', 'longca.kernels', 'longca.cp', 'longca.lab.bench');"

@@ -6,8 +6,8 @@ from longca.lab.report.tables import steadiness
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import Unsupported
 from longca.lab.studies.record import Record, Samples
-from tests.lab.compare.conftest import cell
-from tests.records import record
+from tests.helpers.compare import cell
+from tests.helpers.records import record
 
 STEADY, RISING = (1.0,) * 12, tuple(1.0 + 0.01 * number for number in range(12))
 

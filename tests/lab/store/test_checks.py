@@ -14,7 +14,7 @@ from longca.lab.store.decode import encode
 from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.studies.record import SCHEMA_VERSION, Record
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 OK = next(
     record for record in quick_study() if record.outcome.status == "ok" and record.cell.direction == "fwd"

@@ -26,8 +26,8 @@ from longca.lab.studies.facts.inventory import (
     listing_digest,
 )
 from longca.lab.studies.record import Record
-from tests.lab.environment.made import folder_of_packages, loaded_in
-from tests.records import quick_study
+from tests.helpers.environment.distributions import folder_of_packages, loaded_in
+from tests.helpers.records import quick_study
 
 INSTALLED = Installation(
     python="CPython 3.12.3",

@@ -17,7 +17,7 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import Incorrect
 from longca.lab.studies.record import SCHEMA_VERSION, Accuracy
-from tests.records import quick_study, record
+from tests.helpers.records import quick_study, record
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from longca.lab.store import load as store
 from longca.lab.store.cells import CellStore
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.export import export
-from tests.records import quick_study
-from tests.support import TINY
+from tests.helpers.records import quick_study
+from tests.helpers.support import TINY
 
 RECORDS = quick_study()[:6]
 

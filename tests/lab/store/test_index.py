@@ -9,7 +9,7 @@ from longca.lab.store import index
 from longca.lab.store.cells import CellStore
 from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.studies.outcome import Failed
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 
 @pytest.fixture

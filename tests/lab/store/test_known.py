@@ -11,7 +11,7 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.outcome import Unsupported
 from longca.lab.studies.record import Record
-from tests.records import record
+from tests.helpers.records import record
 
 MEASURE = Measure(repeats=3, precision=0.005)
 

@@ -12,7 +12,7 @@ from longca.lab.store.cells import CellStore
 from longca.lab.store.export import export, record_json
 from longca.lab.store.load import load, load_columns
 from longca.lab.studies.record import Record
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 MEASURED = Path(__file__).parents[3] / "reports/h200/h200-cp.parquet"
 

@@ -17,7 +17,7 @@ from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Record
 from longca.lab.studies.study import Study
-from tests.records import quick_study
+from tests.helpers.records import quick_study
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from longca.lab.store.table import columns, derived, in_order, is_ranked
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Failed, Incorrect, OutOfMemory, TimedOut, Unsupported
 from longca.lab.studies.record import COSTS, Accuracy, MaskFacts, Memory, Samples
-from tests.records import quick_study, record
+from tests.helpers.records import quick_study, record
 
 CELL = Cell(
     kind="kernel",

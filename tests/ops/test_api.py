@@ -1,0 +1,120 @@
+"""Band attention in Triton's interpreter and compiled, where Triton is there; what it refuses."""
+
+import importlib.util
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.support import ROOT, in_interpreter
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "adapter")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.timeout(1200)  # the first one waits for the process that works for all parts
+def test_in_the_interpreter(part: str, interpreted: str) -> None:
+    assert f"right: {part}\n" in interpreted, interpreted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_whole_in_the_interpreter(part: str) -> None:
+    done = in_interpreter("whole", part)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_refuses_a_cpu() -> None:
+    import torch
+
+    from longca.masks import build_mask
+    from longca.ops.band.api import band_attention
+
+    q = torch.zeros(8, 2, 64, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="band attention runs on NVIDIA GPUs, and q is on cpu"):
+        band_attention(q, q, q, build_mask("causal", seqlen=8))
+
+
+def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from longca.masks import build_mask
+    from longca.ops.band import launch as band_launch
+    from longca.ops.band.api import plan_band_attention
+
+    q, lse, current, started = torch.zeros(8, 2, 64), torch.zeros(8, 2), [], []
+
+    @contextmanager
+    def device_of(x: torch.Tensor):
+        current.append(x)
+        yield
+        current.clear()
+
+    def start(*_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
+        assert len(current) == 1 and current[0] is q
+        started.append(True)
+        return lse, lse
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for name in ("forward", "preprocess", "backward_dkdv", "backward_dq"):
+        monkeypatch.setattr(band_launch, name, start)
+    plan = plan_band_attention(
+        build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu"
+    )
+    band_launch.launch_forward(q, q, q, plan, 1.0, out=q, lse=lse, initial=None)
+    band_launch.launch_backward(
+        q, q, q, q, lse, q, None, plan, 1.0, targets=[band_launch.DqTarget(plan, q)], dk=q, dv=q
+    )
+    assert len(started) >= 4 and not current
+
+
+def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.ops.band_compiled", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def test_compiles_for_hopper() -> None:
+    """One build of each kernel that is written for it, in one process for all. Those of Triton's own language
+    run in the interpreter."""
+    done = compiled("few", "forward", "backward")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["forward", "backward", "portable"])
+def test_every_build_compiles_for_hopper(direction: str) -> None:
+    done = compiled("whole", direction)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
+    """And other rows are not touched."""
+    import torch
+
+    from longca.ops.band.launch import launch_backward
+    from longca.ops.band.plan import BandPlan, DqTarget
+
+    q, lse, keys, units = (
+        torch.ones(300, 2, 64),
+        torch.zeros(300, 2),
+        torch.empty(0, 2, 64),
+        torch.tensor([128], dtype=torch.int32),
+    )
+    carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)
+    plan = BandPlan(300, 0, 2, 2, 64, q.device, {})
+    parts = [DqTarget(replace(plan, units=units), onto, carried), DqTarget(plan, fresh)]
+    launch_backward(q, keys, keys, q, lse, q, None, plan, 1.0, targets=parts, dk=keys, dv=keys)
+    assert (
+        (onto[128:256] == 3).all()
+        and (onto[:128] == 7).all()
+        and (onto[256:] == 7).all()
+        and (fresh == 0).all()
+    )
