@@ -20,9 +20,8 @@ import heapq
 import numpy as np
 
 from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, even_lengths
-from longca.masks.band import Q0, Q1, areas
+from longca.masks.band import Q0, Q1, areas, spread
 from longca.masks.mask import Mask
-from longca.masks.ragged import spread
 
 CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024",
               "level-2048", "level-256", "stripes")
