@@ -81,7 +81,7 @@ def dense_cell() -> set[str]:
 
 def ring_message() -> set[str]:
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(_ring_rank, (Path(folder),), nprocs=2)
+        torch.multiprocessing.spawn(_ring_rank, (Path(folder),), nprocs=2)
         return set(json.loads((Path(folder) / ENTERED).read_text(encoding="utf-8")))
 
 
@@ -103,7 +103,7 @@ def _ring_rank(rank: int, folder: Path) -> None:
         torch.manual_seed(0)  # ranks share one sequence
         q, k, v = (torch.randn(SEQLEN, num, HEAD_DIM) for num in (num_q_heads, num_kv_heads, num_kv_heads))
         with torch.no_grad():
-            cp.attention(*(cp.shard(x) for x in (q, k, v)))
+            cp.attention(cp.shard(q), cp.shard(k), cp.shard(v))
     if rank == 0:
         (folder / ENTERED).write_text(json.dumps(sorted(entered)), encoding="utf-8")
     torch.distributed.barrier()

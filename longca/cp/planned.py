@@ -235,9 +235,12 @@ def step_traits(plan: Plan) -> Iterator[Traits]:
     for rank in _probed(range(plan.world)):
         for number in _probed(plan.step_numbers(rank)):
             step = plan.step(rank, number)
-            if not step.is_full or (shape := (step.num_rows, step.num_keys)) not in full:
-                yield _traits_of(step)
-                full |= {shape} if step.is_full else set()
+            if step.is_full:
+                shape = step.num_rows, step.num_keys
+                if shape in full:
+                    continue
+                full.add(shape)
+            yield _traits_of(step)
 
 
 def _traits_of(step: Step) -> Traits:
