@@ -1,5 +1,5 @@
-"""The files of the package that a reader enters on three ways: those whose functions are called. Bodies of modules and
-classes do not count, and neither does what only prepares the way.
+"""The files of the package that a reader enters on three ways: those whose functions are called. Bodies of
+modules and classes do not count, and neither does what only prepares the way.
 
     python -m benchmarks.files_entered           counts
     python -m benchmarks.files_entered --list    and the files, by package
@@ -57,9 +57,9 @@ def recorded(entered: set[str]) -> Iterator[None]:
 
 
 def dense_cell() -> set[str]:
-    from longca.bench.measure.kernel import measure_kernel
-    from longca.core.cell import Cell
-    from longca.core.study import Measure
+    from longca.lab.bench.measure.kernel import measure_kernel
+    from longca.lab.studies.cell import Cell
+    from longca.lab.studies.study import Measure
 
     cell = Cell(
         kind="kernel",

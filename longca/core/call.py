@@ -1,5 +1,5 @@
-"""One attention call as kernels and strategies see it: its properties, its bounds, and the answer to "can you do
-it". It knows neither cells, records nor studies."""
+"""One attention call as kernels and strategies see it: its properties, its bounds, and the answer to "can you
+do it". It knows neither cells, records nor studies."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,8 +13,8 @@ Dtype = Literal["bf16", "fp16", "fp32"]
 Messages = Literal["nccl", "symmetric"]
 """backend of messages between ranks: NCCL (gloo on CPUs), or copy engines writing to peer GPUs, else NCCL"""
 Answer = str | None
-"""the answer of a kernel or strategy to a question whether it can do something: None if it can, else the reason why
-not"""
+"""the answer of a kernel or strategy to a question whether it can do something: None if it can, else the
+reason why not"""
 Scalar = (
     bool
     | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)]

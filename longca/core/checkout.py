@@ -12,9 +12,10 @@ from longca.core.project import MARK, ROOT, SHIPPED, in_project, origin, project
 from longca.core.version import VERSION
 
 if TYPE_CHECKING:
-    from longca.core.record import Source
+    from longca.lab.studies.record import Source
 
-COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+# for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+COMMIT = "LONGCA_COMMIT"
 COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
 
@@ -22,7 +23,7 @@ DIRTY = "-dirty"
 @functools.cache
 def source() -> Source:
     """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else a file `COMMIT`."""
-    from longca.core.record import Source
+    from longca.lab.studies.record import Source
 
     sha, dirty = _commit(ROOT)
     return Source(version=VERSION, git_sha=sha, git_dirty=dirty)

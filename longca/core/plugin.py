@@ -50,8 +50,8 @@ class Kind:
     contract: str  # "module:class"
     suffix: str = ".py"
     replaced: Mapping[str, str] = field(default_factory=dict)
-    """attributes of earlier contracts, which nothing reads any more, with what replaces each; an external plug-in
-    that defines one is refused"""
+    """attributes of earlier contracts, which nothing reads any more, with what replaces each; an external
+    plug-in that defines one is refused"""
 
 
 KINDS: dict[str, Kind] = {
@@ -72,14 +72,16 @@ KINDS: dict[str, Kind] = {
             "cp/strategies",
             "longca.cp.contract:Strategy",
             replaced={
-                "supports": "now the reason that local_calls(self, traits, call, world) returns instead of calls",
+                "supports": (
+                    "now the reason that local_calls(self, traits, call, world) returns instead of calls"
+                ),
                 "refusal_of": "now refusal(mask, call, world, kernel, device_type)",
                 "refusal_with": "now refusal(mask, call, world, kernel, device_type)",
             },
         ),
-        Kind("figure", "figures", "report/figures", "longca.report.contract:Figure"),
-        Kind("paper_figure", "paper_figures", "paper/figures", "longca.paper.contract:Exhibit"),
-        Kind("claim", "claims", "claims/study", "longca.claims.contract:Claim"),
+        Kind("figure", "figures", "lab/report/figures", "longca.lab.report.contract:Figure"),
+        Kind("paper_figure", "paper_figures", "lab/paper/figures", "longca.lab.paper.contract:Exhibit"),
+        Kind("claim", "claims", "lab/claims/study", "longca.lab.claims.contract:Claim"),
     )
 }
 
@@ -308,6 +310,7 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
 
 def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
     """Make the first call of each method that commands call directly in a fork of the process."""
+
     def refuse(name: str, reason: str) -> BrokenPlugin:
         return BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"its method {name} {reason}", todo=MEND)
 

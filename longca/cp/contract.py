@@ -115,7 +115,8 @@ class Strategy(Plugin):
     def refusal(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
     ) -> Answer:
-        """None if strategy and kernel together can do this call on `world` ranks, else the first reason why not.
+        """None if strategy and kernel together can do this call on `world` ranks, else the first reason why
+        not.
         Pure, so the same on all ranks.
 
         Args:
@@ -133,11 +134,11 @@ class Strategy(Plugin):
         return next(filter(None, reasons), None)
 
     def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
-        """The distinct kernel calls of ranks, with heads and lengths of single ranks, or the reason why the strategy
-        cannot do this call on `world` ranks.
+        """The distinct kernel calls of ranks, with heads and lengths of single ranks, or the reason why the
+        strategy cannot do this call on `world` ranks.
 
-        `refusal` asks it, and then the kernel about each of these calls; a strategy whose traits alone do not tell
-        overrides `refusal` instead.
+        `refusal` asks it, and then the kernel about each of these calls; a strategy whose traits alone do not
+        tell overrides `refusal` instead.
 
         Args:
             traits: traits of the whole mask.
@@ -156,17 +157,29 @@ class HeadStrategy(Strategy):
     Kernels are checked for all heads of a rank, which covers subsets.
     """
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_work(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        world: int,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         """`partition_call` for a problem."""
         return self.partition_call(
             problem.mask, problem.call_spec, world, kernel, problem.device.type, weights, sharding
         )
 
-    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         """Divides the work among `world` ranks, like `prepare`, but without ranks and without torch.
 
         Args:

@@ -102,9 +102,15 @@ def forecast_paper_style(
         * call.head_dim
         * SUM_BYTES
     )
-    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard,
-                        between,
-                        inputs + held + parts)
+    return CallForecast(
+        times,
+        slowdown,
+        sum(count for count, _ in calls),
+        statistics.waste,
+        moved * shard,
+        between,
+        inputs + held + parts,
+    )
 
 
 def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:

@@ -97,8 +97,8 @@ class PlannedStrategy(HeadStrategy):
         )
 
     def _block_calls(self, call: CallSpec, world: int, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        """Bounds on the calls of all ranks under a block mask, whose parts are expensive to build: blocks of any
-        size."""
+        """Bounds on the calls of all ranks under a block mask, whose parts are expensive to build: blocks of
+        any size."""
         heads = self._heads(call, world)
         groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
         parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)
@@ -117,18 +117,31 @@ class PlannedStrategy(HeadStrategy):
         prepared.costs["formula_bytes"] = formula_bytes(problem, work.mesh)
         return prepared
 
-    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         mesh = self.mesh(world, call.num_kv_heads)
         if mesh.ring == 1 and mesh.heads > 1:
             return partition_heads(mask, call, world, weights)
         plan = self._plan_for(mask, call, world, kernel, device_type, sharding)
         return partition_on(mesh, plan, call, weights)
 
-    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                  sharding: Sharding | None = None
-                  ) -> Plan:
+    def _plan_for(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        sharding: Sharding | None = None,
+    ) -> Plan:
         """The estimated fastest plan whose steps the kernel supports. It is the same on all ranks."""
         plans, support = (
             self._plans(mask, call, world, sharding),

@@ -179,8 +179,14 @@ class OwnFilePrepared(Prepared):
                 frames.append((error.lineno or 1, "<module>"))
             if frames:
                 line, function = frames[-1]
-                error.add_note(PLACE.format(file=self._file.name, line=line, function=function,
-                                            code=linecache.getline(str(self._file), line).strip()))
+                error.add_note(
+                    PLACE.format(
+                        file=self._file.name,
+                        line=line,
+                        function=function,
+                        code=linecache.getline(str(self._file), line).strip(),
+                    )
+                )
             raise
 
 

@@ -2,7 +2,8 @@
 
 A band is a row `(q0, q1, k0, k1, lo, hi)` of an int64 array: query i in [q0, q1) sees key j in [k0, k1) iff
 lo <= j - i <= hi. Offsets without a bound are ±INF. Bands are closed under restriction to a rectangle,
-translation and token striping: each operation maps a band to at most one band. Functions of bands take and return
+translation and token striping: each operation maps a band to at most one band. Functions of bands take and
+return
 (n, 6) arrays.
 """
 
@@ -246,9 +247,14 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     opens = np.flatnonzero(np.diff(first[order], prepend=-1))
     one, last = order[opens], order[np.append(opens[1:], len(order)) - 1]
     start_moves, end_moves = (np.logical_or.reduceat(side[order], opens) for side in moves)
-    return make(row[one], row[last] + 1, start[one], end[last],
-                np.where(start_moves, start[last] - row[last], -INF),
-                np.where(end_moves, end[one] - 1 - row[one], INF))
+    return make(
+        row[one],
+        row[last] + 1,
+        start[one],
+        end[last],
+        np.where(start_moves, start[last] - row[last], -INF),
+        np.where(end_moves, end[one] - 1 - row[one], INF),
+    )
 
 
 def dense(bands: np.ndarray, seqlen_q: int, seqlen_k: int) -> np.ndarray:

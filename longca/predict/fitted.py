@@ -67,7 +67,8 @@ class FittedKernels:
             for name, interval in self.strategies.items()
         )
         return (
-            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
+            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": '
+            f"{self.ranks},\n"
             f' "models": [\n  {models}\n ],\n'
             f' "strategies": {{\n  {strategies}\n }}}}\n'
         )
@@ -98,14 +99,18 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
             content["device"], tuple(content["records"]), models, content["ranks"], strategies
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
-                        todo="`python -m tools.fitted` makes them") from None
+        raise UserError(
+            f"'{path}' holds no fitted kernels",
+            why=" ".join(str(error).split())[:120],
+            todo="`python -m tools.fitted` makes them",
+        ) from None
 
 
 def fitted_on(names: Container[str]) -> FittedKernels | None:
     """The committed models of a device with one of these driver names; None if there are none."""
     return next(
-        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names), None
+        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names),
+        None,
     )
 
 

@@ -1,4 +1,5 @@
-"""Every strategy over NCCL on two GPUs, and on four where they are: this project's with its own kernel, others' with those they bring."""
+"""Every strategy over NCCL on two GPUs, and on four where they are: this project's with its own kernel,
+others' with those they bring."""
 
 import pytest
 import torch
@@ -14,16 +15,26 @@ WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]
 MASKS = ("full", "causal", "causal_document", "full_document", "shared_question", "sliding_window")
 COMPILED = ("causal_document", "shared_question")  # FlexAttention is compiled anew for each mask
 STRATEGIES = {name: Registry("strategy").load(name) for name in Registry("strategy").names()}
-pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multi_gpu,
+    pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here"),
+]
 
 Run = tuple[Case, str]  # with the name of a kernel
 
 
 def own_runs() -> list[Run]:
     own = [name for name, strategy in STRATEGIES.items() if not strategy.baseline]
-    cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=128) for strategy in own for mask in MASKS]
-    cases += [Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=128)
-              for strategy in ("ulysses", "usp") for heads in ((8, 8), (32, 8), (16, 1)) for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1))]
+    cases = [
+        Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=128) for strategy in own for mask in MASKS
+    ]
+    cases += [
+        Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=128)
+        for strategy in ("ulysses", "usp")
+        for heads in ((8, 8), (32, 8), (16, 1))
+        for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1))
+    ]
     return [(case, "band") for case in cases]
 
 

@@ -47,7 +47,10 @@ class PaperStyle(Strategy):
 
     def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
         if traits.per_head or not traits.num_segments or traits.window not in (FULL, CAUSAL):
-            return "the study's schedules are for full and causal attention, over the sequence or inside documents"
+            return (
+                "the study's schedules are for full and causal attention, over the sequence or inside "
+                "documents"
+            )
         return self.own_calls(traits, call, world)
 
     def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
@@ -60,9 +63,16 @@ def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -
     those of the call."""
     full = traits.num_segments == 1 and not causal
     square = full and num_q == num_k
-    return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full,
-                   causal=False,
-                   num_segments=int(square), window=FULL if square else None)
+    return replace(
+        traits,
+        seqlen_q=num_q,
+        seqlen_k=num_k,
+        num_bands=traits.num_segments,
+        full=full,
+        causal=False,
+        num_segments=int(square),
+        window=FULL if square else None,
+    )
 
 
 def add_rows(whole: torch.Tensor, rows: torch.Tensor, part: torch.Tensor) -> None:

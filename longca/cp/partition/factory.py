@@ -1,8 +1,8 @@
-"""The partition of a mask by the kinds of the mask and the sharding: of bands by chunks or by stripes of tokens, or
-of blocks.
+"""The partition of a mask by the kinds of the mask and the sharding: of bands by chunks or by stripes of
+tokens, or of blocks.
 
-**Chunks.** The rows of each band are first divided at the edges of chunks. The columns of such a piece have three
-parts:
+**Chunks.** The rows of each band are first divided at the edges of chunks. The columns of such a piece have
+three parts:
 
         left ends    inside     right ends
        ·  ·  · ┌──┬────────────┬──┐
@@ -10,10 +10,10 @@ parts:
        · ┌──┘     │ see these  │┌┘                 of them (a rank holds its tokens in the order of the sequence)
        └─┴────────┴────────────┴┘          ends: divided once more, at the edges of the chunks of keys
 
-**Stripes.** Rows r, r + P, … and keys s, s + P, … of a band form a band again. All pairs of ranks are counted at
-once. The number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of one rank
-the end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a step function
-of s.
+**Stripes.** Rows r, r + P, … and keys s, s + P, … of a band form a band again. All pairs of ranks are counted
+at once. The number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of
+one rank the end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a
+step function of s.
 """
 
 from __future__ import annotations
@@ -148,9 +148,17 @@ class ChunkedPartition(MaskPartition):
         full_start, full_end = (side[first:last][:, layout.owners] for side in self._inner_keys)
         piece, number = np.nonzero(full_start < full_end)
         infinite = np.full(len(piece), INF)
-        full = np.stack([self._q0[first + piece], self._q1[first + piece], full_start[piece, number],
-                         full_end[piece, number],
-                         -infinite, infinite], axis=1)
+        full = np.stack(
+            [
+                self._q0[first + piece],
+                self._q1[first + piece],
+                full_start[piece, number],
+                full_end[piece, number],
+                -infinite,
+                infinite,
+            ],
+            axis=1,
+        )
         # of each chunk: from a token to its local index
         to_local = self.sharding.offset - self.sharding.edges[:-1]
         full = layout.place(shift_bands(full, to_local[self._chunk[first + piece]], 0), layout.owners[number])

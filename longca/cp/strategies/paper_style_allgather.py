@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 class PaperStyleAllgather(PaperStyle):
     label = "All-Gather, in the style of the paper"
-    summary = "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 sums of gradients"
+    summary = (
+        "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 "
+        "sums of gradients"
+    )
 
     def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
         half = max(traits.seqlen_q // (2 * world), 1)

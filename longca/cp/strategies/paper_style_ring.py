@@ -43,7 +43,10 @@ FIRST, SECOND = (0,), (1,)
 
 class PaperStyleRing(PaperStyle):
     label = "Ring P2P, in the style of the paper"
-    summary = "The study's schedule done again: documents padded to 2P, P key buffers and P partial outputs, bf16 ring of gradients"
+    summary = (
+        "The study's schedule done again: documents padded to 2P, P key buffers and P partial "
+        "outputs, bf16 ring of gradients"
+    )
 
     def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
         seqlen = traits.seqlen_q
@@ -54,10 +57,7 @@ class PaperStyleRing(PaperStyle):
         # padding is removed before each call
         ragged = traits.num_segments > 1 or seqlen % (2 * world) > 0
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
-        return [
-            own,
-            *((call, replace(rectangle(traits, *shape), empty_rows=ragged)) for shape in shapes),
-        ]
+        return [own, *((call, replace(rectangle(traits, *shape), empty_rows=ragged)) for shape in shapes)]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)

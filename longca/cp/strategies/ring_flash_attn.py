@@ -33,7 +33,10 @@ HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which overlaps with the atten
 
 class RingFlashAttn(Strategy):
     label = "ring-flash-attn"
-    summary = "The package: ring for full, zigzag ring for causal, gathers by head (llama3) inside documents and causal windows"
+    summary = (
+        "The package: ring for full, zigzag ring for causal, gathers by head (llama3) inside "
+        "documents and causal windows"
+    )
     url = "https://github.com/zhuzilin/ring-flash-attention"
     needs = (PACKAGE,)
     kernels = KERNELS
@@ -43,7 +46,10 @@ class RingFlashAttn(Strategy):
         if world == 1:
             return "its rings of one rank would send to themselves"
         if traits.per_head or traits.window is None or not (traits.window == FULL or traits.window[1] == 0):
-            return "it is for full and causal attention and causal windows, over the sequence or inside documents"
+            return (
+                "it is for full and causal attention and causal windows, over the sequence or inside "
+                "documents"
+            )
         if _function(traits) == "ring" and call.direction == "bwd" and call.dtype != "bf16":
             return "its ring returns gradients of queries in bf16, whatever the inputs are in"
         parts = world * (2 if _function(traits) == "zigzag" else 1)

@@ -28,14 +28,20 @@ BLOCK = 128  # of torch's block masks
 
 class TorchFlexCp(Strategy):
     label = "torch FlexAttention CP"
-    summary = "torch's context parallelism for FlexAttention: two exposed gathers of all keys, any mask, blocks of 128 dealt by PTRR"
+    summary = (
+        "torch's context parallelism for FlexAttention: two exposed gathers of all keys, any mask, "
+        "blocks of 128 dealt by PTRR"
+    )
     url = "https://docs.pytorch.org/docs/stable/distributed.tensor.html"
     kernels = ("flex",)
     baseline = True
 
     def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
         if traits.seqlen_q % (world * BLOCK):
-            return f"torch divides sequences of whole blocks of {BLOCK} for each rank: {traits.seqlen_q} tokens are none over {world}"
+            return (
+                f"torch divides sequences of whole blocks of {BLOCK} for each rank: {traits.seqlen_q} "
+                f"tokens are none over {world}"
+            )
         if traits.per_head:
             return "torch's balancer takes one mask for all heads"
         return [(call, replace(traits, seqlen_q=traits.seqlen_q // world))]
@@ -71,8 +77,15 @@ class PreparedTorchFlexCp(AutogradPrepared):
         # torch stops compiling a function after a few variants: those of earlier problems must not count
         torch._dynamo.reset()
         start = time.perf_counter()
-        local = _create_cp_block_mask(mask_mod(mask, device, problem.num_q_heads), 1, 1, mask.seqlen_q,
-                                      mask.seqlen_k, self._mesh, balancer)
+        local = _create_cp_block_mask(
+            mask_mod(mask, device, problem.num_q_heads),
+            1,
+            1,
+            mask.seqlen_q,
+            mask.seqlen_k,
+            self._mesh,
+            balancer,
+        )
         self._options = {
             "block_mask": local,
             "scale": problem.scale,

@@ -53,9 +53,16 @@ class Ulysses(HeadStrategy):
             for (num_q_heads, num_kv_heads), num_groups in heads.items()
         ]
 
-    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         return partition_heads(mask, call, world, weights)  # shards are always contiguous
 
     def prepare_work(

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 class AsReleasedSdpa(Sdpa):
     label = "SDPA, as released"
-    summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off the fused paths of older ones"
+    summary = (
+        "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off the fused "
+        "paths of older ones"
+    )
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if traits.full or traits.causal:

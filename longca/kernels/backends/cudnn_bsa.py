@@ -23,7 +23,10 @@ HEAD_DIMS = (64, 128)
 class CudnnBsa(Kernel):
     label = "cuDNN BSA"
     family = "sparse"
-    summary = "cudnn.block_sparse_attention of the cuDNN frontend (experimental): blocks of 64 and 128; backward MHA only"
+    summary = (
+        "cudnn.block_sparse_attention of the cuDNN frontend (experimental): blocks of 64 and 128; "
+        "backward MHA only"
+    )
     url = "https://github.com/NVIDIA/cudnn-frontend"
     needs = ("torch", "cudnn.block_sparse_attention", "cutlass", "tvm_ffi", "cuda.bindings")
     returns_lse = True
@@ -104,9 +107,15 @@ class CudnnBsaPrepared(Prepared):
         )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
         Args:

@@ -19,7 +19,10 @@ SEED = 0
 
 class DeviceCopy(Control):
     label = "Device copy"
-    summary = "Ceiling: a copy of a tensor of the size of q inside device memory; bytes read and bytes written count"
+    summary = (
+        "Ceiling: a copy of a tensor of the size of q inside device memory; bytes read and bytes "
+        "written count"
+    )
     url = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html"
 
     def work(self, call: CallSpec, seqlen: int) -> Work:
@@ -55,4 +58,6 @@ class DeviceCopyPrepared(PreparedControl):
 
         same = torch.equal(self._copy, self._source)
         wrong = 0.0 if same else int((self._copy != self._source).count_nonzero()) / self._source.numel()
-        return ControlErrors(reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0})
+        return ControlErrors(
+            reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0}
+        )

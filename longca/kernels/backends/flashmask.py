@@ -35,8 +35,10 @@ class FlashMask(Kernel):
             return "takes head dims 64 and 128 only"
         most = 1 if traits.is_block_grid else 3  # two hidden runs leave at most three visible ones
         if traits.max_col_intervals > most:
-            return (f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
-                    "and FlashMask's columns can hide two runs from a key")
+            return (
+                f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
+                "and FlashMask's columns can hide two runs from a key"
+            )
         return None
 
     def prepare(self, problem: Problem) -> FlashMaskPrepared:
@@ -91,9 +93,15 @@ class FlashMaskPrepared(Prepared):
         out, lse = forward(q, k, v, self._mask, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
         Args:

@@ -67,9 +67,15 @@ class VsaPrepared(BlockListed):
         out, lse = fastvideo_kernel_ops.block_sparse_fwd(q, k, v, *self._of_queries, self._sizes)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         from fastvideo_kernel._C import fastvideo_kernel_ops
 
         grads = fastvideo_kernel_ops.block_sparse_bwd(q, k, v, out, lse, dout, *self._of_keys, self._sizes)

@@ -70,9 +70,15 @@ class VsaTritonPrepared(BlockListed):
         out, lse = triton_block_sparse_attn_forward(q, k, v, *self._of_queries, self._sizes)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         from fastvideo_kernel.triton_kernels.block_sparse_attn_triton import triton_block_sparse_attn_backward
 
         return triton_block_sparse_attn_backward(

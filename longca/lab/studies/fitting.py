@@ -1,0 +1,158 @@
+"""Fitting of kernels to records: each timed call of attention becomes a sample of `longca.predict.fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from longca.core.call import AS_RELEASED
+from longca.core.errors import UserError
+from longca.lab.studies.masks import cell_mask, mask_name
+from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
+from longca.predict.fitted import FittedKernels
+from longca.predict.kernel import amounts, form_labels
+from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
+
+if TYPE_CHECKING:
+    from longca.lab.studies.cell import Cell
+    from longca.lab.studies.record import Record
+    from longca.masks.mask import Mask
+
+# longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
+MOST_BLOCK_TOKENS = 70_000
+
+
+def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:
+    """Fits every kernel that has enough records on one device.
+
+    Args:
+        names: names of their files.
+
+    Raises:
+        UserError: there are no records to fit, or they are of several devices.
+    """
+    records = list(records)
+    timed = to_fit(records)
+    devices = sorted({device_of(record) for record in timed})
+    present = [record for record in records if not is_earlier(record)]
+    if not timed:
+        why = "a prediction needs timed calls of attention on one GPU"
+        if earlier := len(records) - len(present):
+            why += (
+                f"; {earlier} of these {len(records)} records are of `band` as it was before its present "
+                f"kernels"
+            )
+        raise UserError("There are no records to fit", why=why, todo="Measure first with `longca run`")
+    if len(devices) > 1:
+        raise UserError(
+            f"These records are of {len(devices)} devices: {', '.join(devices)}", todo="Give those of one"
+        )
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for record, sample in zip(timed, samples(timed), strict=True):
+        groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
+    models = (
+        model
+        for key in sorted(groups)
+        if len(groups[key]) >= FEWEST
+        for model in fit_forms(*key, groups[key])
+    )
+    ranks = max(record.cell.world for record in present if record.outcome.status == "ok")
+    return FittedKernels(devices[0], names, tuple(models), ranks)
+
+
+def to_fit(records: Iterable[Record]) -> list[Record]:
+    """The records that `fits` accepts, without those of earlier kernels of `band`."""
+    return [record for record in records if fits(record) and not is_earlier(record)]
+
+
+def is_earlier(record: Record) -> bool:
+    """`ran_earlier` of a record."""
+    return record.environment is not None and ran_earlier(
+        record.cell.kernel, record.environment.source.git_sha or ""
+    )
+
+
+def fits(record: Record) -> bool:
+    """True if a record is a timed call of attention on one GPU, with default inputs and a pause before each
+    call."""
+    cell = record.cell
+    large = "density" in cell.mask_params and cell.seqlen > MOST_BLOCK_TOKENS
+    return (
+        cell.kind == "kernel"
+        and record.outcome.status == "ok"
+        and record.samples is not None
+        and record.work is None
+        and cell.input_values == "normal"
+        and not cell.sustained
+        and not cell.kernel.startswith(AS_RELEASED)
+        and cell.dtype == "bf16"
+        and cell.head_dim == 128
+        and not large
+        and device_of(record) != ""
+    )
+
+
+def samples(records: Iterable[Record]) -> list[Sample]:
+    """The samples of records, in their order. Each mask is built and analysed once."""
+    counted: dict[tuple[str, int], _Counted] = {}
+    kept = []
+    for record in records:
+        cell = record.cell
+        ratio = cell.num_q_heads // cell.num_kv_heads
+        key = mask_name(cell), ratio
+        if key not in counted:
+            counted[key] = _Counted(cell_mask(cell), ratio)
+        known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
+        assert record.samples is not None
+        seconds = (
+            sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[
+                len(record.samples.time_ms[0]) // 2
+            ]
+            / 1e3
+        )
+        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
+        items, covered = (
+            items_of(cell.kernel, cell.direction, way),
+            covers_all(cell.kernel, cell.direction, known.mask.traits),
+        )
+        kept.append(
+            Sample(
+                tuple(
+                    amounts(known.statistics(shape), shape, items, *heads, covered=covered)
+                    for shape in SHAPES
+                ),
+                seconds,
+                _mask_group(cell),
+                cell.seqlen,
+                form_labels(known.mask.traits, ratio),
+                way,
+                ratio,
+            )
+        )
+    return kept
+
+
+class _Counted:
+    """A mask and its statistics for each tile."""
+
+    def __init__(self, mask: Mask, heads_per_kv: int) -> None:
+        self.mask, self._heads_per_kv = mask, heads_per_kv
+        self._known: dict[tuple[int, int, bool], TileStatistics] = {}
+
+    def statistics(self, shape: TileShape) -> TileStatistics:
+        key = shape.tokens(self._heads_per_kv), shape.keys, shape.per_block and self.mask.grid is not None
+        if key not in self._known:
+            self._known[key] = tile_statistics(self.mask, shape, self._heads_per_kv)
+        return self._known[key]
+
+
+def _mask_group(cell: Cell) -> str:
+    """The group in which a record is held out: random block masks of different densities are different
+    masks."""
+    return f"{cell.mask} {cell.mask_params['density']}" if "density" in cell.mask_params else cell.mask
+
+
+def device_of(record: Record) -> str:
+    """The driver's name of the GPU of a record; "" for none."""
+    return str(record.environment.nodes[0].gpu.get("name", "")) if record.environment else ""
