@@ -34,8 +34,7 @@ cp.kernel_times                core masks kernels predict cp.partition cp.schedu
 cp.forecast                    core masks kernels predict cp.partition cp.schedule cp.kernel_times
 cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.kernel_times cp.forecast
 cp.runtime                     {_PLANNED} ops cp.comm
-cp.kernel_support              {_PLANNED} cp.runtime
-cp.planned                     {_PLANNED} cp.comm cp.runtime cp.kernel_support
+cp.planned                     {_PLANNED} cp.comm cp.runtime
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
 cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.kernel_times cp.forecast cp.partition cp.runtime cp.schedule ops.transfer

@@ -2,7 +2,8 @@
 
 A band is a row `(q0, q1, k0, k1, lo, hi)` of an int64 array: query i in [q0, q1) sees key j in [k0, k1) iff
 lo <= j - i <= hi. Offsets without a bound are ±INF. Bands are closed under restriction to a rectangle,
-translation and token striping: each operation maps a band to at most one band. All functions take and return
+translation and token striping: each operation maps a band to at most one band. Functions of bands take and
+return
 (n, 6) arrays.
 """
 
@@ -10,8 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-
-from longca.masks.ragged import spread
 
 Q0, Q1, K0, K1, LO, HI = range(6)
 INF = 1 << 40  # beyond any offset, and far enough from the ends of int64 that sums and products stay exact
@@ -269,3 +268,10 @@ def dense(bands: np.ndarray, seqlen_q: int, seqlen_k: int) -> np.ndarray:
 
 def _has_float(rows: object) -> bool:
     return np.asarray(rows).dtype.kind == "f"
+
+
+def spread(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All members of the ranges start[n]..end[n], as (n, member) pairs; empty ranges have none."""
+    count = np.maximum(end - start, 0)
+    owner = np.repeat(np.arange(len(count)), count)
+    return owner, np.arange(len(owner)) + (start - (np.cumsum(count) - count))[owner]

@@ -7,9 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from longca.masks import band
-from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
+from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, spread
 from longca.masks.grid import BlockGrid
-from longca.masks.ragged import spread
 
 
 class Bands(Protocol):

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.masks.band import HI, K1, Q0, Q1, transpose
+from longca.masks.band import HI, K1, Q0, Q1, spread, transpose
 from longca.masks.grid import BlockGrid
-from longca.masks.ragged import spread
 from longca.masks.segments import Bands, diagonal_segments
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.kernel_support import rank_calls, step_traits
-from longca.cp.planned import PlannedStrategy
+from longca.cp.planned import PlannedStrategy, rank_calls, step_traits
 from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.planner import Planner, ScoredPlan
 from longca.cp.traffic_formula import formula_bytes

@@ -17,8 +17,8 @@ from longca.core.call import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.masks import band
+from longca.masks.band import spread
 from longca.masks.mask import LazyMask, Mask
-from longca.masks.ragged import spread
 from longca.masks.segments import diagonal_segments
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ All fields are counted at once, in closed form. Masks of single fields are built
 sub-class for each kind of mask and sharding (`longca.cp.partition.factory` selects it):
 
     mask     sharding   class
-    bands    chunked    ChunkedPartition (chunks.py)
-    bands    striped    StripedPartition (stripes.py)
+    bands    chunked    ChunkedPartition (factory.py)
+    bands    striped    StripedPartition (factory.py)
     blocks   any        BlockPartition (blocks.py)
 
 Shapes: P ranks, G head groups of the mask.

@@ -10,9 +10,9 @@ import numpy as np
 
 from longca.core.errors import whole_number
 from longca.masks import band
+from longca.masks.band import spread
 from longca.masks.forms.values import runs, whole_numbers
 from longca.masks.grid import BlockGrid
-from longca.masks.ragged import spread
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
