@@ -26,7 +26,7 @@ from longca.paper.repairs import REPAIRS
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import MaskDrawing
 from longca.report.look.style import Style
-from longca.report.look.svg import Inline, draw, inline
+from longca.report.look.svg import Inline, inline
 from longca.report.look.template import page_templates, static_text
 from longca.report.rows import points_json
 from longca.report.series import for_file, labelled, rate_unit, sampled
@@ -130,7 +130,7 @@ class _Paper:
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
         """The figure as an element of the page, whose points know their cells."""
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
-        return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
+        return inline(exhibit, data, style, exhibit.name, title, self.rows)
 
     def points(self) -> str:
         """The tips on points, as the page's own data (`longca.report.rows.points_json`)."""

@@ -265,9 +265,8 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     if "cell_id" in data and paper.is_part:
         number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
-    drawing = inline(
-        draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows
-    )
+    style = paper.style(on_page=True, pictures=paper.pictures)
+    drawing = inline(figure, data, style, short, title, paper.rows)
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from longca.report.findings import leaders
 from longca.report.look.style import MUTED, POINTS
+from longca.report.look.tags import panel_tag, title_tag
 from longca.report.series import join, mask_order
 from longca.store.text import number
 
@@ -71,7 +72,7 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
         style.title(ax, str(name), str(second), lines, mask=str(name))
-        ax.set_gid(f"panel:{join(str(name), str(second), unit)}")
+        ax.set_gid(panel_tag(join(str(name), str(second), unit)))
         scale.apply(ax)
         if x_log:
             ax.set_xscale("log", base=2)
@@ -89,7 +90,7 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
         note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction",
                                 textcoords="offset points",
                                 color=MUTED[0], fontsize=8, va="bottom")
-        note.set_gid("title:")
+        note.set_gid(title_tag())
     return canvas
 
 

@@ -58,7 +58,7 @@ def test_it_says_and_draws_what_the_data_hold(name, quick):
     ElementTree.fromstring(text)
     assert draw(figure, data, Style(METHODS)) == text
     style = Style(METHODS, on_page=True, pictures=frozenset(["full"]))
-    own = inline(draw(figure, data, style), "fig", 'says "so" & <more>', {cell: row for row, cell in enumerate(quick.cell_id)})
+    own = inline(figure, data, style, "fig", 'says "so" & <more>', {cell: row for row, cell in enumerate(quick.cell_id)})
     ElementTree.fromstring(own.svg)
     assert not re.search(r"#(?!fig-)[0-9a-f]{6}", own.svg), "every colour follows the theme"
     assert set(re.findall(r'id="([^"]*)"', own.svg)) == {f"fig-{number}" for number in range(own.svg.count(' id="'))}
@@ -69,7 +69,7 @@ def test_each_mark_on_the_page_leads_to_its_records(name, quick):
     """As many marks as cells in each group, and every cell of the data is somewhere."""
     figure = Registry("figure").load(name)
     data = figure.data(quick)
-    own = inline(draw(figure, data, Style(METHODS, on_page=True)), "fig", "", {cell: row for row, cell in enumerate(quick.cell_id)}).svg
+    own = inline(figure, data, Style(METHODS, on_page=True), "fig", "", {cell: row for row, cell in enumerate(quick.cell_id)}).svg
     ids = data.cell_ids if "cell_ids" in data else data.cell_id
     seen = []
     for group in ElementTree.fromstring(own).iter("g"):
@@ -95,7 +95,7 @@ def test_odd_names_lose_no_figure_and_no_mark(name, odd):
     data = figure.data(table)
     methods = tuple(dict.fromkeys(table.method))
     assert odd in "".join(ElementTree.fromstring(draw(figure, data, Style(methods))).itertext()), "it is written as it is"
-    own = inline(draw(figure, data, Style(methods, on_page=True)), "fig", "", {cell: row for row, cell in enumerate(table.cell_id)}).svg
+    own = inline(figure, data, Style(methods, on_page=True), "fig", "", {cell: row for row, cell in enumerate(table.cell_id)}).svg
     groups = [group for group in ElementTree.fromstring(own).iter("g") if group.get("data-rows")]
     ids = data.cell_ids if "cell_ids" in data else data.cell_id
     assert sum(len(point.split("+")) for group in groups for point in group.get("data-rows").split(",")) == len(" ".join(ids).split())
@@ -107,7 +107,7 @@ def test_of_many_methods_the_best_have_colours():
     figure = Registry("figure").load("throughput_forward")
     data = figure.data(derived(chosen))
     methods = tuple(sorted(set(data.method)))
-    found = inline(draw(figure, data, Style(methods, on_page=True)), "fig", "")
+    found = inline(figure, data, Style(methods, on_page=True), "fig", "")
     kinds = {key.label: key.kind for key in found.keys if key.kind != "sign"}
     assert set(kinds) == set(methods) == {"naive", "sdpa", "flex", "fa2", "fa3", "cudnn", "flashmask"}
     assert {label for label, kind in kinds.items() if not kind} == {"fa3", "cudnn", "flex", "flashmask"}, "the four that are fastest"
@@ -125,7 +125,7 @@ def test_a_sign_keeps_its_colour_and_its_words():
             style.legend(canvas, [("counted, 1/2", {"color": HEAT[0]}), ("failed", {"color": MUTED[0], "marker": "x"})])
             return canvas
 
-    found = inline(draw(Drawing(), derived([]), Style((), on_page=True)), "fig", "")
+    found = inline(Drawing(), derived([]), Style((), on_page=True), "fig", "")
     assert [(key.label, key.marker, key.kind, key.colour) for key in found.keys] == [
         ("counted, 1/2", "", "sign", "var(--heat)"), ("failed", "x", "sign", "")]
 
@@ -134,7 +134,7 @@ def test_a_panel_shows_its_mask():
     figure = Registry("figure").load("throughput_forward")
     own = quick_study()[0].cell
     data = figure.data(derived([record(own), record(own.model_copy(update={"seqlen": 1024}))]))
-    with_it, without = (inline(draw(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures))), "fig", "").svg
+    with_it, without = (inline(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures)), "fig", "").svg
                         for pictures in (["full"], []))
     assert '<use href="#m-full" ' in with_it and "#m-" not in without
 

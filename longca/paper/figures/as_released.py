@@ -10,6 +10,7 @@ from longca.paper.analysis.as_released import NOTABLE, effect, ordinal, pairs, q
 from longca.paper.contract import PaperFigure
 from longca.paper.repairs import REPAIRS
 from longca.report.look.style import BAD, GROUND, INK, MUTED, RULE
+from longca.report.look.tags import panel_tag
 from longca.report.series import DIRECTIONS
 from longca.store.text import number, percent, plural
 
@@ -113,7 +114,7 @@ def _panel(ax: Axes, style: Style, kernel: str, data: pd.DataFrame, lines: list[
 
     style.clean(ax)
     style.title(ax, kernel, ", ".join(repair.name for repair in REPAIRS if repair.kernel == kernel), 2)
-    ax.set_gid(f"panel:{kernel}")
+    ax.set_gid(panel_tag(str(kernel)))
     ax.set(xscale="log", xlim=limits, ylim=(len(lines) - 0.5, -0.5))
     ax.grid(axis="y", visible=False)
     ax.grid(axis="x", color=RULE[0], linewidth=0.7)

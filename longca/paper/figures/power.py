@@ -10,6 +10,7 @@ from longca.paper.analysis.power import VALUES, power, values_finding
 from longca.paper.analysis.select import grouped
 from longca.paper.contract import PaperFigure
 from longca.report.look.style import GROUND, MUTED
+from longca.report.look.tags import panel_tag
 from longca.report.series import DIRECTIONS, join
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Power(PaperFigure):
         clocks = data.clock_mhz.astype(float) / MHZ
         for ax, ((direction, seqlen, mask, setting), rows) in zip(axes, panels, strict=True):
             style.title(ax, f"{DIRECTIONS[direction]}, {format_length(int(seqlen))}", join(str(mask), str(setting)), 2)
-            ax.set_gid(f"panel:{direction} {seqlen} {mask} {setting}")
+            ax.set_gid(panel_tag(f"{direction} {seqlen} {mask} {setting}"))
             _panel(ax, style, rows)
             ax.set_xlim(float(clocks.min()) - 0.05, float(clocks.max()) + 0.08)
         return canvas
