@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -28,8 +28,11 @@ from longca.report.look.masks import MaskDrawing
 from longca.report.look.style import Style
 from longca.report.look.svg import Inline, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.rows import points_json
-from longca.report.series import for_file, labelled, rate_unit, sampled
+from longca.report.method_notes import method_notes
+from longca.report.packing import script_json
+from longca.report.record_texts import templates
+from longca.report.rows import merged_json, points_json
+from longca.report.series import Unit, for_file, labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.environments.listings import Environments
 from longca.store.export import csv_bytes, export, frame_csv
@@ -114,6 +117,10 @@ class _Paper:
         """Cell → its row among the page's points."""
         return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
 
+    @property
+    def unit(self) -> Unit:
+        return rate_unit(self.table.tflops_per_device[~self.table.is_control.astype(bool)].max())
+
     def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
         """The devices behind an exhibit: its own column tells them; else they are all that measured one of its cells, or any at
         all where it names none."""
@@ -136,9 +143,9 @@ class _Paper:
         """The tips on points, as the page's own data (`longca.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
-        told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
+        told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
                 for note, share in zip(here, self.first.peak_percent, strict=True)]
-        return points_json(labelled(self.first), {"published": told})
+        return points_json(labelled(self.first), {"published": told}, self.unit)
 
 
 def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
@@ -186,8 +193,10 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
         "notes": {"cp": earlier_strategies(table)},
         "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
-        "facts": {"rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())), "count": len(paper.first),
-                  "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
+        "facts": script_json({
+            "count": len(paper.first), "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages},
+            "about": {note.method: note.tip for note in method_notes(ordered, paper.methods)}, **templates(paper.unit)}),
+        "merged": merged_json(labelled(paper.first), (mark for one in shown if one.drawing for mark in one.drawing.marks), paper.unit),
         "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
         "js": static_text("base.js", "figures.js", "page.js"),
     }

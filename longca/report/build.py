@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca.core.errors import UserError
-from longca.core.plugin import Registry
-from longca.core.record import STATUSES, Record
+from longca.core.record import Record
 from longca.core.version import VERSION
 from longca.ranking.table import is_beside
 from longca.report import answers, matrix, tables, winners
@@ -18,30 +17,32 @@ from longca.report.decide import views
 from longca.report.decide.cases import cases
 from longca.report.decide.predicted import with_predictions
 from longca.report.decide.repeats import repeat_rows
+from longca.report.decide.script import caption, views_json
+from longca.report.drawn import Paper, drawn_figures
 from longca.report.index import overviews
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
-from longca.report.look.style import Style
-from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.rows import on_page, rows_json
-from longca.report.series import for_file, labelled, mask_order, rate_unit, sampled
+from longca.report.method_notes import method_notes
+from longca.report.packing import script_json
+from longca.report.page import Decided, Files, Frame, PageData
+from longca.report.record_texts import layout, table_texts
+from longca.report.rows import merged_json, on_page, rows_json
+from longca.report.series import Unit, labelled, mask_order, rate_unit
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.environments.images import image_lists, own_lists
 from longca.store.environments.listings import Environments
 from longca.store.environments.summary import summary_of
-from longca.store.export import EXPORTED, export_files, frame_csv
+from longca.store.export import EXPORTED, export_files
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, frame, to_report
-from longca.store.text import plural
+from longca.store.text import percent
 from longca.store.view import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from longca.report.contract import Figure
 
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order of their dependencies
 MAX_BYTES = 4_000_000
@@ -58,66 +59,6 @@ SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "C
 LEVELS = (
     ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"))
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure of the page; without data it has no drawing."""
-
-    name: str
-    label: str
-    title: str
-    subtitle: str
-    caption: str
-    drawing: Inline | None = None
-    failure: str = ""
-    """the error that prevented the drawing"""
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there are no data for the figure."""
-        return self.drawing is None and not self.failure
-
-
-@dataclass(frozen=True)
-class _Files:
-    """The files of records next to a page, by name."""
-
-    downloads: list[str]
-    """tables of all its records"""
-    sources: list[str]
-    """its sources, if they are not among the downloads"""
-    command: str
-    """the command that rebuilds the page from its sources; "" if some are elsewhere"""
-
-    @property
-    def tables(self) -> list[str]:
-        """The files with the columns of the derived table."""
-        return [name for name in (*self.downloads, *self.sources) if name.endswith((".csv", ".parquet"))]
-
-    @property
-    def holder(self) -> str:
-        """A description of the location of all records."""
-        names = [name for name in self.downloads if name.endswith(".csv")] or (
-            self.sources if self.command else []
-        )
-        return f"{' and '.join(names)} beside this page" if names else "the files that it was made from"
-
-
-@dataclass(frozen=True)
-class _Paper:
-    """The context of figures: the study's methods, the row of each record, the masks with drawings, and the
-    folder for side files."""
-
-    methods: tuple[str, ...]
-    rows: dict[str, int]
-    pictures: frozenset[str]
-    beside: Path | None
-    is_part: bool
-    """True if the page contains only some of the records"""
-
-    def style(self, **options: Any) -> Style:
-        return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
@@ -149,87 +90,82 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     whole = with_predictions(frame(values), everything)
     table = labelled(whole)
     ordered = [record for record, beside in zip(everything, is_beside(whole), strict=True) if not beside]
-    methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
-    decided = views.decision(table)
-    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
-    standings = [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
-    images = tables.images(ordered)
-    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
-    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {
-        worst.cell_id for worst in worst_errors
-    }
-    steady = tables.steadiness(table)
-    linked |= {cell.cell_id for cell in steady.drifting}
-    linked |= {
-        *winners.cells(fastest),
-        *(views.cells(decided) if decided else ()),
-        *table.cell_id[table.is_control.astype(bool)],
-    }
-    shown = on_page(table, linked)
-    # the first row of a cell with several records
-    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}
-    names = dict(zip(table.mask_label, table["mask"], strict=True))
-    shown_masks = mask_drawings(
-        dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)]))
-    )
-    pictures = frozenset(mask.name for mask in shown_masks)
-    paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
-    figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    for number, figure in enumerate(
-        sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
-    ):
-        drawn = _drawn(figure, table, f"f{number}", paper)
-        if not drawn.is_empty:
-            figures[figure.section].append(drawn)
-    controls = bool((table.is_control.astype(bool)).any())
-    kept = {"accuracy": bool(worst_errors), "noise": controls}  # sections with their own tables
-    sections = {
-        section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)
-    }
-    rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
+    downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
+
+    methods = _methods(table)
     variables = {method: look.variable for method, look in looks(methods).items()}
-    context = {
-        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown),
-               "problems": problems, "sections": sections,
-        "figures": figures, "alone": beside is None, "columns": COLUMNS,
-        "statuses": answers.statuses(table), "tiles": answers.tiles(table, [kind for kind, _ in fastest]),
-        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons,
-               "worst_errors": worst_errors,
-        "waits": tables.waits(table), "ceilings": tables.ceilings(table),
-               "machines": tables.machines(ordered, hardware),
-        "software": tables.software(ordered), "images": images,
-               "finding_of_images": tables.finding_of_images(images),
-        "environments": summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
-        "steadiness": steady, "has_product": bool(table.ceiling_tflops.notna().any()),
-        "runs": tables.runs(table), "methods": tables.methods(table),
-        "looks": variables, "repeat_rows": repeat_rows(table, standings),
-        "files": _files(out, sources, _downloads(export_files(everything, values, environments), beside) if beside else []),
-        "overviews": overviews(out),
-        "all_statuses": STATUSES, "theme": theme(),
-        "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
-        "short_status": matrix.SHORT | views.SHORT, "decision": decided,
-        "described": views.described(decided.default, decided) if decided else "",
-        "noisy": NOISY,
-               "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
-        "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
-        "views": views.views_json(decided, rows) if decided else "",
-        "facts": {"rate": rate, "count": len(shown), "all": len(ordered), "looks": variables,
-                  "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT | views.SHORT},
-        "most_links": MOST_LINKS, "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
-        "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
-        "generator": VERSION,
-    }
-    template = page_templates().get_template("page.html.j2")
+    attention = table[~table.is_control.astype(bool)]
+    unit = rate_unit(attention.tflops_per_device.max())
+    decision = views.decision(table)
+    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
+    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
+    steady = tables.steadiness(table)
+    shown = on_page(table, {
+        *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
+        *(worst.cell_id for worst in worst_errors), *(cell.cell_id for cell in steady.drifting),
+        *winners.cells(fastest), *(views.cells(decision) if decision else ()),
+        *table.cell_id[table.is_control.astype(bool)],
+    })  # fmt: skip
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
+    # the first row of a cell with several records
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
+    names = dict(zip(table.mask_label, table["mask"], strict=True))
+    masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
+    pictures = frozenset(mask.name for mask in masks)
+    figures = drawn_figures(
+        table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table))
+    )
+    own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
+    texts = table_texts(table_shown, unit)
+    notes = method_notes(ordered, methods)
+    images = tables.images(ordered)
+    marks = (mark for drawn in figures.values() for figure in drawn if figure.drawing for mark in figure.drawing.marks)
+    page = PageData(
+        frame=Frame(VERSION, static_text("report.css", "decide.css", "figures.css"),
+                    static_text(*(f"{part}.js" for part in SCRIPTS)), theme(), MARKERS, variables, masks, pictures),
+        study_title=study_title, num_records=len(ordered), num_shown=len(shown), problems=problems,
+        devices=_counted(table.device), dates=sorted({str(start)[:10] for start in table.started_at}),
+        commits=_counted(table.git_sha), overviews=overviews(out), files=_files(out, sources, downloads),
+        alone=beside is None, decided=_decided(decision, rows, unit) if decision else None,
+        statuses=answers.statuses(table), tiles=answers.tiles(table, [kind for kind, _ in fastest]),
+        fastest=fastest, repeats=_repeats(decision),
+        repeat_rows=repeat_rows(
+            table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]),
+        names=names, matrices=matrix.matrices(table), reasons=reasons, most_links=MOST_LINKS,
+        sections={section: title for section, title in SECTIONS.items()
+                  if section in figures or own_tables.get(section)},
+        figures=figures, worst_errors=worst_errors, steadiness=steady, waits=tables.waits(table),
+        ceilings=tables.ceilings(table), has_product=bool(table.ceiling_tflops.notna().any()), rate=unit,
+        machines=tables.machines(ordered, hardware),
+        environments=summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
+        images=images, finding_of_images=tables.finding_of_images(images), software=tables.software(ordered),
+        runs=tables.runs(table), methods=tables.methods(table), notes=notes, columns=COLUMNS,
+        facts=script_json({
+            "count": len(shown), "all": len(ordered), "looks": variables, "pictures": sorted(pictures),
+            "about": {note.method: note.tip for note in notes}, **layout(texts, unit)}),
+        merged=merged_json(table_shown, marks, unit),
+    )  # fmt: skip
+    template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
-        page = template.render(
-            context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out}
-        )
-        if len(page.encode()) <= MAX_BYTES:
+        packed = rows_json(records_shown, table_shown, unit, **level)
+        text = template.render(replace(page, rows=packed, left_out=left_out).context()).encode()
+        if len(text) <= MAX_BYTES:
             break
-    return replace_file(out, page.encode())
+    return replace_file(out, text)
+
+
+def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> Decided:
+    view = decision.default
+    has_lone = any(entry.is_alone for shown in decision.views for entry in shown.entries.values())
+    lone = '"only": no other method ran that mask, so it does not count.' if has_lone else ""
+    ranks = "" if view.ranks == views.ALONE else "Rates are of one rank; a call lasts as long as its slowest rank."
+    return Decided(decision, caption(view, decision, unit), views.described(view, decision),
+                   views_json(decision, rows, unit), lone, percent(NOISY), ranks)  # fmt: skip
+
+
+def _repeats(decision: views.Decision | None) -> str:
+    return REPEATS if decision and any(view.has_repeats for view in decision.views) else ""
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
@@ -239,42 +175,11 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
-def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
-    """The figure, and its files in `figures/`. If it raises, the error is kept, since a broken plug-in must
-    not prevent the page."""
-    try:
-        return _draw(figure, table, short, paper)
-    except UserError:
-        raise
-    except Exception as error:  # a plug-in may raise anything
-        return Drawn(figure.name, figure.label, figure.label, "", figure.caption,
-                     failure=f"{type(error).__name__}: {error}")
-
-
-def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
-    data = figure.data(table)
-    if not len(data):
-        return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
-    title = figure.title(data)
-    if paper.beside:
-        replace_file(
-            paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode()
-        )
-        replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(for_file(data)))
-    devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
-    number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
-    if "cell_id" in data and paper.is_part:
-        number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
-    style = paper.style(on_page=True, pictures=paper.pictures)
-    drawing = inline(figure, data, style, short, title, paper.rows)
-    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
-
-
-def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> _Files:
+def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> Files:
     here = dict.fromkeys(path.name for path in sources if path.resolve().parent == out.resolve().parent)
     whole = len(here) == len({path.resolve() for path in sources})
     command = shlex.join(["longca", "report", *here, "--out", out.name]) if here and whole else ""
-    return _Files(downloads, [name for name in here if name not in downloads], command)
+    return Files(downloads, [name for name in here if name not in downloads], command)
 
 
 def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[str]:

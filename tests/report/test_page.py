@@ -15,6 +15,7 @@ from longca.report import rows, tables
 from longca.report.build import MAX_BYTES, build
 from longca.report.index import write_index
 from longca.report.look.masks import mask_drawings
+from longca.report.packing import unpacked
 from longca.report.rows import anchors, rows_json
 from longca.report.series import labelled
 from longca.store.export import export
@@ -105,11 +106,13 @@ def test_damaged_files_are_named(text):
 
 def test_its_data_hold_every_record(text):
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    assert len(data["anchor"]["values"]) == len(quick_study())
+    count = len(quick_study())
+    assert len(set(unpacked(data["anchor"], count))) == count
     assert data["timer"]["names"] == ["monotonic", ""] and data["dtype"] == {"every": "bf16"}
     wrong = data["status"]["names"].index("incorrect")
     row = data["status"]["at"].index(wrong)
-    assert data["tflops_per_device"]["values"][row] is None and data["time_ms_median"]["values"][row] is None
+    numbers = {name: unpacked(data[name], count) for name in ("rate", "ms", "rate_order", "ms_order")}
+    assert [values[row] for values in numbers.values()] == ["", "", None, None] and all(map(any, numbers.values()))
 
 
 def test_it_says_whether_the_timer_can_be_trusted_and_what_the_device_can_do(text):
@@ -310,8 +313,8 @@ def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, mo
     page = build(many, [], tmp_path / "report.html", study_title="x")
     text = page.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    held = set(data["anchor"]["values"])
-    assert len(held) == 80 and f"This page holds 80 of {len(many)} records" in text and f'"all": {len(many)}' in text
+    held = set(unpacked(data["anchor"], 80))
+    assert len(held) == 80 and f"This page holds 80 of {len(many)} records" in text and f'"all":{len(many)},' in text
     assert {link.removeprefix("#cell-") for link in Outline(text).links if link.startswith("#cell-")} <= held
     assert {_case(entry) for entry in many} == {_case(entry) for entry in many if entry.cell_id in held}
     assert re.search(r'data-rows="[\d+/,]*\d+\+?[\d+]*/21', text), "a point of 21 cells says how many of them are here"

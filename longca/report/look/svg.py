@@ -38,6 +38,8 @@ class Inline:
 
     svg: str
     keys: list[Key]
+    marks: tuple[str, ...] = ()
+    """the rows of each mark (`data-rows`)"""
 
 
 def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
@@ -71,17 +73,20 @@ def inline(
     for sheet in [part for part in root.findall("defs") if part.find("style") is not None]:
         root.remove(sheet)  # the page's own has the same rules
     _rename_ids(root, name)
+    marks: list[str] = []
     for element in root.iter():
         if LINK in element.attrib:
             element.set("href", element.attrib.pop(LINK))
         _theme(element)
         if "data-cells" in element.attrib:
-            marks = element.attrib.pop("data-cells").split(",")
-            element.set("data-rows", ",".join(_rows_of_mark(mark.split("+"), rows or {}) for mark in marks))
-        if (variables or {}).get(element.get("data-method", "")):
-            set_style(element, {"--own": f"var(--{(variables or {})[element.attrib['data-method']]})"})
+            cells = element.attrib.pop("data-cells").split(",")
+            of_group = [_rows_of_mark(mark.split("+"), rows or {}) for mark in cells]
+            element.set("data-rows", ",".join(of_group))
+            marks += of_group
+        if element.get("class") == "points faint" and variables:
+            set_style(element, {**style_of(element), "--own": f"var(--{variables[element.attrib['data-method']]})"})
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
-    return Inline(text_of(root), keys)
+    return Inline(text_of(root), keys, tuple(marks))
 
 
 def _drawn(figure: Drawable, data: pd.DataFrame, style: Style) -> tuple[Element, list[Key]]:

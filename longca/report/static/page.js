@@ -1,7 +1,8 @@
 // The page as a whole: its tips, and its start.
 const point = (event) => {
-  const target = event.target.closest?.("[data-tip]");
-  if (target) show(target.dataset.tip, target.getBoundingClientRect());
+  const target = event.target.closest?.("[data-tip], [data-about]");
+  const text = target && (target.dataset.tip || facts.about[target.dataset.about]);
+  if (text) show(text, target.getBoundingClientRect());
   else if (!event.target.closest?.(".drawing")) hide();
 };
 document.addEventListener("mouseover", point);
