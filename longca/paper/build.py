@@ -48,6 +48,8 @@ TITLES: dict[Section, str] = {"data": "Document lengths", "dense": "Dense kernel
                               "cp": "Context parallelism", "beyond": "Beyond the study", "released": "As released"}
 PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
+OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
+"""exhibits with the findings at the top of the page"""
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 
@@ -72,6 +74,20 @@ class ShownExhibit:
     """to their records"""
     devices: tuple[str, ...] = ()
     """those that measured them"""
+
+    @property
+    def headline(self) -> str:
+        """The beginning of the finding, for each device that it names."""
+        return "; ".join(part for index, part in enumerate(self._parts) if not index or _names_device(part))
+
+    @property
+    def details(self) -> str:
+        """The rest of the finding; "" if the headline has it all."""
+        return self.title if self.headline != self.title else ""
+
+    @property
+    def _parts(self) -> list[str]:
+        return self.title.split("; ")
 
 
 @dataclass(frozen=True)
@@ -183,7 +199,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
-        "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged,
+        "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged, "findings": _findings(shown),
         "conclusion": summary(entry.verdicts for entry in judged), "repairs": REPAIRS,
         "meanings": MEANINGS, "readings": READINGS, "study": STUDY,
         "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
@@ -208,6 +224,17 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
          for entry in judged for reading, first in entry.verdicts.named for verdict in (first, *first.elsewhere)]))
     export(whole, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
+
+
+def _names_device(part: str) -> bool:
+    return part.startswith("on NVIDIA ")
+
+
+def _findings(shown: Sequence[ShownExhibit]) -> list[ShownExhibit]:
+    """The findings at the top of the page: those of `OPENING`, or others if there are no data for some."""
+    known = {one.exhibit.name: one for one in shown if one.title}
+    ordered = [known[name] for name in dict.fromkeys((*OPENING, *known)) if name in known]
+    return ordered[: len(OPENING)]
 
 
 def exhibits() -> list[Exhibit]:

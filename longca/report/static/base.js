@@ -73,9 +73,14 @@ const follow = () => {
   notice("");
   if (!hash) for (const start of starts) start();
   if (!hash || hash.startsWith("theme=")) return;
-  const found = routes.find(([start]) => hash.startsWith(start));
+  const found = routes.find(([start]) => hash.startsWith(start)), target = document.getElementById(hash);
   if (found) found[1](location.hash.slice(1 + found[0].length));
-  else if (!document.getElementById(hash)) {
+  else if (target) {  // what is folded is opened
+    const folded = [target.querySelector(":scope > details")];
+    for (let at = target; at; at = at.parentElement) if (at.matches("details")) folded.push(at);
+    for (const part of folded) if (part) part.open = true;
+    if (folded.some(Boolean)) target.scrollIntoView();
+  } else {
     notice(`The address asks for '#${hash}', which this page does not have.`);
     scrollTo(0, 0);
   }

@@ -9,5 +9,10 @@ document.addEventListener("mouseover", point);
 document.addEventListener("focusin", point);
 document.addEventListener("focusout", hide);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details:not(.filter)")) part.open = true; });
+document.addEventListener("click", (event) => {  // a link to where the page already is, once what it leads to was folded again
+  const link = event.target.closest?.("a[href^='#']");
+  if (link && link.getAttribute("href") === location.hash) follow();
+});
 addEventListener("hashchange", follow);
 follow();
