@@ -39,7 +39,7 @@ from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, is_own, of_grid, to_report
-from longca.store.text import percent, plural
+from longca.store.text import percent, plural, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,16 +78,33 @@ class ShownExhibit:
     @property
     def headline(self) -> str:
         """The beginning of the finding, for each device that it names."""
-        return "; ".join(part for index, part in enumerate(self._parts) if not index or _names_device(part))
+        return "; ".join(group[0] for group in self._groups)
 
     @property
     def details(self) -> str:
-        """The rest of the finding; "" if the headline has it all."""
-        return self.title if self.headline != self.title else ""
+        """The rest of the finding, by device; "" if the headline has it all."""
+        several = len(self._groups) > 1
+        told = []
+        for group in self._groups:
+            device = next((short_device(one) for one in self.devices if f"on {short_device(one)} " in group[0]), "")
+            if group[1:]:
+                told.append(f"{f'{device}: ' if several and device else ''}{'; '.join(group[1:])}")
+        return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in told)
 
-    @property
-    def _parts(self) -> list[str]:
-        return self.title.split("; ")
+    @cached_property
+    def _groups(self) -> list[list[str]]:
+        """The parts of the finding, those of each device together, with short names of devices."""
+        title = self.title
+        for device in self.devices:
+            title = title.replace(device, short_device(device))
+        starts = tuple(f"on {short_device(device)} " for device in self.devices)
+        groups: list[list[str]] = []
+        for part in title.split("; "):
+            if groups and not (starts and part.startswith(starts)):
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        return groups
 
 
 @dataclass(frozen=True)
@@ -214,7 +231,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
             "about": {note.method: note.tip for note in method_notes(ordered, paper.methods)}, **templates(paper.unit)}),
         "merged": merged_json(labelled(paper.first), (mark for one in shown if one.drawing for mark in one.drawing.marks), paper.unit),
         "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
-        "js": static_text("base.js", "figures.js", "page.js"),
+        "js": static_text("base.js", "figures.js", "download.js", "page.js"),
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
@@ -224,10 +241,6 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
          for entry in judged for reading, first in entry.verdicts.named for verdict in (first, *first.elsewhere)]))
     export(whole, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
-
-
-def _names_device(part: str) -> bool:
-    return part.startswith("on NVIDIA ")
 
 
 def _findings(shown: Sequence[ShownExhibit]) -> list[ShownExhibit]:

@@ -44,7 +44,7 @@ from longca.store.view import NOISY
 if TYPE_CHECKING:
     import pandas as pd
 
-SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order of their dependencies
+SCRIPTS = ("base", "decide", "records", "figures", "download", "page")  # in the order of their dependencies
 MAX_BYTES = 4_000_000
 REPEATS = (
     "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "

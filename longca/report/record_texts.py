@@ -343,7 +343,7 @@ def templates(unit: Unit) -> dict[str, Any]:
     """The templates of tips, of details and of the command, with the page's unit."""
     groups = [[title, [[name, text.replace("UNIT", unit.name)] for name, text in entries]] for title, entries in DETAILS]
     tips = {name: text.replace("UNIT", unit.name) for name, text in TIP.items()}
-    return {"details": groups, "tips": tips, "command": COMMAND, "searched": SEARCHED, "none": NONE}
+    return {"details": groups, "tips": tips, "command": COMMAND, "searched": SEARCHED, "none": NONE, "unit": unit.name}
 
 
 def _again(count: int) -> str:

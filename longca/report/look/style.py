@@ -159,10 +159,23 @@ class Style:
                                  fontsize=8, va="bottom")
             second.set_gid(title_tag())
 
-    def line(self, ax: Axes, method: str, points: pd.DataFrame, x: str, *, dashed: bool = False) -> None:
+    def line(
+        self,
+        ax: Axes,
+        method: str,
+        points: pd.DataFrame,
+        x: str,
+        *,
+        dashed: bool = False,
+        joined: bool = True,
+    ) -> None:
         """One method's points (`longca.report.series.points`), with their spread unless the markers cover it.
 
         The axes must already have their final scale and limits.
+
+        Args:
+            dashed: for the backward: dashed lines and hollow marks.
+            joined: draw a line through the points.
         """
         colour, faint = self.colour(method), self.is_faint(method)
         at, value, low, high = (points[name].to_numpy(float) for name in (x, "value", "low", "high"))
@@ -176,7 +189,7 @@ class Style:
             self.mark(ax.vlines(at[seen], low[seen], high[seen], color=colour,
                                 linewidth=0.7 if faint else 1.1, alpha=0.55, **behind),
                       method)
-        line, = ax.plot(at, value, color=colour, linestyle=DASHES if dashed else "-",
+        line, = ax.plot(at, value, color=colour, linestyle="" if not joined else DASHES if dashed else "-",
                         lw=0.8 if faint else 1.5,
                         marker=self.marker(method), markersize=size, markeredgewidth=0.7 if faint else 1.0,
                         markeredgecolor=colour, markerfacecolor=GROUND[0] if dashed else colour,

@@ -1,14 +1,14 @@
 // Live figures: tips on points, the way to their records, legends that hide and light up lines, and enlarged panels.
 const merged = parse("#merged");  // points of several cells, or of some that are not here
 const mergedTexts = new Map(objects(merged.columns, merged.marks.length).map((texts, index) => [merged.marks[index], texts]));
+const textsOf = (point) => mergedTexts.get(point.key) || records[point.rows[0]];
 const told = (point) => {
-  const texts = mergedTexts.get(point.key) || records[point.rows[0]];
+  const texts = textsOf(point);
   return fill(texts.ms ? facts.tips.timed : facts.tips.other, texts);
 };
 
 const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
-const alive = (box) => {
-  const svg = box.querySelector("svg[role=img]");
+const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
     const marks = [...group.querySelectorAll("use")];
@@ -17,6 +17,10 @@ const alive = (box) => {
       if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), key: rows, rows: here.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
     });
   }
+  return points;
+};
+const alive = (box) => {
+  const svg = box.querySelector("svg[role=img]"), points = pointsOf(svg);
   if (!points.length) return;
   box.setAttribute("role", "group");
   box.setAttribute("aria-label", "Points of the figure: arrows go from one to the next, Enter opens its record, plus enlarges its panel");
