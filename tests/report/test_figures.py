@@ -14,6 +14,7 @@ from longca.report.figures.cp_throughput import _by_tokens
 from longca.report.look.colours import FAINT, HEAT, KERNELS, MARKERS, MUTED, SPARE, STRATEGIES, looks, text_colour, theme
 from longca.report.look.style import Style, spread
 from longca.report.look.svg import draw, inline
+from longca.report.look.tree import compact, parsed
 from longca.store.table import derived
 from tests.records import gpu_study, quick_study, record
 
@@ -116,6 +117,29 @@ def test_of_many_methods_the_best_have_colours():
             look = "var(--faint)" if kinds[group.get("data-method")] else f"var(--k-{group.get('data-method')})"
             assert look in ElementTree.tostring(group, "unicode")
     assert FAINT[0] in draw(figure, data, Style(methods))
+
+
+def test_numbers_of_a_drawing_are_short_and_shares_exact():
+    root = parsed('<svg xmlns="http://www.w3.org/2000/svg"><!-- no --><g id="a"><g id="b"/></g>'
+                  '<path d="M 10.123 -0.04 \nL -3.96 4 z" style="opacity: 0.55; stroke-width: 0.84"/>'
+                  '<text transform="rotate(-0 1.23 4)"> a 1.234 </text></svg>')
+    compact(root)
+    group, path, text = root
+    assert path.get("d") == "M10.1 0L-4 4z" and path.get("style") == "opacity: 0.55; stroke-width: 0.8"
+    assert text.text == " a 1.234 " and not text.attrib and group.attrib == {"id": "a"}
+
+
+def test_two_values_of_x_are_not_joined():
+    own = quick_study()[0].cell
+    figure = Registry("figure").load("throughput_forward")
+
+    def lines(*lengths):
+        data = figure.data(derived([record(own.model_copy(update={"seqlen": length})) for length in lengths]))
+        drawing = inline(figure, data, Style(METHODS, on_page=True), "fig", "").svg
+        groups = [group for group in ElementTree.fromstring(drawing).iter("g") if group.get("class") == "points"]
+        return [path for group in groups for path in group if path.tag == "path" and "L" in path.attrib["d"]]
+
+    assert not lines(1024, 2048) and len(lines(1024, 2048, 4096)) == 1
 
 
 def test_a_sign_keeps_its_colour_and_its_words():

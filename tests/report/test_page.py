@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 
 import pytest
@@ -15,10 +16,13 @@ from longca.report import rows, tables
 from longca.report.build import MAX_BYTES, build
 from longca.report.index import write_index
 from longca.report.look.masks import mask_drawings
+from longca.report.look.template import page_templates
 from longca.report.packing import unpacked
+from longca.report.page import Frame, PageData
 from longca.report.rows import anchors, rows_json
 from longca.report.series import labelled
 from longca.store.export import export
+from longca.store.hardware import load_hardware
 from longca.store.load import load
 from longca.store.table import derived, in_order
 from tests.records import gpu_study, quick_study, record
@@ -365,6 +369,38 @@ def test_data_cannot_end_their_script():
     entry = record(quick_study()[0].cell, notes=("</script><script>alert(1)</script>",))
     text = rows_json(in_order([entry]), labelled(derived([entry])))
     assert "<" not in text and json.loads(text)["notes"] == {"every": "</script><script>alert(1)</script>"}
+
+
+def test_templates_read_what_the_page_has_and_nothing_else():
+    """Every name that they use is a field, and every field is used."""
+    from jinja2 import meta, nodes
+
+    used, set_here, todo, done = set(), set(), ["page.html.j2"], set()
+    while todo:
+        done.add(name := todo.pop())
+        tree = page_templates().parse((ROOT / "longca/report/templates" / name).read_text(encoding="utf-8"))
+        used |= meta.find_undeclared_variables(tree)
+        set_here |= {node.target.name for node in tree.find_all(nodes.Assign)}
+        todo += [other for other in map(str, meta.find_referenced_templates(tree)) if other not in done]
+    own = {field.name for part in (Frame, PageData) for field in fields(part)} - {"frame"}
+    assert used - own - set_here == {"ui"}, "the macros"
+    assert own - used == set()
+
+
+def test_alike_machines_are_one_and_their_differences_are_kept():
+    node = quick_study()[0].environment.nodes[0]
+    nodes = [node.model_copy(update={"hostname": name}) for name in ("a", "b", "b")]
+    chosen = [entry.model_copy(update={"environment": entry.environment.model_copy(update={"nodes": (own,)})})
+              for entry, own in zip(quick_study(), nodes, strict=False)]
+    group, = tables.machines(chosen, load_hardware())
+    assert group.differing == ("host",) and "CPU" in group.shared and group.num_cells == 3
+    assert [(row.values, row.num_cells) for row in group.rows] == [(("a",), 1), (("b",), 2)]
+
+
+def test_methods_say_what_they_are_without_being_imported(text):
+    section = re.search(r'<section id="methods">.*?</section>', text, re.DOTALL)[0]
+    assert 'id="about-sdpa"' in section and "torch.nn.functional.scaled_dot_product_attention" in section
+    assert re.search(r'id="about-ulysses\+sdpa".*?All-to-all', section, re.DOTALL)
 
 
 def test_a_figure_that_raises_costs_only_itself(tmp_path, monkeypatch):

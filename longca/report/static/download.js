@@ -14,10 +14,14 @@ const standalone = (svg) => {  // a drawing without the page: colours as values,
   const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
   for (const [name, value] of Object.entries({ width: box.width, height: box.height, fill: "var(--ground)" })) ground.setAttribute(name, value);
   copy.prepend(ground);
-  const root = getComputedStyle(document.documentElement), probe = document.body.appendChild(element("i"));
+  const root = getComputedStyle(document.documentElement), pixel = element("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+  const probe = document.body.appendChild(element("i"));
   const text = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => {
     probe.style.color = root.getPropertyValue(name);
-    return getComputedStyle(probe).color;
+    pixel.fillStyle = getComputedStyle(probe).color;  // of any notation; other programs know few of them
+    pixel.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = pixel.getImageData(0, 0, 1, 1).data;
+    return `rgb(${red}, ${green}, ${blue})`;
   });
   probe.remove();
   return text;
@@ -33,14 +37,14 @@ const savePng = (name, svg) => {
   image.src = addressOf(svg);
 };
 const saveCsv = (name, svg) => {
-  const names = ["panel", "method", "cells", "mask_label", "seqlen", "heads", "direction_word", "status", "rate", "ms", "n"];
+  const columns = { panel: "panel", method: "method", mask: "mask_label", length: "seqlen", heads: "heads", direction: "direction_word",
+    status: "status", [facts.unit]: "rate", ms: "ms", samples: "n", cells: "cells" };
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const lines = pointsOf(svg).map((point) => {
     const texts = { ...textsOf(point), panel: point.panel?.dataset.panel ?? "", cells: point.rows.map((row) => records[row].cell_id).join(" ") };
-    return names.map((column) => quoted((texts[column] ?? "").replaceAll(/(?<=\d),(?=\d{3})/g, ""))).join(",");
+    return Object.values(columns).map((column) => quoted((texts[column] ?? "").replaceAll(/(?<=\d),(?=\d{3})/g, ""))).join(",");
   });
-  const head = names.map((column) => (column === "rate" ? facts.unit : column));
-  save(name, `data:text/csv;charset=utf-8,${encodeURIComponent([head.join(","), ...lines].join("\n"))}\n`);
+  save(name, `data:text/csv;charset=utf-8,${encodeURIComponent([Object.keys(columns).join(","), ...lines].join("\n"))}\n`);
 };
 for (const place of document.querySelectorAll("[data-figure]")) {
   const name = place.dataset.figure, svg = place.closest("figure, .exhibit").querySelector("svg[role=img]");
