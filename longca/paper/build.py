@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from longca.advice.many_gpus import verdicts as predicted_verdicts
 from longca.claims.by_gpu import judged as judged_by_gpu
-from longca.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
+from longca.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.core.version import VERSION
 from longca.paper.analysis.select import devices, earlier_strategies
-from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
+from longca.paper.contract import Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
-from longca.paper.links import Link, RunPage, links, run_pages
+from longca.paper.links import RunPage, links, run_pages
+from longca.paper.page import Judged, ShownExhibit, StudyPage
 from longca.paper.provenance import provenance
 from longca.paper.published import published_findings, published_notes, published_pairs, published_rates, with_published
 from longca.paper.repairs import REPAIRS
@@ -30,6 +31,7 @@ from longca.report.look.svg import Inline, inline
 from longca.report.look.template import page_templates, static_text
 from longca.report.method_notes import method_notes
 from longca.report.packing import script_json
+from longca.report.page import Frame, fields_of
 from longca.report.record_texts import templates
 from longca.report.rows import merged_json, points_json
 from longca.report.series import Unit, for_file, labelled, rate_unit, sampled
@@ -39,7 +41,7 @@ from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, is_own, of_grid, to_report
-from longca.store.text import percent, plural, short_device
+from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,77 +53,6 @@ HERE = Path(__file__).parent / "templates"
 OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
 """exhibits with the findings at the top of the page"""
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
-
-
-@dataclass(frozen=True)
-class ShownExhibit:
-    """An exhibit as the page shows it. No finding where there are no data for it."""
-
-    exhibit: Exhibit
-    title: str = ""
-    amount: str = ""
-    drawing: Inline | None = None
-    cells: Cells | None = None
-    effects: dict[int, str] = field(default_factory=dict)
-    """defect of the released code → what the data say of it"""
-    failure: str = ""
-    """why it could not be made"""
-    published: tuple[str, ...] = ()
-    """how its rates compare with published ones"""
-    num_cells: int = 0
-    """those behind it"""
-    links: tuple[Link, ...] = ()
-    """to their records"""
-    devices: tuple[str, ...] = ()
-    """those that measured them"""
-
-    @property
-    def headline(self) -> str:
-        """The beginning of the finding, for each device that it names."""
-        return "; ".join(group[0] for group in self._groups)
-
-    @property
-    def details(self) -> str:
-        """The rest of the finding, by device; "" if the headline has it all."""
-        several = len(self._groups) > 1
-        told = []
-        for group in self._groups:
-            device = next((short_device(one) for one in self.devices if f"on {short_device(one)} " in group[0]), "")
-            if group[1:]:
-                told.append(f"{f'{device}: ' if several and device else ''}{'; '.join(group[1:])}")
-        return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in told)
-
-    @cached_property
-    def _groups(self) -> list[list[str]]:
-        """The parts of the finding, those of each device together, with short names of devices."""
-        title = self.title
-        for device in self.devices:
-            title = title.replace(device, short_device(device))
-        starts = tuple(f"on {short_device(device)} " for device in self.devices)
-        groups: list[list[str]] = []
-        for part in title.split("; "):
-            if groups and not (starts and part.startswith(starts)):
-                groups[-1].append(part)
-            else:
-                groups.append([part])
-        return groups
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim and what the records say of it."""
-
-    claim: Claim
-    verdicts: Verdicts
-    links: tuple[tuple[Link, ...], ...]
-    """to the records behind the findings, of each verdict"""
-    predicted: str = ""
-    """what is predicted of it for many GPUs; never part of a verdict"""
-
-    @property
-    def known(self) -> str:
-        """How the claim is known: "a text about the paper"."""
-        return TRUSTS[self.claim.trust]
 
 
 @dataclass(frozen=True)
@@ -215,25 +146,25 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
-    context: dict[str, Any] = {
-        "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged, "findings": _findings(shown),
-        "conclusion": summary(entry.verdicts for entry in judged), "repairs": REPAIRS,
-        "meanings": MEANINGS, "readings": READINGS, "study": STUDY,
-        "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
-        "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
-        "provenance": provenance(ordered, table, hardware, paper.pages, environments), "num_records": len(ordered), "problems": problems,
-        "devices": devices(table.loc[table.status == "ok"]),
-        "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
-        "notes": {"cp": earlier_strategies(table)},
-        "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
-        "facts": script_json({
+    css = static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8")
+    scripts = static_text("base.js", "figures.js", "download.js", "page.js")
+    study = StudyPage(
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, variables, paper.masks, frozenset()),
+        titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
+        conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
+        meanings=MEANINGS, readings=READINGS, study=STUDY,
+        notes_of_all=[note for note, count in notes.items() if note and count >= SEVERAL],
+        num_measured=len({number for one in shown for number in one.effects}), gallery=shown_masks, coverage=coverage(table),
+        provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,
+        devices=devices(table.loc[table.status == "ok"]),
+        records_of={device: int((table.device == device).sum()) for device in devices(table)},
+        notes={"cp": earlier_strategies(table)}, points=paper.points(),
+        facts=script_json({
             "count": len(paper.first), "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages},
             "about": {note.method: note.tip for note in method_notes(ordered, paper.methods)}, **templates(paper.unit)}),
-        "merged": merged_json(labelled(paper.first), (mark for one in shown if one.drawing for mark in one.drawing.marks), paper.unit),
-        "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
-        "js": static_text("base.js", "figures.js", "download.js", "page.js"),
-    }
-    page = page_templates(HERE).get_template("paper.html.j2").render(context)
+        merged=merged_json(labelled(paper.first), (mark for one in shown if one.drawing for mark in one.drawing.marks), paper.unit),
+    )  # fmt: skip
+    page = page_templates(HERE).get_template("paper.html.j2").render(fields_of(study.frame, study))
     replace_file(folder / DATA / "claims.csv", csv_bytes(
         ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
         [[entry.claim.number, entry.claim.label, reading, verdict.gpu, verdict.status, verdict.finding,

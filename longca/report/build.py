@@ -12,7 +12,7 @@ from longca.core.errors import UserError
 from longca.core.record import Record
 from longca.core.version import VERSION
 from longca.ranking.table import is_beside
-from longca.report import answers, matrix, tables, winners
+from longca.report import answers, controls, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.decide.cases import cases
 from longca.report.decide.predicted import with_predictions
@@ -25,7 +25,7 @@ from longca.report.look.masks import mask_drawings
 from longca.report.look.template import page_templates, static_text
 from longca.report.method_notes import method_notes
 from longca.report.packing import script_json
-from longca.report.page import Decided, Files, Frame, PageData
+from longca.report.page import Decided, Files, Frame, PageData, fields_of
 from longca.report.record_texts import layout, table_texts
 from longca.report.rows import merged_json, on_page, rows_json
 from longca.report.series import Unit, labelled, mask_order, rate_unit
@@ -135,8 +135,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         names=names, matrices=matrix.matrices(table), reasons=reasons, most_links=MOST_LINKS,
         sections={section: title for section, title in SECTIONS.items()
                   if section in figures or own_tables.get(section)},
-        figures=figures, worst_errors=worst_errors, steadiness=steady, waits=tables.waits(table),
-        ceilings=tables.ceilings(table), has_product=bool(table.ceiling_tflops.notna().any()), rate=unit,
+        figures=figures, worst_errors=worst_errors, steadiness=steady, waits=controls.waits(table),
+        ceilings=controls.ceilings(table, unit), has_product=bool(table.ceiling_tflops.notna().any()), rate=unit,
         machines=tables.machines(ordered, hardware),
         environments=summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
         images=images, finding_of_images=tables.finding_of_images(images), software=tables.software(ordered),
@@ -149,7 +149,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
         packed = rows_json(records_shown, table_shown, unit, **level)
-        text = template.render(replace(page, rows=packed, left_out=left_out).context()).encode()
+        whole_page = replace(page, rows=packed, left_out=left_out)
+        text = template.render(fields_of(page.frame, whole_page)).encode()
         if len(text) <= MAX_BYTES:
             break
     return replace_file(out, text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from longca.report.answers import Tile
+from longca.report.controls import Control
 from longca.report.decide.repeats import RepeatRow
 from longca.report.decide.views import Decision
 from longca.report.drawn import Drawn
@@ -45,6 +46,11 @@ class Files:
             self.sources if self.command else []
         )
         return f"{' and '.join(names)} beside this page" if names else "the files that it was made from"
+
+
+def fields_of(*parts: Any) -> dict[str, Any]:
+    """The fields of these dataclasses by name: the names that templates use."""
+    return {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,8 @@ class PageData:
     figures: Mapping[str, Sequence[Drawn]]
     worst_errors: Sequence[WorstError]
     steadiness: SampleFacts
-    waits: Sequence[Mapping[str, Any]]
-    ceilings: Sequence[Mapping[str, Any]]
+    waits: Sequence[Control]
+    ceilings: Sequence[Control]
     has_product: bool
     rate: Unit
 
@@ -138,7 +144,3 @@ class PageData:
     left_out: str = ""
     """what the records' JSON lacks"""
 
-    def context(self) -> dict[str, Any]:
-        """The fields of the page and of its frame by name, for templates that both share with other pages."""
-        parts = (self.frame, self)
-        return {field.name: getattr(part, field.name) for part in parts for field in fields(part)}

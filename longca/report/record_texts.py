@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.units import format_length
 from longca.report.matrix import WORST_FIRST
 from longca.report.series import DIRECTIONS
-from longca.store.text import NONE, format_bytes, number, percent
+from longca.store.text import NONE, format_bytes, is_missing, number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,7 @@ COMMAND = (
     "longca run {study} -k {run_kernel} -c {run_strategy} -m {mask} -s {seqlen}[ -w {ranks}] -d {direction} "
     "--seed {seed} --force"
 )
+COUNTED = "{chosen} of {here} records[ here, {all} in all]. Open a cell for its samples, clocks, machine, code and command."
 SEARCHED = (  # the texts that the table's search looks into
     "anchor", "study", "kind", "method", "mask", "mask_label", "heads", "dtype", "direction", "device", "status",
     "reason", "notes", "log", "mask_params", "corpus", "drawn", "mask_digest", "error_tensor", "memory_source",
@@ -343,7 +344,7 @@ def templates(unit: Unit) -> dict[str, Any]:
     """The templates of tips, of details and of the command, with the page's unit."""
     groups = [[title, [[name, text.replace("UNIT", unit.name)] for name, text in entries]] for title, entries in DETAILS]
     tips = {name: text.replace("UNIT", unit.name) for name, text in TIP.items()}
-    return {"details": groups, "tips": tips, "command": COMMAND, "searched": SEARCHED, "none": NONE, "unit": unit.name}
+    return {"details": groups, "tips": tips, "command": COMMAND, "searched": SEARCHED, "counted": COUNTED, "none": NONE, "unit": unit.name}
 
 
 def _again(count: int) -> str:
@@ -353,27 +354,23 @@ def _again(count: int) -> str:
 
 
 def _steady(table: pd.DataFrame) -> list[str]:
-    return ["" if _is_missing(value) else STEADY[bool(value)] for value in table.steady]
+    return ["" if is_missing(value) else STEADY[bool(value)] for value in table.steady]
 
 
 def _words(table: pd.DataFrame, column: str) -> list[str]:
-    return ["" if _is_missing(value) else str(value) for value in table[column]] if column in table else [""] * len(table)
+    return ["" if is_missing(value) else str(value) for value in table[column]] if column in table else [""] * len(table)
 
 
 def _numbers(table: pd.DataFrame, column: str, text: Callable[[float], str]) -> list[str]:
     """The texts of a column's numbers; "" for missing ones."""
-    return ["" if _is_missing(value) else text(float(value)) for value in table[column]]
+    return ["" if is_missing(value) else text(float(value)) for value in table[column]]
 
 
 def _raw(table: pd.DataFrame, column: str) -> list[float | None]:
     """Five significant digits of a column's numbers; None for missing ones."""
-    values = [None if _is_missing(value) or math.isinf(value) else float(f"{value:.5g}") for value in table[column]]
+    values = [None if is_missing(value) or math.isinf(value) else float(f"{value:.5g}") for value in table[column]]
     return [int(value) if value is not None and value.is_integer() else value for value in values]
 
 
 def _where(texts: list[str], kept: Any) -> list[str]:
     return [text if keep else "" for text, keep in zip(texts, kept, strict=True)]
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))

@@ -1,4 +1,4 @@
-"""Small tables of the page (errors and budgets, controls, machines, images, software), and sentences on its
+"""Small tables of the page (errors and budgets, machines, images, software), and sentences on its
 samples."""
 
 from __future__ import annotations
@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca.core.record import Environment, Node, Record, Software
 from longca.core.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
+from longca.core.units import format_length
 from longca.ranking.sentences import protocols_text
 from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import NONE, format_bytes, plural
@@ -50,7 +51,6 @@ class ImageUse:
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:
     """The cell with the largest ratio of error to budget for each method, direction and tensor."""
-    from longca.core.units import format_length
     from longca.store.hardware import Hardware
     from longca.store.view import View
 
@@ -72,23 +72,6 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
                                         ratio, where,
                                         record.cell_id, 0, ratio <= 1)
     return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
-
-
-def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Controls of known duration: the measured time, and its error."""
-    return (
-        table[table.nominal_ms.notna()]
-        .sort_values(["device", "nominal_ms"], kind="stable")
-        .to_dict("records")
-    )
-
-
-def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Controls of known work: the highest rates of the device."""
-    controls = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
-    return controls.sort_values(
-        ["method", "device", "seqlen"], ascending=[False, True, True], kind="stable"
-    ).to_dict("records")
 
 
 def machine_facts(node: Node) -> dict[str, str]:

@@ -66,7 +66,7 @@ const draw = () => {
   });
   body.replaceChildren(...chosen.slice(first, first + PAGE).map(line));
   const many = (count) => count.toLocaleString("en-US");
-  $("#count").textContent = `${many(chosen.length)} of ${many(records.length)} records${facts.all > records.length ? ` here, ${many(facts.all)} in all` : ""}. Open a cell for its samples, clocks, machine, code and command.`;
+  $("#count").textContent = fill(facts.counted, { chosen: many(chosen.length), here: many(records.length), all: facts.all > records.length ? many(facts.all) : "" });
   $("#paging").hidden = chosen.length <= PAGE;
   $("#place").textContent = `${many(first + 1)}–${many(Math.min(first + PAGE, chosen.length))} of ${many(chosen.length)}`;
   $("#before").disabled = first === 0;
