@@ -32,7 +32,7 @@ from longca.report.look.template import page_templates, static_text
 from longca.report.method_notes import method_notes
 from longca.report.packing import script_json
 from longca.report.page import Frame, fields_of
-from longca.report.record_texts import templates
+from longca.report.record_layout import templates
 from longca.report.rows import merged_json, points_json
 from longca.report.series import Unit, for_file, labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from longca.core.units import format_length
 from longca.report.packing import unpacked
-from longca.report.record_texts import FILTERS as TABLE_FILTERS
+from longca.report.record_layout import FILTERS as TABLE_FILTERS
 from longca.store.text import plural
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)

@@ -51,7 +51,9 @@ class ShownExhibit:
         several = len(self._groups) > 1
         told = []
         for group in self._groups:
-            device = next((short_device(one) for one in self.devices if f"on {short_device(one)} " in group[0]), "")
+            device = next(
+                (short_device(one) for one in self.devices if f"on {short_device(one)} " in group[0]), ""
+            )
             if group[1:]:
                 told.append(f"{f'{device}: ' if several and device else ''}{'; '.join(group[1:])}")
         return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in told)

@@ -26,7 +26,8 @@ from longca.report.look.template import page_templates, static_text
 from longca.report.method_notes import method_notes
 from longca.report.packing import script_json
 from longca.report.page import Decided, Files, Frame, PageData, fields_of
-from longca.report.record_texts import layout, table_texts
+from longca.report.record_layout import layout
+from longca.report.record_texts import table_texts
 from longca.report.rows import merged_json, on_page, rows_json
 from longca.report.series import Unit, labelled, mask_order, rate_unit
 from longca.store.cells import UnusableFile
@@ -52,19 +53,34 @@ REPEATS = (
     "so that counts, worst shares and families exclude them. "
 )
 MOST_LINKS = 3  # named cells for each reason
-SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
-            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy",
-            "noise": "Noise and ceilings"}
+SECTIONS = {
+    "dense": "Dense kernels",
+    "sparse": "Block-sparse kernels",
+    "cp": "Context parallelism",
+    "predicted": "Predicted beside measured",
+    "memory": "Memory and energy",
+    "accuracy": "Accuracy",
+    "noise": "Noise and ceilings",
+}
 # levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
 LEVELS = (
-    ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
-    ({"samples": False, "details": False}, "The records' details"))
+    ({"samples": True, "details": True}, ""),
+    ({"samples": False, "details": True}, "The records' samples"),
+    ({"samples": False, "details": False}, "The records' details"),
+)
 
 
-def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
-          hardware: Hardware | None = None, sources: Sequence[Path] = (),
-          environments: Environments | None = None,
-          lists: Sequence[Path] | None = None) -> Path:
+def build(
+    records: Iterable[Record],
+    problems: Sequence[UnusableFile],
+    out: Path,
+    *,
+    study_title: str,
+    hardware: Hardware | None = None,
+    sources: Sequence[Path] = (),
+    environments: Environments | None = None,
+    lists: Sequence[Path] | None = None,
+) -> Path:
     """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
     records.
 
@@ -101,51 +117,96 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
     steady = tables.steadiness(table)
-    shown = on_page(table, {
-        *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
-        *(worst.cell_id for worst in worst_errors), *(cell.cell_id for cell in steady.drifting),
-        *winners.cells(fastest), *(views.cells(decision) if decision else ()),
-        *table.cell_id[table.is_control.astype(bool)],
-    })  # fmt: skip
+    shown = on_page(
+        table,
+        {
+            *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
+            *(worst.cell_id for worst in worst_errors),
+            *(cell.cell_id for cell in steady.drifting),
+            *winners.cells(fastest),
+            *(views.cells(decision) if decision else ()),
+            *table.cell_id[table.is_control.astype(bool)],
+        },
+    )
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
     # the first row of a cell with several records
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
     pictures = frozenset(mask.name for mask in masks)
-    figures = drawn_figures(
-        table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table))
-    )
+    figures = drawn_figures(table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)))
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
     notes = method_notes(ordered, methods)
     images = tables.images(ordered)
-    marks = (mark for drawn in figures.values() for figure in drawn if figure.drawing for mark in figure.drawing.marks)
+    drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
+    marks = [mark for drawing in drawings for mark in drawing.marks]
     page = PageData(
-        frame=Frame(VERSION, static_text("report.css", "decide.css", "figures.css"),
-                    static_text(*(f"{part}.js" for part in SCRIPTS)), theme(), MARKERS, variables, masks, pictures),
-        study_title=study_title, num_records=len(ordered), num_shown=len(shown), problems=problems,
-        devices=_counted(table.device), dates=sorted({str(start)[:10] for start in table.started_at}),
-        commits=_counted(table.git_sha), overviews=overviews(out), files=_files(out, sources, downloads),
-        alone=beside is None, decided=_decided(decision, rows, unit) if decision else None,
-        statuses=answers.statuses(table), tiles=answers.tiles(table, [kind for kind, _ in fastest]),
-        fastest=fastest, repeats=_repeats(decision),
+        frame=Frame(
+            VERSION,
+            static_text("report.css", "decide.css", "figures.css"),
+            static_text(*(f"{part}.js" for part in SCRIPTS)),
+            theme(),
+            MARKERS,
+            variables,
+            masks,
+            pictures,
+        ),
+        study_title=study_title,
+        num_records=len(ordered),
+        num_shown=len(shown),
+        problems=problems,
+        devices=_counted(table.device),
+        dates=sorted({str(start)[:10] for start in table.started_at}),
+        commits=_counted(table.git_sha),
+        overviews=overviews(out),
+        files=_files(out, sources, downloads),
+        alone=beside is None,
+        decided=_decided(decision, rows, unit) if decision else None,
+        statuses=answers.statuses(table),
+        tiles=answers.tiles(table, [kind for kind, _ in fastest]),
+        fastest=fastest,
+        repeats=_repeats(decision),
         repeat_rows=repeat_rows(
-            table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]),
-        names=names, matrices=matrix.matrices(table), reasons=reasons, most_links=MOST_LINKS,
-        sections={section: title for section, title in SECTIONS.items()
-                  if section in figures or own_tables.get(section)},
-        figures=figures, worst_errors=worst_errors, steadiness=steady, waits=controls.waits(table),
-        ceilings=controls.ceilings(table, unit), has_product=bool(table.ceiling_tflops.notna().any()), rate=unit,
+            table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
+        ),
+        names=names,
+        matrices=matrix.matrices(table),
+        reasons=reasons,
+        most_links=MOST_LINKS,
+        sections={
+            section: title
+            for section, title in SECTIONS.items()
+            if section in figures or own_tables.get(section)
+        },
+        figures=figures,
+        worst_errors=worst_errors,
+        steadiness=steady,
+        waits=controls.waits(table),
+        ceilings=controls.ceilings(table, unit),
+        has_product=bool(table.ceiling_tflops.notna().any()),
+        rate=unit,
         machines=tables.machines(ordered, hardware),
         environments=summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
-        images=images, finding_of_images=tables.finding_of_images(images), software=tables.software(ordered),
-        runs=tables.runs(table), methods=tables.methods(table), notes=notes, columns=COLUMNS,
-        facts=script_json({
-            "count": len(shown), "all": len(ordered), "looks": variables, "pictures": sorted(pictures),
-            "about": {note.method: note.tip for note in notes}, **layout(texts, unit)}),
+        images=images,
+        finding_of_images=tables.finding_of_images(images),
+        software=tables.software(ordered),
+        runs=tables.runs(table),
+        methods=tables.methods(table),
+        notes=notes,
+        columns=COLUMNS,
+        facts=script_json(
+            {
+                "count": len(shown),
+                "all": len(ordered),
+                "looks": variables,
+                "pictures": sorted(pictures),
+                "about": {note.method: note.tip for note in notes},
+                **layout(texts, unit),
+            }
+        ),
         merged=merged_json(table_shown, marks, unit),
-    )  # fmt: skip
+    )
     template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
         packed = rows_json(records_shown, table_shown, unit, **level)
@@ -160,9 +221,17 @@ def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> D
     view = decision.default
     has_lone = any(entry.is_alone for shown in decision.views for entry in shown.entries.values())
     lone = '"only": no other method ran that mask, so it does not count.' if has_lone else ""
-    ranks = "" if view.ranks == views.ALONE else "Rates are of one rank; a call lasts as long as its slowest rank."
-    return Decided(decision, caption(view, decision, unit), views.described(view, decision),
-                   views_json(decision, rows, unit), lone, percent(NOISY), ranks)  # fmt: skip
+    of_ranks = "Rates are of one rank; a call lasts as long as its slowest rank."
+    ranks = "" if view.ranks == views.ALONE else of_ranks
+    return Decided(
+        decision,
+        caption(view, decision, unit),
+        views.described(view, decision),
+        views_json(decision, rows, unit),
+        lone,
+        percent(NOISY),
+        ranks,
+    )
 
 
 def _repeats(decision: views.Decision | None) -> str:
@@ -171,8 +240,11 @@ def _repeats(decision: views.Decision | None) -> str:
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     """Kernels, then strategies, then controls, each sorted by name: the order of legends."""
-    groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"],
-              table[table.is_control.astype(bool)])
+    groups = (
+        table[(table.kind == "kernel") & ~table.is_control.astype(bool)],
+        table[table.kind == "cp"],
+        table[table.is_control.astype(bool)],
+    )
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
@@ -204,6 +276,7 @@ def _holds(path: Path, chunks: Iterable[bytes]) -> bool:
 
 
 def _counted(column: pd.Series) -> list[tuple[str, int]]:
-    return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(),
-                                                                key=lambda item: -item[1])]
-
+    return [
+        (str(value), int(count))
+        for value, count in sorted(column[column != ""].value_counts().items(), key=lambda item: -item[1])
+    ]

@@ -48,7 +48,9 @@ def ceilings(table: pd.DataFrame, unit: Unit) -> list[Control]:
         unit: the unit of the page's rates.
     """
     controls = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
-    chosen = controls.sort_values(["method", "device", "seqlen"], ascending=[False, True, True], kind="stable")
+    chosen = controls.sort_values(
+        ["method", "device", "seqlen"], ascending=[False, True, True], kind="stable"
+    )
     return [_ceiling(row, unit) for row in chosen.to_dict("records")]
 
 

@@ -43,8 +43,8 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Paper:
-    """The context of figures: the study's methods and the variables of their colours, the row of each record, the
-    masks with drawings, and the folder for side files."""
+    """The context of figures: the study's methods and the variables of their colours, the row of each record,
+    the masks with drawings, and the folder for side files."""
 
     methods: tuple[str, ...]
     variables: Mapping[str, str]

@@ -1,5 +1,5 @@
-"""Descriptions of methods: what each is, its source, and the packages that its records ran with. Plug-ins are read, not
-imported, since a page needs neither torch nor kernels."""
+"""Descriptions of methods: what each is, its source, and the packages that its records ran with. Plug-ins are
+read, not imported, since a page needs neither torch nor kernels."""
 
 from __future__ import annotations
 
@@ -67,15 +67,25 @@ def _note(method: str, versions: dict[str, set[str]], num_cells: int) -> MethodN
     parts = [_plugin("strategy", strategy)] if strategy else []
     parts.append(_plugin("kernel", kernel))
     known = {part["label"]: part["summary"] for part in parts if part.get("summary")}
-    summary = "; ".join(f"{label}: {text}" for label, text in known.items()) if len(known) > 1 else "".join(known.values())
+    summary = (
+        "; ".join(f"{label}: {text}" for label, text in known.items())
+        if len(known) > 1
+        else "".join(known.values())
+    )
     modules = [module for part in parts for module in part.get("needs", ("torch",))]
     needed = [
         package
         for module in modules
         for package in PACKAGES.get(module, PACKAGES.get(module.partition(".")[0], ()))
     ]
-    packages = [f"{package} {' and '.join(sorted(versions[package]))}" for package in dict.fromkeys(needed) if package in versions]
-    return MethodNote(method, summary, tuple(part["url"] for part in parts if part.get("url")), tuple(packages), num_cells)
+    packages = [
+        f"{package} {' and '.join(sorted(versions[package]))}"
+        for package in dict.fromkeys(needed)
+        if package in versions
+    ]
+    return MethodNote(
+        method, summary, tuple(part["url"] for part in parts if part.get("url")), tuple(packages), num_cells
+    )
 
 
 def _plugin(kind: str, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Columns of a page's data as compact JSON: what the scripts read, and what the study's page reads of other pages."""
+"""Columns of a page's data as compact JSON, which the scripts and the study's page read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def script_json(value: Any) -> str:
 
 
 def packed(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The columns, each as one of: {"every": value}, {"names": [value …], "at": [index …]}, {"text": "a|b|c"} or
-    {"values": [value …]}.
+    """The columns, each as one of: {"every": value}, {"names": [value …], "at": [index …]}, {"text": "a|b|c"}
+    or {"values": [value …]}.
 
     Args:
         columns: texts, numbers, or lists of numbers.

@@ -143,4 +143,3 @@ class PageData:
     """JSON of the records"""
     left_out: str = ""
     """what the records' JSON lacks"""
-

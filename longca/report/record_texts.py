@@ -1,22 +1,16 @@
-"""The words and numbers of records as a page shows them: in its table, in the details of one record, and at the
-points of figures. The scripts only lay them out.
-
-A template such as "{q1}–{q3} ms[ of {all}]" is filled with the texts of a record. A part in brackets is left out
-if one of its texts is empty; the whole template, if one outside of brackets is.
-"""
+"""The words and numbers of records as a page shows them (`longca.report.record_layout`)."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
 from longca.report.matrix import WORST_FIRST
 from longca.report.series import DIRECTIONS
-from longca.store.text import NONE, format_bytes, is_missing, number, percent
+from longca.store.text import format_bytes, is_missing, number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,154 +26,15 @@ DRIFTS = {
     "unknown": "unknown: fewer than ten samples",
 }
 STEADY = {True: ", steady", False: ", not steady yet"}
-SAME = ["study", "method", "mask", "seqlen", "world", "direction", "seed"]  # what the command of a record names
-COMMAND = (
-    "longca run {study} -k {run_kernel} -c {run_strategy} -m {mask} -s {seqlen}[ -w {ranks}] -d {direction} "
-    "--seed {seed} --force"
-)
-COUNTED = "{chosen} of {here} records[ here, {all} in all]. Open a cell for its samples, clocks, machine, code and command."
-SEARCHED = (  # the texts that the table's search looks into
-    "anchor", "study", "kind", "method", "mask", "mask_label", "heads", "dtype", "direction", "device", "status",
-    "reason", "notes", "log", "mask_params", "corpus", "drawn", "mask_digest", "error_tensor", "memory_source",
-    "costs", "clock_event_reasons", "hostname", "torch", "git_sha", "method_version", "run_id", "started_at",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of the table of records."""
-
-    title: str
-    text: str
-    """template"""
-    kind: str = ""
-    """"cell", "method", "mask" or "status" for those that are more than a text"""
-    order: str = ""
-    """the numbers by which it is sorted; "" for its text"""
-    number: bool = False
-    high: bool = False
-    """the first click on its head sorts high values to the top"""
-    timed: bool = False
-    """only records with status ok have it; the others have their reason in its place"""
-    optional: str = ""
-    """left out if the records have only one of these values"""
-
-
-TABLE = (
-    TableColumn("Cell", "{anchor}", "cell"),
-    TableColumn("Method", "{method}", "method"),
-    TableColumn("Ranks", "{world}", number=True, optional="world"),
-    TableColumn("Mask", "{mask_label}", "mask"),
-    TableColumn("Length", "{seqlen}", order="seqlen_order", number=True),
-    TableColumn("Heads", "{heads}", optional="heads"),
-    TableColumn("D", "{head_dim}", number=True, optional="head_dim"),
-    TableColumn("Type", "{dtype}", optional="dtype"),
-    TableColumn("Device", "{device}", optional="device"),
-    TableColumn("Seed", "{seed}", number=True, optional="seed"),
-    TableColumn("Dir.", "{direction}"),
-    TableColumn("Status", "{status}", "status", order="status_order"),
-    TableColumn("RATE", "{rate}", order="rate_order", number=True, high=True, timed=True),
-    TableColumn("Median ms", "{ms}", order="ms_order", number=True, timed=True),
-    TableColumn("% ceiling", "{ceiling}", order="ceiling_order", number=True, high=True, timed=True, optional="ceiling"),
-    TableColumn("IQR", "{iqr}[{arrow}]", order="iqr_order", number=True, timed=True),
-    TableColumn("n", "{n}", number=True, timed=True),
-    TableColumn("Memory", "{memory}", order="memory_order", number=True, timed=True),
-    TableColumn("Error/budget", "{ratio}", order="ratio_order", number=True, high=True),
-)
-DETAILS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    ("Cell", (
-        ("id", "{cell_id}"), ("mask", "{mask_label}"), ("parameters", "{mask_params}"), ("drawn", "{drawn}"),
-        ("corpus", "{corpus}"), ("heads", "{heads}, D {head_dim}, {dtype}"), ("density", "{density}"),
-        ("FLOP", "{flops}"), ("nominal FLOP", "{nominal_flops}"), ("mask digest", "{mask_digest}"),
-    )),
-    ("Time", (
-        ("median", "{ms} ms"), ("quartiles", "{q1}–{q3} ms"), ("per device", "{rate} UNIT[ ({low}–{high})]"),
-        ("of the ceiling", "{ceiling_percent} % of a matrix product's {ceiling_rate} UNIT"),
-        ("of the maker's peak", "{peak_percent} %"), ("by nominal FLOP", "{nominal_rate} UNIT"),
-        ("copied", "{gb_per_s} GB/s"), ("made to last", "{nominal_ms} ms"), ("on the host", "{enqueue_ms} ms a call"),
-        ("mean over ranks", "{mean_ranks} ms"), ("95 % interval", "{ms_low}–{ms_high} ms, ±{precision} %"),
-        ("drift", "{drift_words}[, by {drift_percent} %]"), ("cycles", "{mega_cycles} million"),
-        ("rests", "busy for at most {duty} % of the time"),
-        ("samples", "{n}[ after {warm_ups}[ in {warm_seconds} s[{steady}]], {timer}, ended by {stopped}]"),
-    )),
-    ("Result", (
-        ("status", "{status}"), ("reason", "{reason}"), ("notes", "{notes}"),
-        ("compared with", "{error_reference}, {error_scope}"),
-        ("worst tensor", "{error_tensor}: {error} of {error_budget} allowed"),
-    )),
-    ("Memory and costs", (
-        ("peak of a call", "{memory}"), ("absolute peak", "{absolute_memory}"), ("counted", "{memory_source}"),
-        ("costs", "{costs}"),
-    )),
-    ("Ranks", (
-        ("slowest rank", "rank {slowest_rank}, {straggler} % above the median rank"),
-        ("of the kernel alone", "{single} % of {single_rate} UNIT"),
-        ("moved by a rank", "{moved}[; by the formula {formula}]"), ("above its shards", "{above_shards}"),
-        ("permuting", "{permute_ms} ms"), ("machines", "{machines}"),
-    )),
-    ("State of the GPU", (
-        ("SM clock", "{sm_clock} MHz"), ("held back by", "{clock_event_reasons}"), ("power", "{power} W"),
-        ("temperature", "{temperature} °C"),
-    )),
-    ("Where and when", (
-        ("device", "{device}"), ("host", "{hostname}"), ("torch", "{torch}"), ("CUDA", "{cuda}"),
-        ("commit", "{git_sha}"), ("method", "{method_version}"), ("run", "{run_id}"), ("started", "{started_at}"),
-        ("took", "{seconds} s"),
-    )),
-)  # fmt: skip
-_WHERE = "{method}\n{mask_label}, {seqlen}, {heads} heads, {direction_word}[, {ranks} ranks]\n"
-TIP = {  # of a point, by whether it has a time
-    "timed": _WHERE + "[{rate} UNIT[ ({low}–{high})], ]{ms} ms\nn = {n}[{over}][, IQR {iqr}]"
-    "[\nerror [of {error_tensor} ]{ratio} of its budget[, memory {memory}[, {absolute_memory} in all]]][\n{published}][{rest}]",
-    "other": _WHERE + "{status}[: {reason}][{rest}]",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A list of boxes above the table of records, and a part of its address."""
-
-    name: str
-    label: str
-    column: str
-    """the texts to choose from"""
-    order: str = ""
-    """the numbers by which they are sorted; "" for the order of records"""
-
-
-FILTERS = (
-    Filter("kind", "Kind", "kind"),
-    Filter("method", "Method", "method"),
-    Filter("mask", "Mask", "mask_label"),
-    Filter("seqlen", "Length", "seqlen", "seqlen_order"),
-    Filter("heads", "Heads", "heads"),
-    Filter("world", "Ranks", "world", "world"),
-    Filter("direction", "Direction", "direction"),
-    Filter("seed", "Seed", "seed", "seed"),
-    Filter("status", "Status", "status", "status_order"),
-)
-
-
-def layout(texts: Mapping[str, Sequence[Any]], unit: Unit) -> dict[str, Any]:
-    """The columns, the filters and their options, and the templates of a page's records.
-
-    Args:
-        texts: `table_texts` of the records.
-    """
-    columns = [
-        asdict(replace(column, title=unit.name if column.title == "RATE" else column.title))
-        for column in TABLE
-        if not column.optional or len(set(texts[column.optional])) > 1
-    ]
-    filters = []
-    for entry in FILTERS:
-        options = list(dict.fromkeys(texts[entry.column]))
-        if entry.order:
-            orders = dict(zip(texts[entry.column], map(int, texts[entry.order]), strict=True))
-            options.sort(key=orders.__getitem__)
-        if len(options) > 1:
-            filters.append({"name": entry.name, "label": entry.label, "column": entry.column, "options": options})
-    return {"columns": columns, "filters": filters, **templates(unit)}
+SAME = [
+    "study",
+    "method",
+    "mask",
+    "seqlen",
+    "world",
+    "direction",
+    "seed",
+]  # what the command of a record names
 
 
 def table_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
@@ -204,14 +59,24 @@ def table_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
         "ceiling": _numbers(table, "ceiling_percent", lambda value: number(value, 2)),
         "arrow": [ARROWS.get(str(drift), "") for drift in table.drift],
         "run_kernel": [str(method).rpartition("+")[2] for method in table.method],
-        "run_strategy": [str(method).partition("+")[0] if "+" in str(method) else "'!*'" for method in table.method],
+        "run_strategy": [
+            str(method).partition("+")[0] if "+" in str(method) else "'!*'" for method in table.method
+        ],
         "again": [_again(int(count) - 1) for count in same],
         "seqlen_order": [int(length) for length in table.seqlen],
         "status_order": [orders[str(status)] for status in table.status],
-        **{name: _raw(table, column) for name, column in (
-            ("rate_order", "tflops_per_device"), ("ms_order", "time_ms_median"), ("ceiling_order", "ceiling_percent"),
-            ("iqr_order", "noise"), ("memory_order", "peak_bytes"), ("ratio_order", "budget_ratio"))},
-    }  # fmt: skip
+        **{
+            name: _raw(table, column)
+            for name, column in (
+                ("rate_order", "tflops_per_device"),
+                ("ms_order", "time_ms_median"),
+                ("ceiling_order", "ceiling_percent"),
+                ("iqr_order", "noise"),
+                ("memory_order", "peak_bytes"),
+                ("ratio_order", "budget_ratio"),
+            )
+        },
+    }
 
 
 def tip_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
@@ -263,45 +128,94 @@ def detail_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
     parallel = (table.world > 1) & table.num_samples.notna()
     ran = table.num_samples.notna()
     texts = {
-        **{name: _words(table, name) for name in (
-            "mask_params", "corpus", "drawn", "mask_digest", "timer", "stopped", "error_reference", "error_scope",
-            "memory_source", "clock_event_reasons", "hostname", "torch", "cuda", "method_version", "run_id",
-            "started_at", "slowest_rank")},
-        "density": digits("density"), "flops": digits("flops", 4), "nominal_flops": digits("nominal_flops", 4),
-        "q1": digits("time_ms_q1", 4), "q3": digits("time_ms_q3", 4),
-        "ceiling_percent": digits("ceiling_percent"), "ceiling_rate": digits("ceiling_tflops", factor=unit.factor),
-        "peak_percent": digits("peak_percent"), "nominal_rate": digits("nominal_tflops", factor=unit.factor),
-        "gb_per_s": digits("gb_per_s"), "nominal_ms": digits("nominal_ms"), "enqueue_ms": digits("enqueue_ms", 4),
+        **{
+            name: _words(table, name)
+            for name in (
+                "mask_params",
+                "corpus",
+                "drawn",
+                "mask_digest",
+                "timer",
+                "stopped",
+                "error_reference",
+                "error_scope",
+                "memory_source",
+                "clock_event_reasons",
+                "hostname",
+                "torch",
+                "cuda",
+                "method_version",
+                "run_id",
+                "started_at",
+                "slowest_rank",
+            )
+        },
+        "density": digits("density"),
+        "flops": digits("flops", 4),
+        "nominal_flops": digits("nominal_flops", 4),
+        "q1": digits("time_ms_q1", 4),
+        "q3": digits("time_ms_q3", 4),
+        "ceiling_percent": digits("ceiling_percent"),
+        "ceiling_rate": digits("ceiling_tflops", factor=unit.factor),
+        "peak_percent": digits("peak_percent"),
+        "nominal_rate": digits("nominal_tflops", factor=unit.factor),
+        "gb_per_s": digits("gb_per_s"),
+        "nominal_ms": digits("nominal_ms"),
+        "enqueue_ms": digits("enqueue_ms", 4),
         "mean_ranks": _where(digits("time_ms_mean_ranks", 4), table.world > 1),
-        "ms_low": digits("time_ms_low", 5), "ms_high": digits("time_ms_high", 5),
+        "ms_low": digits("time_ms_low", 5),
+        "ms_high": digits("time_ms_high", 5),
         "precision": digits("precision_percent", 2),
         "drift_words": [DRIFTS.get(str(drift), "") for drift in table.drift],
-        "drift_percent": _where(_numbers(table, "drift_percent", lambda value: number(abs(value), 2)),
-                                table.drift.isin(list(ARROWS))),
-        "mega_cycles": digits("mega_cycles_median", 4), "duty": digits("duty", factor=100.0),
-        "warm_ups": _numbers(table, "warmup", lambda count: f"{int(count)} warm-up{'' if count == 1 else 's'}"),
-        "warm_seconds": digits("warm_seconds", 2), "steady": _steady(table),
-        "error": digits("error"), "error_budget": digits("error_budget"),
-        "costs": [_LONG_NUMBER.sub(lambda match: f"{float(match[0]):.4g}", str(text)) for text in table.costs],
-        "straggler": digits("straggler_percent"), "single": digits("single_percent"),
-        "single_rate": digits("single_tflops", factor=unit.factor), "moved": _numbers(table, "moved_bytes", format_bytes),
+        "drift_percent": _where(
+            _numbers(table, "drift_percent", lambda value: number(abs(value), 2)),
+            table.drift.isin(list(ARROWS)),
+        ),
+        "mega_cycles": digits("mega_cycles_median", 4),
+        "duty": digits("duty", factor=100.0),
+        "warm_ups": _numbers(
+            table, "warmup", lambda count: f"{int(count)} warm-up{'' if count == 1 else 's'}"
+        ),
+        "warm_seconds": digits("warm_seconds", 2),
+        "steady": _steady(table),
+        "error": digits("error"),
+        "error_budget": digits("error_budget"),
+        "costs": [
+            _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.4g}", str(text)) for text in table.costs
+        ],
+        "straggler": digits("straggler_percent"),
+        "single": digits("single_percent"),
+        "single_rate": digits("single_tflops", factor=unit.factor),
+        "moved": _numbers(table, "moved_bytes", format_bytes),
         "formula": _numbers(table, "formula_bytes", format_bytes),
-        "above_shards": _numbers(table, "above_shards_bytes", format_bytes), "permute_ms": digits("permute_ms"),
+        "above_shards": _numbers(table, "above_shards_bytes", format_bytes),
+        "permute_ms": digits("permute_ms"),
         "machines": _where(_words(table, "num_nodes"), parallel),
-        "sm_clock": digits("sm_clock_mhz_median", 4), "power": digits("power_w_median"),
-        "temperature": digits("temperature_c_max"), "git_sha": [str(sha)[:12] for sha in table.git_sha],
+        "sm_clock": digits("sm_clock_mhz_median", 4),
+        "power": digits("power_w_median"),
+        "temperature": digits("temperature_c_max"),
+        "git_sha": [str(sha)[:12] for sha in table.git_sha],
         "seconds": digits("seconds"),
-    }  # fmt: skip
+    }
     kept = {"drift_words": ran} | dict.fromkeys(
-        ("slowest_rank", "straggler", "single", "single_rate", "moved", "formula", "above_shards", "permute_ms"),
+        (
+            "slowest_rank",
+            "straggler",
+            "single",
+            "single_rate",
+            "moved",
+            "formula",
+            "above_shards",
+            "permute_ms",
+        ),
         parallel,
     )
     return {name: _where(values, kept[name]) if name in kept else values for name, values in texts.items()}
 
 
 def merged_texts(table: pd.DataFrame, marks: Sequence[str], unit: Unit) -> dict[str, list[Any]]:
-    """The texts of points that have several cells, or some that the page does not hold: medians over cells, and the
-    widest spread.
+    """The texts of points that have several cells, or some that the page does not hold: medians over cells,
+    and the widest spread.
 
     Args:
         table: `longca.report.series.labelled` of the page's records, in their order.
@@ -340,17 +254,11 @@ def merged_texts(table: pd.DataFrame, marks: Sequence[str], unit: Unit) -> dict[
     return {**tip_texts(merged, unit), "over": _words(merged, "over"), "rest": _words(merged, "rest")}
 
 
-def templates(unit: Unit) -> dict[str, Any]:
-    """The templates of tips, of details and of the command, with the page's unit."""
-    groups = [[title, [[name, text.replace("UNIT", unit.name)] for name, text in entries]] for title, entries in DETAILS]
-    tips = {name: text.replace("UNIT", unit.name) for name, text in TIP.items()}
-    return {"details": groups, "tips": tips, "command": COMMAND, "searched": SEARCHED, "counted": COUNTED, "none": NONE, "unit": unit.name}
-
-
 def _again(count: int) -> str:
     if not count:
         return "Measure it again: "
-    return f"Measure it again, with {count} other{'' if count == 1 else 's'} that differ in heads or parameters: "
+    others = f"{count} other{'' if count == 1 else 's'}"
+    return f"Measure it again, with {others} that differ in heads or parameters: "
 
 
 def _steady(table: pd.DataFrame) -> list[str]:
@@ -358,7 +266,11 @@ def _steady(table: pd.DataFrame) -> list[str]:
 
 
 def _words(table: pd.DataFrame, column: str) -> list[str]:
-    return ["" if is_missing(value) else str(value) for value in table[column]] if column in table else [""] * len(table)
+    return (
+        ["" if is_missing(value) else str(value) for value in table[column]]
+        if column in table
+        else [""] * len(table)
+    )
 
 
 def _numbers(table: pd.DataFrame, column: str, text: Callable[[float], str]) -> list[str]:
@@ -368,7 +280,9 @@ def _numbers(table: pd.DataFrame, column: str, text: Callable[[float], str]) -> 
 
 def _raw(table: pd.DataFrame, column: str) -> list[float | None]:
     """Five significant digits of a column's numbers; None for missing ones."""
-    values = [None if is_missing(value) or math.isinf(value) else float(f"{value:.5g}") for value in table[column]]
+    values = [
+        None if is_missing(value) or math.isinf(value) else float(f"{value:.5g}") for value in table[column]
+    ]
     return [int(value) if value is not None and value.is_integer() else value for value in values]
 
 

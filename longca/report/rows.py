@@ -22,6 +22,7 @@ MOST_ROWS = 8_000  # records of a page, which then stays small enough for e-mail
 # fields that are equal for all draws of a cell
 CASE = ["kind", "method", "mask_label", "setting", "direction", "seqlen", "world", "status"]
 
+
 def on_page(table: pd.DataFrame, first: Collection[str]) -> list[int]:
     """The positions of a page's records, in order: all, or at most `MOST_ROWS`.
 
@@ -99,8 +100,12 @@ def merged_json(table: pd.DataFrame, marks: Iterable[str], unit: Unit) -> str:
 
 def _samples(table: pd.DataFrame) -> dict[str, list[Any]]:
     """The samples of each record with at least two, with five significant digits, and their span in words."""
-    lists = [list(samples) if isinstance(samples, (list, tuple)) or hasattr(samples, "__len__") else []
-             for samples in table.samples_ms]  # fmt: skip
+    lists = [
+        list(samples) if isinstance(samples, (list, tuple)) or hasattr(samples, "__len__") else []
+        for samples in table.samples_ms
+    ]
     shown = [[float(f"{value:.5g}") for value in samples] if len(samples) > 1 else [] for samples in lists]
-    spans = [f"{number(min(samples), 4)} to {number(max(samples), 4)} ms" if samples else "" for samples in shown]
+    spans = [
+        f"{number(min(samples), 4)} to {number(max(samples), 4)} ms" if samples else "" for samples in shown
+    ]
     return {"samples": shown, "samples_span": spans}

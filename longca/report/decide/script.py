@@ -1,5 +1,5 @@
-"""The views as data of the page's script, which lays them out: no text of the heat map, its switches and its ranking is
-made in the browser."""
+"""The views as data of the page's script, which lays them out: no text of the heat map, its switches and its
+ranking is made in the browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def tip(entry: Placed, unit: Unit) -> str:
     """The template of the tip of a square like this one."""
     outcome = "no other method ran this mask" if entry.is_alone else "{percent} % of the best"
     tied = ", a tie in front" if entry.tied else ""
-    return f"{_WHERE}{{rate}} {unit.name} ({{low}}–{{high}}), {{ms}} ms\n{outcome}{tied}; n = {{n}}[ over {{cells}} seeds]"
+    speed = f"{{rate}} {unit.name} ({{low}}–{{high}}), {{ms}} ms"
+    return f"{_WHERE}{speed}\n{outcome}{tied}; n = {{n}}[ over {{cells}} seeds]"
 
 
 def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
@@ -57,37 +58,60 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
     reasons: dict[tuple[str, str], int] = {}  # (short, why) of those without a number
     views = []
     for view in decided.views:
-        entries = [(mask_at[mask], method_at[method], entry) for (mask, method), entry in view.entries.items()]
+        entries = [
+            (mask_at[mask], method_at[method], entry) for (mask, method), entry in view.entries.items()
+        ]
         columns: dict[str, list[Any]] = {
             "mask": [mask for mask, _, _ in entries],
             "method": [method for _, method, _ in entries],
-            "state": [states.setdefault((entry.frame, tip(entry, unit)), len(states)) for *_, entry in entries],
+            "state": [
+                states.setdefault((entry.frame, tip(entry, unit)), len(states)) for *_, entry in entries
+            ],
             "row": [rows[entry.cell_id] for *_, entry in entries],
             **{name: [text(entry) for *_, entry in entries] for name, text in _texts(unit).items()},
         }
-        views.append({
-            **_key(view),
-            "setting": described(view, decided),
-            "captions": {show: caption(view, decided, unit, show) for show in SHOWS},
-            "masks": [mask_at[mask] for mask in view.masks],
-            "verdicts": [view.verdicts[mask] for mask in view.masks],
-            "not_ranked": [view.not_ranked(mask) for mask in view.masks],
-            "columns": [[method_at[column.method], column.text, column.note, int(column.ran_all), column.tip]
-                        for column in view.columns],
-            "count": len(entries),
-            "entries": packed(columns),
-            "missing": [[mask_at[mask], method_at[method], reasons.setdefault((lost.short, lost.why), len(reasons))]
-                        for (mask, method) in view.missing if method in method_at
-                        for lost in [view.lost(mask, method)]],
-        })  # fmt: skip
+        views.append(
+            {
+                **_key(view),
+                "setting": described(view, decided),
+                "captions": {show: caption(view, decided, unit, show) for show in SHOWS},
+                "masks": [mask_at[mask] for mask in view.masks],
+                "verdicts": [view.verdicts[mask] for mask in view.masks],
+                "not_ranked": [view.not_ranked(mask) for mask in view.masks],
+                "columns": [
+                    [method_at[column.method], column.text, column.note, int(column.ran_all), column.tip]
+                    for column in view.columns
+                ],
+                "count": len(entries),
+                "entries": packed(columns),
+                "missing": [
+                    [
+                        mask_at[mask],
+                        method_at[method],
+                        reasons.setdefault((lost.short, lost.why), len(reasons)),
+                    ]
+                    for (mask, method) in view.missing
+                    if method in method_at
+                    for lost in [view.lost(mask, method)]
+                ],
+            }
+        )
     default = decided.default
-    return script_json({
-        "masks": decided.masks, "names": [decided.names[mask] for mask in decided.masks], "methods": methods,
-        "switches": switches(decided.views), "shows": [[name, text.replace("UNIT", unit.name)] for name, text in SHOWS.items()],
-        "states": [{"frame": frame, "tip": text} for frame, text in states],
-        "reasons": [list(reason) for reason in reasons], "lost_tip": LOST_TIP, "not_asked": NOT_ASKED,
-        "views": views, "default": {**_key(default), "mask": default.opening},
-    })  # fmt: skip
+    return script_json(
+        {
+            "masks": decided.masks,
+            "names": [decided.names[mask] for mask in decided.masks],
+            "methods": methods,
+            "switches": switches(decided.views),
+            "shows": [[name, text.replace("UNIT", unit.name)] for name, text in SHOWS.items()],
+            "states": [{"frame": frame, "tip": text} for frame, text in states],
+            "reasons": [list(reason) for reason in reasons],
+            "lost_tip": LOST_TIP,
+            "not_asked": NOT_ASKED,
+            "views": views,
+            "default": {**_key(default), "mask": default.opening},
+        }
+    )
 
 
 def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
@@ -96,13 +120,34 @@ def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
     only_heads = all(re.fullmatch(r"\d+:\d+ heads", setting) for setting in settings)
     choices: list[tuple[str, str, set[Any], Callable[[Any], Any], Callable[[Any], str]]] = [
         ("seqlen", "Length", {view.seqlen for view in views}, int, format_length),
-        ("heads", "Heads" if only_heads else "Setting", settings, _by_numbers,
-         lambda value: value.removesuffix(" heads") if only_heads else value),
-        ("ranks", "Ranks", {view.ranks for view in views}, lambda value: 0 if value == ALONE else int(value), str),
-        ("direction", "Direction", {view.direction for view in views}, list(DIRECTIONS).index, DIRECTIONS.__getitem__),
-    ]  # fmt: skip
+        (
+            "heads",
+            "Heads" if only_heads else "Setting",
+            settings,
+            _by_numbers,
+            lambda value: value.removesuffix(" heads") if only_heads else value,
+        ),
+        (
+            "ranks",
+            "Ranks",
+            {view.ranks for view in views},
+            lambda value: 0 if value == ALONE else int(value),
+            str,
+        ),
+        (
+            "direction",
+            "Direction",
+            {view.direction for view in views},
+            list(DIRECTIONS).index,
+            DIRECTIONS.__getitem__,
+        ),
+    ]
     return [
-        {"name": name, "label": label, "options": [[value, text(value)] for value in sorted(values, key=order)]}
+        {
+            "name": name,
+            "label": label,
+            "options": [[value, text(value)] for value in sorted(values, key=order)],
+        }
         for name, label, values, order, text in choices
     ]
 

@@ -84,7 +84,9 @@ def inline(
             element.set("data-rows", ",".join(of_group))
             marks += of_group
         if element.get("class") == "points faint" and variables:
-            set_style(element, {**style_of(element), "--own": f"var(--{variables[element.attrib['data-method']]})"})
+            set_style(
+                element, {**style_of(element), "--own": f"var(--{variables[element.attrib['data-method']]})"}
+            )
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
     return Inline(text_of(root), keys, tuple(marks))
 
@@ -139,7 +141,14 @@ def _picture(title: Element, mask: str, shift: float) -> Element:
     x, y = float(text.attrib["x"]), float(text.attrib["y"])
     size = f"{shift - 3:g}"
     return Element(
-        "use", {"href": f"#m-{mask}", "x": str(x - shift), "y": str(y - TITLE_HEIGHT), "width": size, "height": size}
+        "use",
+        {
+            "href": f"#m-{mask}",
+            "x": str(x - shift),
+            "y": str(y - TITLE_HEIGHT),
+            "width": size,
+            "height": size,
+        },
     )
 
 
@@ -158,8 +167,8 @@ def _rename_ids(root: Element, name: str) -> None:
 
 
 def _theme(element: Element) -> None:
-    """Colours as variables of the theme. Text in a method's colour, which must be easier to read than a line, keeps
-    it as `--own`: the style sheet mixes it with ink."""
+    """Colours as variables of the theme. Text in a method's colour, which must be easier to read than a line,
+    keeps it as `--own`: the style sheet mixes it with ink."""
     style = style_of(element)
     if not style:
         return

@@ -1,5 +1,5 @@
-"""Tags of drawings: what an artist shows, carried through matplotlib as the id of its group (`set_gid`), and as
-attributes of the finished SVG."""
+"""Tags of drawings: what an artist shows, carried through matplotlib as the id of its group (`set_gid`). The
+finished SVG has them as attributes."""
 
 from __future__ import annotations
 

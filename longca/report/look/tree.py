@@ -7,14 +7,18 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 NAMESPACES = {"http://www.w3.org/2000/svg": "", "http://www.w3.org/1999/xlink": "xlink:"}
 HEAD = '<?xml version="1.0" encoding="utf-8"?>\n'
 LINK = "xlink:href"
-EXACT = ("opacity", "fill-opacity", "stroke-opacity")  # of styles: shares, for which one decimal is too coarse
+EXACT = (
+    "opacity",
+    "fill-opacity",
+    "stroke-opacity",
+)  # of styles: shares, for which one decimal is too coarse
 Style = dict[str, str]
 """the properties of a style attribute"""
 
 
 def parsed(text: str) -> Element:
-    """The root of an SVG document, with names as they are written (`xlink:href`), without metadata, and without
-    blanks between elements."""
+    """The root of an SVG document, with names as they are written (`xlink:href`), without metadata, and
+    without blanks between elements."""
     root = fromstring(text)
     for element in root.iter():
         element.tag = _name(str(element.tag))
@@ -43,8 +47,8 @@ def text_of(element: Element) -> str:
 
 
 def compact(root: Element) -> None:
-    """Shorten the drawing in place: one decimal, one path for equal bars, one style for equal marks, and no groups
-    without a meaning."""
+    """Shorten the drawing in place: one decimal, one path for equal bars, one style for equal marks, and no
+    groups without a meaning."""
     for element in root.iter():
         for name, value in element.attrib.items():
             element.set(name, _rounded(name, value))
@@ -142,7 +146,9 @@ def _share_style(group: Element) -> None:
     """Equal styles of neighbouring marks move to a group around them."""
     runs: list[list[Element]] = []
     for child in group:
-        alike = runs and child.tag == "use" == runs[-1][0].tag and child.get("style") == runs[-1][0].get("style")
+        alike = (
+            runs and child.tag == "use" == runs[-1][0].tag and child.get("style") == runs[-1][0].get("style")
+        )
         if alike:
             runs[-1].append(child)
         else:
