@@ -161,7 +161,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         notes={"cp": earlier_strategies(table)}, points=paper.points(),
         facts=script_json({
             "count": len(paper.first), "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages},
-            "about": {note.method: note.tip for note in method_notes(ordered, paper.methods)}, **templates(paper.unit)}),
+            "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), (mark for one in shown if one.drawing for mark in one.drawing.marks), paper.unit),
     )  # fmt: skip
     page = page_templates(HERE).get_template("paper.html.j2").render(fields_of(study.frame, study))

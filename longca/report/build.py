@@ -201,7 +201,8 @@ def build(
                 "all": len(ordered),
                 "looks": variables,
                 "pictures": sorted(pictures),
-                "about": {note.method: note.tip for note in notes},
+                "about": notes.tips,
+                "anchors": notes.anchors,
                 **layout(texts, unit),
             }
         ),

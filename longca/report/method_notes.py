@@ -31,48 +31,69 @@ PACKAGES = {  # module that a kernel needs → distributions that provide it
 
 
 @dataclass(frozen=True)
-class MethodNote:
-    """A method of a page: a kernel, or a strategy with its kernel."""
+class PartNote:
+    """A kernel, or a strategy of context parallelism."""
 
-    method: str
+    name: str
+    label: str
     summary: str
     """what it is; "" for a plug-in that is not installed"""
-    urls: tuple[str, ...]
+    url: str
     packages: tuple[str, ...]
     """the packages that it runs on, with the versions of its records"""
     num_cells: int
 
     @property
-    def tip(self) -> str:
-        lines = [self.method, self.summary, ", ".join(self.packages)]
-        return "\n".join(line for line in lines if line)
+    def anchor(self) -> str:
+        """The id of its row on the page."""
+        return f"about-{self.name}"
 
 
-def method_notes(records: Iterable[Record], methods: Sequence[str]) -> list[MethodNote]:
-    """A note on each method, in their order."""
-    versions: dict[str, dict[str, set[str]]] = {method: {} for method in methods}
-    counts = dict.fromkeys(methods, 0)
+@dataclass(frozen=True)
+class MethodNotes:
+    """What the methods of a page are."""
+
+    parts: tuple[PartNote, ...]
+    """each once, strategies last"""
+    tips: dict[str, str]
+    """method → text of its tip"""
+    anchors: dict[str, str]
+    """method → anchor of its kernel, or of its strategy"""
+
+
+def method_notes(records: Iterable[Record], methods: Sequence[str]) -> MethodNotes:
+    """Notes on these methods."""
+    versions: dict[str, dict[str, set[str]]] = {}
+    counts: dict[str, int] = {}
     for record in records:
-        method = record.cell.method
-        if method not in versions:
-            continue
-        counts[method] += 1
-        for package, version in record.environment.software.packages.items() if record.environment else ():
-            versions[method].setdefault(package, set()).add(version)
-    return [_note(method, versions[method], counts[method]) for method in methods]
-
-
-def _note(method: str, versions: dict[str, set[str]], num_cells: int) -> MethodNote:
-    strategy, _, kernel = method.rpartition("+")
-    parts = [_plugin("strategy", strategy)] if strategy else []
-    parts.append(_plugin("kernel", kernel))
-    known = {part["label"]: part["summary"] for part in parts if part.get("summary")}
-    summary = (
-        "; ".join(f"{label}: {text}" for label, text in known.items())
-        if len(known) > 1
-        else "".join(known.values())
+        packages = record.environment.software.packages if record.environment else {}
+        for name in record.cell.method.split("+"):
+            counts[name] = counts.get(name, 0) + 1
+            for package, version in packages.items():
+                versions.setdefault(name, {}).setdefault(package, set()).add(version)
+    kinds = {name: "kernel" for method in methods for name in method.split("+")[-1:]}
+    kinds |= {name: "strategy" for method in methods for name in method.split("+")[:-1]}
+    parts = {
+        name: _note(kind, name, versions.get(name, {}), counts.get(name, 0)) for name, kind in kinds.items()
+    }
+    return MethodNotes(
+        tuple(parts.values()),
+        {method: _tip(method, [parts[name] for name in method.split("+")]) for method in methods},
+        {method: parts[method.split("+")[0]].anchor for method in methods},
     )
-    modules = [module for part in parts for module in part.get("needs", ("torch",))]
+
+
+def _tip(method: str, parts: Sequence[PartNote]) -> str:
+    several = len(parts) > 1
+    lines = [f"{part.label}: {part.summary}" if several else part.summary for part in parts if part.summary]
+    packages = dict.fromkeys(package for part in parts for package in part.packages)
+    return "\n".join(line for line in (method, *lines, ", ".join(packages)) if line)
+
+
+def _note(kind: str, name: str, versions: dict[str, set[str]], num_cells: int) -> PartNote:
+    path = Registry(kind).paths().get(name)
+    known = _constants(path) if path else {}
+    modules = known.get("needs", ("torch",))
     needed = [
         package
         for module in modules
@@ -83,14 +104,8 @@ def _note(method: str, versions: dict[str, set[str]], num_cells: int) -> MethodN
         for package in dict.fromkeys(needed)
         if package in versions
     ]
-    return MethodNote(
-        method, summary, tuple(part["url"] for part in parts if part.get("url")), tuple(packages), num_cells
-    )
-
-
-def _plugin(kind: str, name: str) -> dict[str, Any]:
-    path = Registry(kind).paths().get(name)
-    return {"label": name, **_constants(path)} if path else {"label": name}
+    label, summary, url = (str(known.get(field, "")) for field in ("label", "summary", "url"))
+    return PartNote(name, label or name, summary, url, tuple(packages), num_cells)
 
 
 @cache

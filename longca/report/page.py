@@ -14,7 +14,7 @@ from longca.report.drawn import Drawn
 from longca.report.index import Page as LinkedPage
 from longca.report.look.masks import MaskDrawing
 from longca.report.matrix import Matrix, Reason
-from longca.report.method_notes import MethodNote
+from longca.report.method_notes import MethodNotes
 from longca.report.series import Unit
 from longca.report.tables import Folded, ImageUse, MethodVersion, Run, SampleFacts, WorstError
 from longca.report.winners import Ranking
@@ -131,7 +131,7 @@ class PageData:
     software: Folded | None
     runs: Sequence[Run]
     methods: Sequence[MethodVersion]
-    notes: Sequence[MethodNote]
+    notes: MethodNotes
     """what each method is"""
     columns: Sequence[Column]
 

@@ -400,7 +400,9 @@ def test_alike_machines_are_one_and_their_differences_are_kept():
 def test_methods_say_what_they_are_without_being_imported(text):
     section = re.search(r'<section id="methods">.*?</section>', text, re.DOTALL)[0]
     assert 'id="about-sdpa"' in section and "torch.nn.functional.scaled_dot_product_attention" in section
-    assert re.search(r'id="about-ulysses\+sdpa".*?All-to-all', section, re.DOTALL)
+    assert re.search(r'id="about-ulysses".*?All-to-all', section, re.DOTALL) and section.count("All-to-all") == 1
+    about = json.loads(re.search(r'id="facts">(.*?)</script>', text, re.DOTALL)[1])["about"]
+    assert "All-to-all" in about["ulysses+sdpa"] and "scaled_dot_product_attention" in about["ulysses+sdpa"]
 
 
 def test_a_figure_that_raises_costs_only_itself(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ if ($("#views")) {
     const entries = new Map(all.map((entry) => [`${entry.at} ${entry.method}`, entry]));
     const missing = new Map(view.missing.map(([mask, name, reason]) => [`${mask} ${methods[name]}`, reasons[reason]]));
     const top = element("tr", {}, element("td"), ...view.columns.map(([name]) => element("th", { scope: "col" },
-      element("a", { href: `#about-${methods[name]}`, "data-about": methods[name] },
+      element("a", { href: `#${facts.anchors[methods[name]]}`, "data-about": methods[name] },
         element("i", { class: "swatch", style: `background: var(--${facts.looks[methods[name]]})` }), methods[name]))));
     const line = (mask) => {
       const row = element("tr", mask === state.mask ? { class: "chosen" } : {}, element("th", { scope: "row" },
