@@ -81,8 +81,14 @@ class _Paper:
         """Cell → its row among the page's points."""
         return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
 
-    @property
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """Method → CSS variable of its colour."""
+        return {method: look.variable for method, look in looks(self.methods).items()}
+
+    @cached_property
     def unit(self) -> Unit:
+        """The unit of the page's rates."""
         return rate_unit(self.table.tflops_per_device[~self.table.is_control.astype(bool)].max())
 
     def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
@@ -101,7 +107,7 @@ class _Paper:
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
         """The figure as an element of the page, whose points know their cells."""
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
-        return inline(exhibit, data, style, exhibit.name, title, self.rows)
+        return inline(exhibit, data, style, exhibit.name, title, self.rows, self.variables)
 
     def points(self) -> str:
         """The tips on points, as the page's own data (`longca.report.rows.points_json`)."""
@@ -145,11 +151,11 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
-    variables = {method: look.variable for method, look in looks(paper.methods).items()}
     css = static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8")
     scripts = static_text("base.js", "figures.js", "download.js", "page.js")
+    marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
     study = StudyPage(
-        frame=Frame(VERSION, css, scripts, theme(), MARKERS, variables, paper.masks, frozenset()),
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, paper.masks, frozenset()),
         titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
@@ -160,9 +166,10 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
         notes={"cp": earlier_strategies(table)}, points=paper.points(),
         facts=script_json({
-            "count": len(paper.first), "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages},
+            "count": len(paper.first), "looks": paper.variables, "pictures": [],
+            "homes": {page.study: page.address for page in paper.pages},
             "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
-        merged=merged_json(labelled(paper.first), (mark for one in shown if one.drawing for mark in one.drawing.marks), paper.unit),
+        merged=merged_json(labelled(paper.first), marks, paper.unit),
     )  # fmt: skip
     page = page_templates(HERE).get_template("paper.html.j2").render(fields_of(study.frame, study))
     replace_file(folder / DATA / "claims.csv", csv_bytes(
@@ -176,7 +183,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
 
 def _findings(shown: Sequence[ShownExhibit]) -> list[ShownExhibit]:
     """The findings at the top of the page: those of `OPENING`, or others if there are no data for some."""
-    known = {one.exhibit.name: one for one in shown if one.title}
+    known = {exhibit.exhibit.name: exhibit for exhibit in shown if exhibit.title}
     ordered = [known[name] for name in dict.fromkeys((*OPENING, *known)) if name in known]
     return ordered[: len(OPENING)]
 

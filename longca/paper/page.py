@@ -48,15 +48,13 @@ class ShownExhibit:
     @property
     def details(self) -> str:
         """The rest of the finding, by device; "" if the headline has it all."""
-        several = len(self._groups) > 1
-        told = []
-        for group in self._groups:
-            device = next(
-                (short_device(one) for one in self.devices if f"on {short_device(one)} " in group[0]), ""
-            )
-            if group[1:]:
-                told.append(f"{f'{device}: ' if several and device else ''}{'; '.join(group[1:])}")
-        return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in told)
+        names = [short_device(device) for device in self.devices]
+        texts = []
+        for first, *rest in self._groups:
+            device = next((name for name in names if f"on {name} " in first), "")
+            if rest:
+                texts.append(f"{f'{device}: ' if device and len(self._groups) > 1 else ''}{'; '.join(rest)}")
+        return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in texts)
 
     @cached_property
     def _groups(self) -> list[list[str]]:

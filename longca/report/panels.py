@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOG_FROM = 60  # ratio of largest to smallest value above which a linear scale would hide small values
 MOST_COLOURS = 6  # with more methods, the four best are coloured and the others grey
-FEWEST_FOR_LINES = 3  # values of x: a line through two would claim what lies between them
+FEWEST_FOR_LINES = 3  # values of x in a panel: a line through two would claim what lies between them
 MOST_LABELS = 4  # methods with names at the ends of their lines
 MOST_LABELLED = 4  # panels in a row with such names
 PANEL = ["mask", "detail"]  # title and second line
@@ -61,18 +61,18 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     labels = _labels(
         [name for name in style.methods if name in set(data.method) and not style.is_faint(name)]
     )
-    joined = data[x].nunique() >= FEWEST_FOR_LINES
+    joined = [rows[x].nunique() >= FEWEST_FOR_LINES for _, rows in panels]
     canvas, axes = style.panels(
         len(panels),
         per_row=min(per_row, MOST_LABELLED) if labels else per_row,
         title_lines=lines,
         title_chars=int(data.detail.str.len().max()),
         label_chars=max(map(len, labels.values()), default=0),
-        legend=style.legend_of(data, dots=not joined),
+        legend=style.legend_of(data, dots=not all(joined)),
     )
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
-    for ax, ((name, second), rows) in zip(axes, panels, strict=True):
+    for ax, ((name, second), rows), is_joined in zip(axes, panels, joined, strict=True):
         style.title(ax, str(name), str(second), lines, mask=str(name))
         ax.set_gid(panel_tag(join(str(name), str(second), unit)))
         scale.apply(ax)
@@ -88,7 +88,7 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
             offset = failures.index(method) - (len(failures) - 1) if method in failures else 0
             ordered = line.sort_values(x)
             _draw_line(
-                ax, style, method, ordered, x, dashed=direction == ["bwd"], joined=joined, offset=offset
+                ax, style, method, ordered, x, dashed=direction == ["bwd"], joined=is_joined, offset=offset
             )
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
