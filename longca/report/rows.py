@@ -10,7 +10,7 @@ from longca.core.record import Failed, Record
 from longca.report.packing import packed, script_json
 from longca.report.record_texts import detail_texts, merged_texts, table_texts, tip_texts
 from longca.report.series import Unit
-from longca.store.text import number
+from longca.store.text import is_missing, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,10 +100,7 @@ def merged_json(table: pd.DataFrame, marks: Iterable[str], unit: Unit) -> str:
 
 def _samples(table: pd.DataFrame) -> dict[str, list[Any]]:
     """The samples of each record with at least two, with five significant digits, and their span in words."""
-    lists = [
-        list(samples) if isinstance(samples, (list, tuple)) or hasattr(samples, "__len__") else []
-        for samples in table.samples_ms
-    ]
+    lists = [[] if is_missing(samples) else list(samples) for samples in table.samples_ms]
     shown = [[float(f"{value:.5g}") for value in samples] if len(samples) > 1 else [] for samples in lists]
     spans = [
         f"{number(min(samples), 4)} to {number(max(samples), 4)} ms" if samples else "" for samples in shown
