@@ -44,7 +44,7 @@ const saveCsv = (name, svg) => {
     const texts = { ...textsOf(point), panel: point.panel?.dataset.panel ?? "", cells: point.rows.map((row) => records[row].cell_id).join(" ") };
     return Object.values(columns).map((column) => quoted((texts[column] ?? "").replaceAll(/(?<=\d),(?=\d{3})/g, ""))).join(",");
   });
-  save(name, `data:text/csv;charset=utf-8,${encodeURIComponent([Object.keys(columns).join(","), ...lines].join("\n"))}\n`);
+  save(name, `data:text/csv;charset=utf-8,${encodeURIComponent([Object.keys(columns).join(","), ...lines, ""].join("\n"))}`);
 };
 for (const place of document.querySelectorAll("[data-figure]")) {
   const name = place.dataset.figure, svg = place.closest("figure, .exhibit").querySelector("svg[role=img]");
