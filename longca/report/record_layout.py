@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from longca.report.series import Unit
 
 COMMAND = (
-    "longca run {study} -k {run_kernel} -c {run_strategy} -m {mask} -s {seqlen}[ -w {ranks}] -d {direction} "
-    "--seed {seed} --force"
+    "longca run {study} {run_as} -m {mask} -s {seqlen}[ -w {ranks}] -d {direction} --seed {seed} --force"
 )
+SAMPLED = "Samples in the order measured: {sample_low} to {sample_high} ms"
 COUNTED = (
     "{chosen} of {here} records[ here, {all} in all]. Open a cell for its samples, clocks, machine, code and "
     "command."
@@ -270,6 +270,7 @@ def templates(unit: Unit) -> dict[str, Any]:
         "command": COMMAND,
         "searched": SEARCHED,
         "counted": COUNTED,
+        "sampled": SAMPLED,
         "none": NONE,
         "unit": unit.name,
     }

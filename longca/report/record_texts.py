@@ -26,6 +26,7 @@ DRIFTS = {
     "unknown": "unknown: fewer than ten samples",
 }
 STEADY = {True: ", steady", False: ", not steady yet"}
+QUOTED_NONE = "'!*'"  # no strategy
 SAME = [
     "study",
     "method",
@@ -58,24 +59,16 @@ def table_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
         "notes": _words(table, "notes"),
         "ceiling": _numbers(table, "ceiling_percent", lambda value: number(value, 2)),
         "arrow": [ARROWS.get(str(drift), "") for drift in table.drift],
-        "run_kernel": [str(method).rpartition("+")[2] for method in table.method],
-        "run_strategy": [
-            str(method).partition("+")[0] if "+" in str(method) else "'!*'" for method in table.method
-        ],
+        "run_as": [_options(str(method)) for method in table.method],
         "again": [_again(int(count) - 1) for count in same],
         "seqlen_order": [int(length) for length in table.seqlen],
         "status_order": [orders[str(status)] for status in table.status],
-        **{
-            name: _raw(table, column)
-            for name, column in (
-                ("rate_order", "tflops_per_device"),
-                ("ms_order", "time_ms_median"),
-                ("ceiling_order", "ceiling_percent"),
-                ("iqr_order", "noise"),
-                ("memory_order", "peak_bytes"),
-                ("ratio_order", "budget_ratio"),
-            )
-        },
+        "rate_order": _raw(table, "tflops_per_device"),
+        "ms_order": _raw(table, "time_ms_median"),
+        "ceiling_order": _raw(table, "ceiling_percent", 3),
+        "iqr_order": _raw(table, "noise", 3),
+        "memory_order": _raw(table, "peak_bytes"),
+        "ratio_order": _raw(table, "budget_ratio", 3),
     }
 
 
@@ -146,10 +139,10 @@ def detail_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
                 "cuda",
                 "method_version",
                 "run_id",
-                "started_at",
                 "slowest_rank",
             )
         },
+        "started_at": [str(time).replace("+00:00", "Z") for time in table.started_at],
         "density": digits("density"),
         "flops": digits("flops", 4),
         "nominal_flops": digits("nominal_flops", 4),
@@ -261,6 +254,12 @@ def _again(count: int) -> str:
     return f"Measure it again, with {others} that differ in heads or parameters: "
 
 
+def _options(method: str) -> str:
+    """The options of `longca run` for a method."""
+    strategy, _, kernel = method.rpartition("+")
+    return f"-k {kernel} -c {strategy or QUOTED_NONE}"
+
+
 def _steady(table: pd.DataFrame) -> list[str]:
     return ["" if is_missing(value) else STEADY[bool(value)] for value in table.steady]
 
@@ -278,10 +277,11 @@ def _numbers(table: pd.DataFrame, column: str, text: Callable[[float], str]) -> 
     return ["" if is_missing(value) else text(float(value)) for value in table[column]]
 
 
-def _raw(table: pd.DataFrame, column: str) -> list[float | None]:
-    """Five significant digits of a column's numbers; None for missing ones."""
+def _raw(table: pd.DataFrame, column: str, digits: int = 5) -> list[float | None]:
+    """This many significant digits of a column's numbers; None for missing ones."""
     values = [
-        None if is_missing(value) or math.isinf(value) else float(f"{value:.5g}") for value in table[column]
+        None if is_missing(value) or math.isinf(value) else float(f"{value:.{digits}g}")
+        for value in table[column]
     ]
     return [int(value) if value is not None and value.is_integer() else value for value in values]
 

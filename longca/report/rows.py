@@ -99,10 +99,9 @@ def merged_json(table: pd.DataFrame, marks: Iterable[str], unit: Unit) -> str:
 
 
 def _samples(table: pd.DataFrame) -> dict[str, list[Any]]:
-    """The samples of each record with at least two, with five significant digits, and their span in words."""
+    """The samples of each record with at least two, with five significant digits, and the extreme ones in words."""
     lists = [[] if is_missing(samples) else list(samples) for samples in table.samples_ms]
     shown = [[float(f"{value:.5g}") for value in samples] if len(samples) > 1 else [] for samples in lists]
-    spans = [
-        f"{number(min(samples), 4)} to {number(max(samples), 4)} ms" if samples else "" for samples in shown
-    ]
-    return {"samples": shown, "samples_span": spans}
+    ends = (min, max)
+    low, high = ([number(end(samples), 4) if samples else "" for samples in shown] for end in ends)
+    return {"samples": shown, "sample_low": low, "sample_high": high}

@@ -124,10 +124,11 @@ const toggle = (row, record, open = row.nextElementSibling?.className !== "opene
   cell.append(element("p", { class: "caption", style: "padding: 0 16px" }, link));
   row.after(element("tr", { class: "opened" }, cell));
 };
-const sparkline = ({ samples, samples_span: span }) => {
+const sparkline = (record) => {
+  const { samples } = record;
   const low = Math.min(...samples), high = Math.max(...samples), width = 300, height = 46;
   const at = samples.map((value, index) => [4 + index * (width - 8) / (samples.length - 1), height - 5 - (height - 10) * (value - low) / (high - low || 1)]);
-  const box = element("div", {}, element("h4", {}, `Samples in the order measured: ${span}`));
+  const box = element("div", {}, element("h4", {}, fill(facts.sampled, record)));
   box.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="Samples in order"><polyline fill="none" stroke="currentColor" `
     + `stroke-width="1.2" points="${at.map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ")}"/>`
     + at.map(([x, y]) => `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="2" fill="currentColor"/>`).join("") + "</svg>");
