@@ -1,0 +1,283 @@
+"""The report: one self-contained HTML page. Its figures and tables are also written as files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longca.core.errors import UserError
+from longca.core.version import VERSION
+from longca.lab.ranking.table import is_beside
+from longca.lab.report import answers, controls, matrix, tables, winners
+from longca.lab.report.decide import views
+from longca.lab.report.decide.cases import cases
+from longca.lab.report.decide.predicted import with_predictions
+from longca.lab.report.decide.repeats import repeat_rows
+from longca.lab.report.decide.script import caption, views_json
+from longca.lab.report.drawn import Paper, drawn_figures
+from longca.lab.report.index import overviews
+from longca.lab.report.look.colours import MARKERS, looks, theme
+from longca.lab.report.look.masks import mask_drawings
+from longca.lab.report.look.template import page_templates, static_text
+from longca.lab.report.method_notes import method_notes
+from longca.lab.report.packing import script_json
+from longca.lab.report.page import Decided, Files, Frame, PageData, fields_of
+from longca.lab.report.record_layout import layout
+from longca.lab.report.record_texts import table_texts
+from longca.lab.report.rows import merged_json, on_page, rows_json
+from longca.lab.report.series import Unit, labelled, mask_order, rate_unit
+from longca.lab.store.cells import UnusableFile
+from longca.lab.store.columns import COLUMNS
+from longca.lab.store.environments.images import image_lists, own_lists
+from longca.lab.store.environments.listings import Environments
+from longca.lab.store.environments.summary import summary_of
+from longca.lab.store.export import EXPORTED, export_files
+from longca.lab.store.files import replace_file
+from longca.lab.store.hardware import Hardware, load_hardware
+from longca.lab.store.table import columns, frame, to_report
+from longca.lab.store.text import percent
+from longca.lab.store.view import NOISY
+from longca.lab.studies.record import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCRIPTS = ("base", "decide", "records", "figures", "download", "page")  # in the order of their dependencies
+MAX_BYTES = 4_000_000
+REPEATS = (
+    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
+    "method was measured there, "
+    "so that counts, worst shares and families exclude them. "
+)
+MOST_LINKS = 3  # named cells for each reason
+SECTIONS = {
+    "dense": "Dense kernels",
+    "sparse": "Block-sparse kernels",
+    "cp": "Context parallelism",
+    "predicted": "Predicted beside measured",
+    "memory": "Memory and energy",
+    "accuracy": "Accuracy",
+    "noise": "Noise and ceilings",
+}
+# levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
+LEVELS = (
+    ({"samples": True, "details": True}, ""),
+    ({"samples": False, "details": True}, "The records' samples"),
+    ({"samples": False, "details": False}, "The records' details"),
+)
+
+
+def build(
+    records: Iterable[Record],
+    problems: Sequence[UnusableFile],
+    out: Path,
+    *,
+    study_title: str,
+    hardware: Hardware | None = None,
+    sources: Sequence[Path] = (),
+    environments: Environments | None = None,
+    lists: Sequence[Path] | None = None,
+) -> Path:
+    """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
+    records.
+
+    A page of another name has no side files, since several pages in one folder would overwrite each other's.
+
+    Args:
+        problems: unreadable files and rows, which the page names.
+        study_title: the page's title.
+        hardware: peak rates of GPUs; by default those of `load_hardware`.
+        sources: files of the records, if any; the page links to those next to it.
+        environments: software listings; they are also written to the records' files.
+        lists: content lists of images, for comparison with environments; by default the project's own.
+
+    Raises:
+        UserError: there are no records, or a file cannot be written.
+    """
+    everything = to_report(records, problems)
+    if out.is_dir():
+        raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
+    hardware = load_hardware() if hardware is None else hardware
+    environments = Environments() if environments is None else environments
+    values = columns(everything, hardware)
+    whole = with_predictions(frame(values), everything)
+    table = labelled(whole)
+    ordered = [record for record, beside in zip(everything, is_beside(whole), strict=True) if not beside]
+    beside = out.parent if out.name == "report.html" else None
+    downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
+
+    methods = _methods(table)
+    variables = {method: look.variable for method, look in looks(methods).items()}
+    attention = table[~table.is_control.astype(bool)]
+    unit = rate_unit(attention.tflops_per_device.max())
+    decision = views.decision(table)
+    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
+    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
+    steady = tables.steadiness(table)
+    shown = on_page(
+        table,
+        {
+            *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
+            *(worst.cell_id for worst in worst_errors),
+            *(cell.cell_id for cell in steady.drifting),
+            *winners.cells(fastest),
+            *(views.cells(decision) if decision else ()),
+            *table.cell_id[table.is_control.astype(bool)],
+        },
+    )
+    records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
+    # the first row of a cell with several records
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
+    names = dict(zip(table.mask_label, table["mask"], strict=True))
+    masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
+    pictures = frozenset(mask.name for mask in masks)
+    figures = drawn_figures(table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)))
+    own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
+    texts = table_texts(table_shown, unit)
+    notes = method_notes(ordered, methods)
+    images = tables.images(ordered)
+    drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
+    marks = [mark for drawing in drawings for mark in drawing.marks]
+    page = PageData(
+        frame=Frame(
+            VERSION,
+            static_text("report.css", "decide.css", "figures.css"),
+            static_text(*(f"{part}.js" for part in SCRIPTS)),
+            theme(),
+            MARKERS,
+            variables,
+            masks,
+            pictures,
+        ),
+        study_title=study_title,
+        num_records=len(ordered),
+        num_shown=len(shown),
+        problems=problems,
+        devices=_counted(table.device),
+        dates=sorted({str(start)[:10] for start in table.started_at}),
+        commits=_counted(table.git_sha),
+        overviews=overviews(out),
+        files=_files(out, sources, downloads),
+        alone=beside is None,
+        decided=_decided(decision, rows, unit) if decision else None,
+        statuses=answers.statuses(table),
+        tiles=answers.tiles(table, [kind for kind, _ in fastest]),
+        fastest=fastest,
+        repeats=_repeats(decision),
+        repeat_rows=repeat_rows(
+            table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
+        ),
+        names=names,
+        matrices=matrix.matrices(table),
+        reasons=reasons,
+        most_links=MOST_LINKS,
+        sections={
+            section: title
+            for section, title in SECTIONS.items()
+            if section in figures or own_tables.get(section)
+        },
+        figures=figures,
+        worst_errors=worst_errors,
+        steadiness=steady,
+        waits=controls.waits(table),
+        ceilings=controls.ceilings(table, unit),
+        has_product=bool(table.ceiling_tflops.notna().any()),
+        rate=unit,
+        machines=tables.machines(ordered, hardware),
+        environments=summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
+        images=images,
+        finding_of_images=tables.finding_of_images(images),
+        software=tables.software(ordered),
+        runs=tables.runs(table),
+        methods=tables.methods(table),
+        notes=notes,
+        columns=COLUMNS,
+        facts=script_json(
+            {
+                "count": len(shown),
+                "all": len(ordered),
+                "looks": variables,
+                "pictures": sorted(pictures),
+                "about": notes.tips,
+                "anchors": notes.anchors,
+                **layout(texts, unit),
+            }
+        ),
+        merged=merged_json(table_shown, marks, unit),
+    )
+    template = page_templates().get_template("page.html.j2")
+    for level, left_out in LEVELS:
+        packed = rows_json(records_shown, table_shown, unit, **level)
+        whole_page = replace(page, rows=packed, left_out=left_out)
+        text = template.render(fields_of(page.frame, whole_page)).encode()
+        if len(text) <= MAX_BYTES:
+            break
+    return replace_file(out, text)
+
+
+def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> Decided:
+    view = decision.default
+    has_lone = any(entry.is_alone for shown in decision.views for entry in shown.entries.values())
+    lone = '"only": no other method ran that mask, so it does not count.' if has_lone else ""
+    of_ranks = "Rates are of one rank; a call lasts as long as its slowest rank."
+    ranks = "" if view.ranks == views.ALONE else of_ranks
+    return Decided(
+        decision,
+        caption(view, decision, unit),
+        views.described(view, decision),
+        views_json(decision, rows, unit),
+        lone,
+        percent(NOISY),
+        ranks,
+    )
+
+
+def _repeats(decision: views.Decision | None) -> str:
+    return REPEATS if decision and any(view.has_repeats for view in decision.views) else ""
+
+
+def _methods(table: pd.DataFrame) -> tuple[str, ...]:
+    """Kernels, then strategies, then controls, each sorted by name: the order of legends."""
+    groups = (
+        table[(table.kind == "kernel") & ~table.is_control.astype(bool)],
+        table[table.kind == "cp"],
+        table[table.is_control.astype(bool)],
+    )
+    return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
+
+
+def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> Files:
+    here = dict.fromkeys(path.name for path in sources if path.resolve().parent == out.resolve().parent)
+    whole = len(here) == len({path.resolve() for path in sources})
+    command = shlex.join(["longca", "report", *here, "--out", out.name]) if here and whole else ""
+    return Files(downloads, [name for name in here if name not in downloads], command)
+
+
+def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[str]:
+    """The records' files next to the page; existing files of other records are kept and not linked."""
+    are_new = not any((folder / name).exists() for name in EXPORTED)
+    offered = []
+    for name, chunks in exported.items():
+        if are_new:
+            replace_file(folder / name, chunks)
+        if are_new or _holds(folder / name, chunks):
+            offered.append(name)
+    return offered
+
+
+def _holds(path: Path, chunks: Iterable[bytes]) -> bool:
+    """True if a file has exactly these chunks as content."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return all(file.read(len(chunk)) == chunk for chunk in chunks) and not file.read(1)
+
+
+def _counted(column: pd.Series) -> list[tuple[str, int]]:
+    return [
+        (str(value), int(count))
+        for value, count in sorted(column[column != ""].value_counts().items(), key=lambda item: -item[1])
+    ]
