@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from longca.core.errors import UserError
 from longca.core.hardware import Hardware, load_hardware
@@ -15,11 +15,12 @@ from longca.core.plugin import Registry
 from longca.core.version import VERSION
 from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
 from longca.lab.claims.by_gpu import judged as judged_by_gpu
-from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
+from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
 from longca.lab.paper.analysis.select import devices, earlier_strategies
-from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
+from longca.lab.paper.contract import Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
-from longca.lab.paper.links import Link, RunPage, links, run_pages
+from longca.lab.paper.links import RunPage, links, run_pages
+from longca.lab.paper.page import Judged, ShownExhibit, StudyPage
 from longca.lab.paper.provenance import provenance
 from longca.lab.paper.published import (
     published_findings,
@@ -32,10 +33,14 @@ from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, draw, inline
+from longca.lab.report.look.svg import Inline, inline
 from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.report.rows import points_json
-from longca.lab.report.series import for_file, labelled, rate_unit, sampled
+from longca.lab.report.method_notes import method_notes
+from longca.lab.report.packing import script_json
+from longca.lab.report.page import Frame, fields_of
+from longca.lab.report.record_layout import templates
+from longca.lab.report.rows import merged_json, points_json
+from longca.lab.report.series import Unit, for_file, labelled, rate_unit, sampled
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
@@ -58,47 +63,9 @@ TITLES: dict[Section, str] = {
 }
 PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
+OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
+"""exhibits with the findings at the top of the page"""
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
-
-
-@dataclass(frozen=True)
-class ShownExhibit:
-    """An exhibit as the page shows it. No finding where there are no data for it."""
-
-    exhibit: Exhibit
-    title: str = ""
-    amount: str = ""
-    drawing: Inline | None = None
-    cells: Cells | None = None
-    effects: dict[int, str] = field(default_factory=dict)
-    """defect of the released code → what the data say of it"""
-    failure: str = ""
-    """why it could not be made"""
-    published: tuple[str, ...] = ()
-    """how its rates compare with published ones"""
-    num_cells: int = 0
-    """those behind it"""
-    links: tuple[Link, ...] = ()
-    """to their records"""
-    devices: tuple[str, ...] = ()
-    """those that measured them"""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim and what the records say of it."""
-
-    claim: Claim
-    verdicts: Verdicts
-    links: tuple[tuple[Link, ...], ...]
-    """to the records behind the findings, of each verdict"""
-    predicted: str = ""
-    """what is predicted of it for many GPUs; never part of a verdict"""
-
-    @property
-    def known(self) -> str:
-        """How the claim is known: "a text about the paper"."""
-        return TRUSTS[self.claim.trust]
 
 
 @dataclass(frozen=True)
@@ -127,6 +94,16 @@ class _Paper:
         """Cell → its row among the page's points."""
         return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
 
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """Method → CSS variable of its colour."""
+        return {method: look.variable for method, look in looks(self.methods).items()}
+
+    @cached_property
+    def unit(self) -> Unit:
+        """The unit of the page's rates."""
+        return rate_unit(self.table.tflops_per_device[~self.table.is_control.astype(bool)].max())
+
     def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
         """The devices behind an exhibit: its own column tells them; else they are all that measured one of
         its cells, or any at all where it names none."""
@@ -143,17 +120,17 @@ class _Paper:
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
         """The figure as an element of the page, whose points know their cells."""
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
-        return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
+        return inline(exhibit, data, style, exhibit.name, title, self.rows, self.variables)
 
     def points(self) -> str:
         """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
         told = [
-            f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
+            f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        return points_json(labelled(self.first), {"published": told})
+        return points_json(labelled(self.first), {"published": told}, self.unit)
 
 
 def build_paper(
@@ -207,43 +184,27 @@ def build_paper(
         for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
-    variables = {method: look.variable for method, look in looks(paper.methods).items()}
-    context: dict[str, Any] = {
-        "generator": VERSION,
-        "titles": TITLES,
-        "shown": shown,
-        "judged": judged,
-        "conclusion": summary(entry.verdicts for entry in judged),
-        "repairs": REPAIRS,
-        "meanings": MEANINGS,
-        "readings": READINGS,
-        "study": STUDY,
-        "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
-        "num_measured": len({number for one in shown for number in one.effects}),
-        "gallery": shown_masks,
-        "coverage": coverage(table),
-        "provenance": provenance(ordered, table, hardware, paper.pages, environments),
-        "num_records": len(ordered),
-        "problems": problems,
-        "devices": devices(table.loc[table.status == "ok"]),
-        "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
-        "notes": {"cp": earlier_strategies(table)},
-        "points": paper.points(),
-        "looks": variables,
-        "markers": MARKERS,
-        "masks": paper.masks,
-        "theme": theme(),
-        "facts": {
-            "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())),
-            "count": len(paper.first),
-            "looks": variables,
-            "pictures": [],
+    css = static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8")
+    scripts = static_text("base.js", "figures.js", "download.js", "page.js")
+    marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
+    study = StudyPage(
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, paper.masks, frozenset()),
+        titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
+        conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
+        meanings=MEANINGS, readings=READINGS, study=STUDY,
+        notes_of_all=[note for note, count in notes.items() if note and count >= SEVERAL],
+        num_measured=len({number for one in shown for number in one.effects}), gallery=shown_masks, coverage=coverage(table),
+        provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,
+        devices=devices(table.loc[table.status == "ok"]),
+        records_of={device: int((table.device == device).sum()) for device in devices(table)},
+        notes={"cp": earlier_strategies(table)}, points=paper.points(),
+        facts=script_json({
+            "count": len(paper.first), "looks": paper.variables, "pictures": [],
             "homes": {page.study: page.address for page in paper.pages},
-        },
-        "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
-        "js": static_text("base.js", "figures.js", "page.js"),
-    }
-    page = page_templates(HERE).get_template("paper.html.j2").render(context)
+            "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
+        merged=merged_json(labelled(paper.first), marks, paper.unit),
+    )  # fmt: skip
+    page = page_templates(HERE).get_template("paper.html.j2").render(fields_of(study.frame, study))
     replace_file(
         folder / DATA / "claims.csv",
         csv_bytes(
@@ -267,6 +228,13 @@ def build_paper(
     )
     export(whole, folder / DATA, environments)
     return replace_file(folder / PAGE, page.encode())
+
+
+def _findings(shown: Sequence[ShownExhibit]) -> list[ShownExhibit]:
+    """The findings at the top of the page: those of `OPENING`, or others if there are no data for some."""
+    known = {exhibit.exhibit.name: exhibit for exhibit in shown if exhibit.title}
+    ordered = [known[name] for name in dict.fromkeys((*OPENING, *known)) if name in known]
+    return ordered[: len(OPENING)]
 
 
 def exhibits() -> list[Exhibit]:

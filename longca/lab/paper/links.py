@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -13,22 +13,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from longca.core.units import format_length
+from longca.lab.report.packing import unpacked
+from longca.lab.report.record_layout import FILTERS as TABLE_FILTERS
 from longca.lab.store.text import plural
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
-FILTERS: dict[
-    str, tuple[str, Callable[[Any], str]]
-] = {  # of the address of a page's records: name → column, value of it as text
-    "kind": ("kind", str),
-    "method": ("method", str),
-    "mask": ("mask_label", str),
-    "seqlen": ("seqlen", format_length),
-    "heads": ("heads", str),
-    "world": ("world", str),
-    "direction": ("direction", str),
-    "seed": ("seed", str),
-    "status": ("status", str),
-}
+FILTERS = {entry.name: entry.column for entry in TABLE_FILTERS}
+"""of the address of a page's records: name → column"""
 
 
 @dataclass(frozen=True)
@@ -101,14 +92,13 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     if data is None:
         return None
     packed = json.loads(data[1])
-    anchors = _unpacked(packed["anchor"], 1)
+    anchors = unpacked(packed["anchor"], 1)
     values = {
-        name: tuple(map(text, _unpacked(packed[column], len(anchors))))
-        for name, (column, text) in FILTERS.items()
+        name: tuple(map(_text, unpacked(packed[column], len(anchors)))) for name, column in FILTERS.items()
     }
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
     address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
-    devices = set(map(str, _unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
+    devices = set(map(str, unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
     gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
     return RunPage(
         study,
@@ -120,8 +110,6 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     )
 
 
-def _unpacked(pack: dict[str, Any], count: int) -> list[Any]:
-    """A column of a page's records (`longca.lab.report.rows`)."""
-    if "values" in pack:
-        return pack["values"]
-    return [pack["names"][index] for index in pack["at"]] if "names" in pack else [pack["every"]] * count
+def _text(value: Any) -> str:
+    """A value of a filter; pages of earlier versions have lengths as numbers."""
+    return format_length(value) if isinstance(value, int) else str(value)

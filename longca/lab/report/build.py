@@ -4,47 +4,48 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca.core.errors import UserError
 from longca.core.hardware import Hardware, load_hardware
-from longca.core.plugin import Registry
 from longca.core.version import VERSION
 from longca.lab.ranking.table import is_beside
-from longca.lab.report import answers, matrix, tables, winners
+from longca.lab.report import answers, controls, matrix, tables, winners
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.decide.repeats import repeat_rows
+from longca.lab.report.decide.script import caption, views_json
+from longca.lab.report.drawn import Paper, drawn_figures
 from longca.lab.report.index import overviews
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import mask_drawings
-from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, draw, inline
 from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.report.rows import on_page, rows_json
-from longca.lab.report.series import for_file, labelled, mask_order, rate_unit, sampled
+from longca.lab.report.method_notes import method_notes
+from longca.lab.report.packing import script_json
+from longca.lab.report.page import Decided, Files, Frame, PageData, fields_of
+from longca.lab.report.record_layout import layout
+from longca.lab.report.record_texts import table_texts
+from longca.lab.report.rows import merged_json, on_page, rows_json
+from longca.lab.report.series import Unit, labelled, mask_order, rate_unit
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.environments.images import image_lists, own_lists
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import summary_of
-from longca.lab.store.export import EXPORTED, export_files, frame_csv
+from longca.lab.store.export import EXPORTED, export_files
 from longca.lab.store.files import replace_file
 from longca.lab.store.table import columns, frame, to_report
-from longca.lab.store.text import plural
-from longca.lab.studies.outcome import STATUSES
+from longca.lab.store.text import percent
 from longca.lab.studies.record import Record
 from longca.lab.studies.samples.statistics import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.report.contract import Figure
-
-SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order of their dependencies
+SCRIPTS = ("base", "decide", "records", "figures", "download", "page")  # in the order of their dependencies
 MAX_BYTES = 4_000_000
 REPEATS = (
     "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
@@ -67,66 +68,6 @@ LEVELS = (
     ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"),
 )
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure of the page; without data it has no drawing."""
-
-    name: str
-    label: str
-    title: str
-    subtitle: str
-    caption: str
-    drawing: Inline | None = None
-    failure: str = ""
-    """the error that prevented the drawing"""
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there are no data for the figure."""
-        return self.drawing is None and not self.failure
-
-
-@dataclass(frozen=True)
-class _Files:
-    """The files of records next to a page, by name."""
-
-    downloads: list[str]
-    """tables of all its records"""
-    sources: list[str]
-    """its sources, if they are not among the downloads"""
-    command: str
-    """the command that rebuilds the page from its sources; "" if some are elsewhere"""
-
-    @property
-    def tables(self) -> list[str]:
-        """The files with the columns of the derived table."""
-        return [name for name in (*self.downloads, *self.sources) if name.endswith((".csv", ".parquet"))]
-
-    @property
-    def holder(self) -> str:
-        """A description of the location of all records."""
-        names = [name for name in self.downloads if name.endswith(".csv")] or (
-            self.sources if self.command else []
-        )
-        return f"{' and '.join(names)} beside this page" if names else "the files that it was made from"
-
-
-@dataclass(frozen=True)
-class _Paper:
-    """The context of figures: the study's methods, the row of each record, the masks with drawings, and the
-    folder for side files."""
-
-    methods: tuple[str, ...]
-    rows: dict[str, int]
-    pictures: frozenset[str]
-    beside: Path | None
-    is_part: bool
-    """True if the page contains only some of the records"""
-
-    def style(self, **options: Any) -> Style:
-        return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
 def build(
@@ -165,122 +106,137 @@ def build(
     whole = with_predictions(frame(values), everything)
     table = labelled(whole)
     ordered = [record for record, beside in zip(everything, is_beside(whole), strict=True) if not beside]
-    methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
-    decided = views.decision(table)
-    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
-    standings = [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
-    images = tables.images(ordered)
-    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
-    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {
-        worst.cell_id for worst in worst_errors
-    }
-    steady = tables.steadiness(table)
-    linked |= {cell.cell_id for cell in steady.drifting}
-    linked |= {
-        *winners.cells(fastest),
-        *(views.cells(decided) if decided else ()),
-        *table.cell_id[table.is_control.astype(bool)],
-    }
-    shown = on_page(table, linked)
-    # the first row of a cell with several records
-    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}
-    names = dict(zip(table.mask_label, table["mask"], strict=True))
-    shown_masks = mask_drawings(
-        dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)]))
-    )
-    pictures = frozenset(mask.name for mask in shown_masks)
-    paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
-    figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    for number, figure in enumerate(
-        sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
-    ):
-        drawn = _drawn(figure, table, f"f{number}", paper)
-        if not drawn.is_empty:
-            figures[figure.section].append(drawn)
-    controls = bool((table.is_control.astype(bool)).any())
-    kept = {"accuracy": bool(worst_errors), "noise": controls}  # sections with their own tables
-    sections = {
-        section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)
-    }
-    rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
+    downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
+
+    methods = _methods(table)
     variables = {method: look.variable for method, look in looks(methods).items()}
-    context = {
-        "study_title": study_title,
-        "num_records": len(ordered),
-        "num_shown": len(shown),
-        "problems": problems,
-        "sections": sections,
-        "figures": figures,
-        "alone": beside is None,
-        "columns": COLUMNS,
-        "statuses": answers.statuses(table),
-        "tiles": answers.tiles(table, [kind for kind, _ in fastest]),
-        "fastest": fastest,
-        "matrices": matrix.matrices(table),
-        "reasons": reasons,
-        "worst_errors": worst_errors,
-        "waits": tables.waits(table),
-        "ceilings": tables.ceilings(table),
-        "machines": tables.machines(ordered, hardware),
-        "software": tables.software(ordered),
-        "images": images,
-        "finding_of_images": tables.finding_of_images(images),
-        "environments": summary_of(
-            ordered, environments, image_lists(own_lists() if lists is None else lists)
-        ),
-        "steadiness": steady,
-        "has_product": bool(table.ceiling_tflops.notna().any()),
-        "runs": tables.runs(table),
-        "methods": tables.methods(table),
-        "looks": variables,
-        "repeat_rows": repeat_rows(table, standings),
-        "files": _files(
-            out, sources, _downloads(export_files(everything, values, environments), beside) if beside else []
-        ),
-        "overviews": overviews(out),
-        "all_statuses": STATUSES,
-        "theme": theme(),
-        "rate": rate,
-        "names": names,
-        "masks": shown_masks,
-        "pictures": pictures,
-        "markers": MARKERS,
-        "short_status": matrix.SHORT | views.SHORT,
-        "decision": decided,
-        "described": views.described(decided.default, decided) if decided else "",
-        "noisy": NOISY,
-        "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
-        "has_lone": bool(
-            decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())
-        ),
-        "views": views.views_json(decided, rows) if decided else "",
-        "facts": {
-            "rate": rate,
-            "count": len(shown),
-            "all": len(ordered),
-            "looks": variables,
-            "pictures": [mask.name for mask in shown_masks],
-            "short": matrix.SHORT | views.SHORT,
+    attention = table[~table.is_control.astype(bool)]
+    unit = rate_unit(attention.tflops_per_device.max())
+    decision = views.decision(table)
+    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
+    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
+    steady = tables.steadiness(table)
+    shown = on_page(
+        table,
+        {
+            *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
+            *(worst.cell_id for worst in worst_errors),
+            *(cell.cell_id for cell in steady.drifting),
+            *winners.cells(fastest),
+            *(views.cells(decision) if decision else ()),
+            *table.cell_id[table.is_control.astype(bool)],
         },
-        "most_links": MOST_LINKS,
-        "devices": _counted(table.device),
-        "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha),
-        "css": static_text("report.css", "decide.css", "figures.css"),
-        "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
-        "generator": VERSION,
-    }
-    template = page_templates().get_template("page.html.j2")
+    )
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
-    page = ""
+    # the first row of a cell with several records
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
+    names = dict(zip(table.mask_label, table["mask"], strict=True))
+    masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
+    pictures = frozenset(mask.name for mask in masks)
+    figures = drawn_figures(table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)))
+    own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
+    texts = table_texts(table_shown, unit)
+    notes = method_notes(ordered, methods)
+    images = tables.images(ordered)
+    drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
+    marks = [mark for drawing in drawings for mark in drawing.marks]
+    page = PageData(
+        frame=Frame(
+            VERSION,
+            static_text("report.css", "decide.css", "figures.css"),
+            static_text(*(f"{part}.js" for part in SCRIPTS)),
+            theme(),
+            MARKERS,
+            variables,
+            masks,
+            pictures,
+        ),
+        study_title=study_title,
+        num_records=len(ordered),
+        num_shown=len(shown),
+        problems=problems,
+        devices=_counted(table.device),
+        dates=sorted({str(start)[:10] for start in table.started_at}),
+        commits=_counted(table.git_sha),
+        overviews=overviews(out),
+        files=_files(out, sources, downloads),
+        alone=beside is None,
+        decided=_decided(decision, rows, unit) if decision else None,
+        statuses=answers.statuses(table),
+        tiles=answers.tiles(table, [kind for kind, _ in fastest]),
+        fastest=fastest,
+        repeats=_repeats(decision),
+        repeat_rows=repeat_rows(
+            table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
+        ),
+        names=names,
+        matrices=matrix.matrices(table),
+        reasons=reasons,
+        most_links=MOST_LINKS,
+        sections={
+            section: title
+            for section, title in SECTIONS.items()
+            if section in figures or own_tables.get(section)
+        },
+        figures=figures,
+        worst_errors=worst_errors,
+        steadiness=steady,
+        waits=controls.waits(table),
+        ceilings=controls.ceilings(table, unit),
+        has_product=bool(table.ceiling_tflops.notna().any()),
+        rate=unit,
+        machines=tables.machines(ordered, hardware),
+        environments=summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
+        images=images,
+        finding_of_images=tables.finding_of_images(images),
+        software=tables.software(ordered),
+        runs=tables.runs(table),
+        methods=tables.methods(table),
+        notes=notes,
+        columns=COLUMNS,
+        facts=script_json(
+            {
+                "count": len(shown),
+                "all": len(ordered),
+                "looks": variables,
+                "pictures": sorted(pictures),
+                "about": notes.tips,
+                "anchors": notes.anchors,
+                **layout(texts, unit),
+            }
+        ),
+        merged=merged_json(table_shown, marks, unit),
+    )
+    template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
-        page = template.render(
-            context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out}
-        )
-        if len(page.encode()) <= MAX_BYTES:
+        packed = rows_json(records_shown, table_shown, unit, **level)
+        whole_page = replace(page, rows=packed, left_out=left_out)
+        text = template.render(fields_of(page.frame, whole_page)).encode()
+        if len(text) <= MAX_BYTES:
             break
-    return replace_file(out, page.encode())
+    return replace_file(out, text)
+
+
+def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> Decided:
+    view = decision.default
+    has_lone = any(entry.is_alone for shown in decision.views for entry in shown.entries.values())
+    lone = '"only": no other method ran that mask, so it does not count.' if has_lone else ""
+    of_ranks = "Rates are of one rank; a call lasts as long as its slowest rank."
+    ranks = "" if view.ranks == views.ALONE else of_ranks
+    return Decided(
+        decision,
+        caption(view, decision, unit),
+        views.described(view, decision),
+        views_json(decision, rows, unit),
+        lone,
+        percent(NOISY),
+        ranks,
+    )
+
+
+def _repeats(decision: views.Decision | None) -> str:
+    return REPEATS if decision and any(view.has_repeats for view in decision.views) else ""
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
@@ -293,49 +249,11 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
-def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
-    """The figure, and its files in `figures/`. If it raises, the error is kept, since a broken plug-in must
-    not prevent the page."""
-    try:
-        return _draw(figure, table, short, paper)
-    except UserError:
-        raise
-    except Exception as error:  # a plug-in may raise anything
-        return Drawn(
-            figure.name,
-            figure.label,
-            figure.label,
-            "",
-            figure.caption,
-            failure=f"{type(error).__name__}: {error}",
-        )
-
-
-def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
-    data = figure.data(table)
-    if not len(data):
-        return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
-    title = figure.title(data)
-    if paper.beside:
-        replace_file(
-            paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode()
-        )
-        replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(for_file(data)))
-    devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
-    number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
-    if "cell_id" in data and paper.is_part:
-        number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
-    drawing = inline(
-        draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows
-    )
-    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
-
-
-def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> _Files:
+def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> Files:
     here = dict.fromkeys(path.name for path in sources if path.resolve().parent == out.resolve().parent)
     whole = len(here) == len({path.resolve() for path in sources})
     command = shlex.join(["longca", "report", *here, "--out", out.name]) if here and whole else ""
-    return _Files(downloads, [name for name in here if name not in downloads], command)
+    return Files(downloads, [name for name in here if name not in downloads], command)
 
 
 def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[str]:

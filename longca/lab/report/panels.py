@@ -9,6 +9,7 @@ import numpy as np
 
 from longca.lab.report.findings import leaders
 from longca.lab.report.look.style import MUTED, POINTS
+from longca.lab.report.look.tags import panel_tag, title_tag
 from longca.lab.report.series import join, mask_order
 from longca.lab.store.text import number
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LOG_FROM = 60  # ratio of largest to smallest value above which a linear scale would hide small values
 MOST_COLOURS = 6  # with more methods, the four best are coloured and the others grey
+FEWEST_FOR_LINES = 3  # values of x in a panel: a line through two would claim what lies between them
 MOST_LABELS = 4  # methods with names at the ends of their lines
 MOST_LABELLED = 4  # panels in a row with such names
 PANEL = ["mask", "detail"]  # title and second line
@@ -68,19 +70,20 @@ def draw_panels(
     labels = _labels(
         [name for name in style.methods if name in set(data.method) and not style.is_faint(name)]
     )
+    joined = [rows[x].nunique() >= FEWEST_FOR_LINES for _, rows in panels]
     canvas, axes = style.panels(
         len(panels),
         per_row=min(per_row, MOST_LABELLED) if labels else per_row,
         title_lines=lines,
         title_chars=int(data.detail.str.len().max()),
         label_chars=max(map(len, labels.values()), default=0),
-        legend=style.legend_of(data),
+        legend=style.legend_of(data, dots=not all(joined)),
     )
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
-    for ax, ((name, second), rows) in zip(axes, panels, strict=True):
+    for ax, ((name, second), rows), is_joined in zip(axes, panels, joined, strict=True):
         style.title(ax, str(name), str(second), lines, mask=str(name))
-        ax.set_gid(f"panel:{join(str(name), str(second), unit)}")
+        ax.set_gid(panel_tag(join(str(name), str(second), unit)))
         scale.apply(ax)
         if x_log:
             ax.set_xscale("log", base=2)
@@ -92,7 +95,10 @@ def draw_panels(
             ["method", "direction"] if both else ["method"], sort=False
         ):
             offset = failures.index(method) - (len(failures) - 1) if method in failures else 0
-            _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], offset=offset)
+            ordered = line.sort_values(x)
+            _draw_line(
+                ax, style, method, ordered, x, dashed=direction == ["bwd"], joined=is_joined, offset=offset
+            )
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
         note = axes[0].annotate(
@@ -105,7 +111,7 @@ def draw_panels(
             fontsize=8,
             va="bottom",
         )
-        note.set_gid("title:")
+        note.set_gid(title_tag())
     return canvas
 
 
@@ -157,10 +163,18 @@ def _tick(value: float) -> str:
 
 
 def _draw_line(
-    ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, offset: int
+    ax: Axes,
+    style: Style,
+    method: str,
+    line: pd.DataFrame,
+    x: str,
+    *,
+    dashed: bool,
+    joined: bool,
+    offset: int,
 ) -> None:
     ok, failed = line[line.status == "ok"], line[line.status != "ok"]
-    style.line(ax, method, ok, x, dashed=dashed)
+    style.line(ax, method, ok, x, dashed=dashed, joined=joined)
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
 

@@ -1,4 +1,4 @@
-"""Small tables of the page (errors and budgets, controls, machines, images, software), and sentences on its
+"""Small tables of the page (errors and budgets, machines, images, software), and sentences on its
 samples."""
 
 from __future__ import annotations
@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca.core.hardware import GpuModel, Hardware
 from longca.lab.ranking.sentences import protocols_text
-from longca.lab.store.text import format_bytes, plural
+from longca.lab.store.text import NONE, format_bytes, plural
 from longca.lab.studies.record import Environment, Node, Record, Software
 from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
 
@@ -86,23 +86,6 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
     return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
 
 
-def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Controls of known duration: the measured time, and its error."""
-    return (
-        table[table.nominal_ms.notna()]
-        .sort_values(["device", "nominal_ms"], kind="stable")
-        .to_dict("records")
-    )
-
-
-def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Controls of known work: the highest rates of the device."""
-    controls = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
-    return controls.sort_values(
-        ["method", "device", "seqlen"], ascending=[False, True, True], kind="stable"
-    ).to_dict("records")
-
-
 def machine_facts(node: Node) -> dict[str, str]:
     """The known facts about a machine and its GPU, by name."""
     facts = {
@@ -136,35 +119,61 @@ def software_facts(used: Software) -> dict[str, str]:
     }
 
 
-def machines(
-    records: Iterable[Record], hardware: Hardware
-) -> list[tuple[dict[str, str], int, GpuModel | None]]:
-    """(facts, number of cells, the GPU's peak rates) of each machine and GPU."""
+@dataclass(frozen=True)
+class FoldedRow:
+    """The values in which one of several alike differs from the others."""
+
+    values: tuple[str, ...]
+    num_cells: int
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Machines or environments that have most facts in common."""
+
+    shared: dict[str, str]
+    differing: tuple[str, ...]
+    """names of the other facts"""
+    rows: tuple[FoldedRow, ...]
+    model: GpuModel | None = None
+    """peak rates of the machines' GPU"""
+
+    @property
+    def num_cells(self) -> int:
+        return sum(row.num_cells for row in self.rows)
+
+
+def machines(records: Iterable[Record], hardware: Hardware) -> list[Folded]:
+    """The machines of each GPU model."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for environment, count in _environments(records):
         for node in {node.model_dump_json(): node for node in environment.nodes}.values():
             counts[tuple(machine_facts(node).items())] += count
-    return [
-        (dict(facts), count, hardware.find(dict(facts).get("GPU name", "")))
-        for facts, count in sorted(counts.items())
-    ]
+    models: dict[str, list[tuple[dict[str, str], int]]] = {}
+    for facts, count in sorted(counts.items()):
+        models.setdefault(dict(facts).get("GPU name", ""), []).append((dict(facts), count))
+    return [_folded(alike, hardware.find(name)) for name, alike in models.items()]
 
 
-def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
-    """(versions and variables, number of cells) of each environment."""
+def software(records: Iterable[Record]) -> Folded | None:
+    """The versions and variables of all environments, most cells first; None without any."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for environment, count in _environments(records):
         source = environment.source
         dirty = ", with uncommitted changes" if source.git_dirty else ""
         commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
-        counts[
-            tuple(
-                {"longca": source.version, "commit": commit, **software_facts(environment.software)}.items()
-            )
-        ] += count
-    return [
-        (dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    ]
+        facts = {"longca": source.version, "commit": commit, **software_facts(environment.software)}
+        counts[tuple(facts.items())] += count
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return _folded([(dict(facts), count) for facts, count in ordered]) if ordered else None
+
+
+def _folded(alike: Sequence[tuple[dict[str, str], int]], model: GpuModel | None = None) -> Folded:
+    names = list(dict.fromkeys(name for facts, _ in alike for name in facts))
+    differing = tuple(name for name in names if len({facts.get(name) for facts, _ in alike}) > 1)
+    shared = {name: alike[0][0][name] for name in names if name not in differing}
+    rows = [FoldedRow(tuple(facts.get(name, NONE) for name in differing), count) for facts, count in alike]
+    return Folded(shared, differing, tuple(rows), model)
 
 
 def images(records: Iterable[Record]) -> list[ImageUse]:
@@ -207,30 +216,44 @@ def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
     ]
 
 
-def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each run: its study, time, number of cells, and Slurm jobs."""
-    summaries = []
-    for (study, run_id), cells in table.groupby(["study", "run_id"]):
-        summaries.append(
-            {
-                "study": study,
-                "run_id": run_id,
-                "first": cells.started_at.min(),
-                "last": cells.started_at.max(),
-                "num_cells": len(cells),
-                "jobs": sorted(set(cells.slurm_job) - {""}),
-                "minutes": cells.seconds.sum() / 60,
-            }
-        )
-    return summaries
+@dataclass(frozen=True)
+class Run:
+    """One run of a study."""
+
+    study: str
+    run_id: str
+    first: str
+    last: str
+    num_cells: int
+    jobs: tuple[str, ...]
+    """of Slurm"""
+    minutes: float
 
 
-def methods(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each method version: the hash of the definition of its measurements."""
-    summaries = []
-    for (method, version), cells in table.groupby(["method", "method_version"]):
-        summaries.append({"method": method, "version": version, "num_cells": len(cells)})
-    return summaries
+def runs(table: pd.DataFrame) -> list[Run]:
+    """The runs of all records."""
+    return [
+        Run(study, run_id, cells.started_at.min(), cells.started_at.max(), len(cells),
+            tuple(sorted(set(cells.slurm_job) - {""})), cells.seconds.sum() / 60)
+        for (study, run_id), cells in table.groupby(["study", "run_id"])
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MethodVersion:
+    """A method, and the hash of the definition of its measurements."""
+
+    method: str
+    version: str
+    num_cells: int
+
+
+def methods(table: pd.DataFrame) -> list[MethodVersion]:
+    """The versions of all methods."""
+    return [
+        MethodVersion(method, version, len(cells))
+        for (method, version), cells in table.groupby(["method", "method_version"])
+    ]
 
 
 @dataclass(frozen=True)

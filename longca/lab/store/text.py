@@ -6,6 +6,13 @@ import re
 NONE = "–"
 
 
+def is_missing(value: object) -> bool:
+    """True for None, NaN and pandas' NA."""
+    return (
+        value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    )
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A number with this many significant digits, without an exponent if readable: 0.0613, 12.3, 1,230."""
     if value is None or math.isnan(value):

@@ -109,6 +109,4 @@ def test_pages_of_runs_have_these_filters() -> None:
         in (report / "templates/page.html.j2").read_text()
     )
     script = (report / "static/records.js").read_text(encoding="utf-8")
-    body = re.search(r"const FILTERS = \{(.*?)\n\};", script, re.DOTALL)
-    assert body is not None
-    assert set(re.findall(r"(\w+): \[", body[1])) == FILTERS.keys()
+    assert "facts.filters" in script, "it has no list of its own"

@@ -7,10 +7,14 @@ import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 
 from longca.lab.report.build import build
+from tests.helpers.chromium import browser
+from tests.lab.report.conftest import few
 from tests.lab.report.test_decide import repeated, timed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -161,6 +165,43 @@ document.title = location.hash;""",
         and "CONSOLE" not in log
         and 'id="notice" role="alert" hidden' in again
     )
+
+
+def test_back_takes_a_switch_back(few_page, tmp_path):
+    with browser(tmp_path) as tab:
+        tab.open(few_page.as_uri(), 1400)
+        seen = tab.run("""(async () => {
+const told = () => document.querySelector('#map-setting').textContent;
+const seen = [told()];
+document.querySelector('[data-switch=direction][data-value=bwd]').click();
+seen.push(told());
+history.back();
+await new Promise((done) => addEventListener('popstate', () => setTimeout(done, 50)));
+return [...seen, told()];
+})()""")
+    assert "backward" in seen[1] and seen[0] == seen[2] and "forward" in seen[0]
+
+
+def test_a_figure_can_be_saved(tmp_path):
+    """Where no files lie beside the page."""
+    page = build(few(), [], tmp_path / "alone.html", study_title="x")
+    with browser(tmp_path / "profile") as tab:
+        tab.open(page.as_uri(), 1400)
+        saved = tab.run("""(async () => {
+const saved = {};
+HTMLAnchorElement.prototype.click = function () { saved[this.download] = this.href; };
+for (const button of document.querySelectorAll('[data-figure=memory] button')) button.click();
+for (let wait = 0; wait < 50 && !saved['memory.png']; wait++) await new Promise((done) => setTimeout(done, 100));
+return saved;
+})()""")
+    svg, csv, png = (unquote(saved[f"memory.{ending}"].partition(",")[2]) for ending in ("svg", "csv", "png"))
+    root = ElementTree.fromstring(svg)
+    assert "var(" not in svg and "color-mix" not in svg and root.get("width"), "other programs show it, too"
+    assert 'href="#m-full"' in svg and 'id="m-full"' in svg
+    head, *lines = csv.strip().split("\n")
+    points = [mark for group in root.iter() for mark in group.get("data-rows", "").split(",") if mark]
+    assert head.startswith("panel,method,mask,length") and len(lines) == len(points) > 1
+    assert png.startswith("iVBOR")
 
 
 def test_points_legends_and_panels_are_alive(page, tmp_path):

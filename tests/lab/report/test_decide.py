@@ -12,15 +12,20 @@ from longca.lab.report.answers import tiles
 from longca.lab.report.build import build
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.repeats import repeat_rows
-from longca.lab.report.decide.views import ALONE, ASIDE, decision, described, views_json
+from longca.lab.report.decide.script import views_json
+from longca.lab.report.decide.views import ALONE, ASIDE, decision, described
+from longca.lab.report.packing import unpacked
 from longca.lab.report.rates import rate_points
-from longca.lab.report.series import labelled
+from longca.lab.report.series import Unit, labelled
 from longca.lab.report.winners import Winner, rankings
 from longca.lab.store.table import derived
+from longca.lab.store.text import number
 from longca.lab.studies.outcome import OutOfMemory
 from longca.lab.studies.record import Samples
 from tests.helpers.records import gpu_study, quick_study, record
 from tests.lab.report.test_answers import cell
+
+UNIT = Unit(1.0, "TFLOP/s")
 
 
 def timed(kernel, mask, *times, **fields):
@@ -161,10 +166,10 @@ def test_a_mask_in_the_papers_definition_counts_only_where_there_is_no_other():
         ("naive", False, None),
     ], "it has its column all the same"
     assert view.entries["full_document · paper compat", "naive"].share == 1
-    (packed,) = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}))[
-        "views"
-    ]
-    assert packed["columns"][2][1:4] == [None, "0 of 1", 0]
+    (packed,) = json.loads(
+        views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT)
+    )["views"]
+    assert packed["columns"][2][1:4] == ["–", "0 of 1", 0]
     alone = decision(derived(repeated()[2:]))
     assert alone and not alone.default.has_repeats and "naive leads alone" in alone.finding
 
@@ -275,7 +280,7 @@ def test_methods_without_any_number_or_rank_are_left_out():
     )
     found = decision(table)
     assert found and set(found.default.missing) == {("causal", "naive")}
-    data = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}))
+    data = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT))
     assert data["methods"] == ["flex", "sdpa"] and data["views"][0]["missing"] == []
 
 
@@ -328,7 +333,7 @@ def test_the_script_has_the_numbers_of_every_view():
     found = decision(table)
     assert found
     rows = {cell_id: row for row, cell_id in enumerate(table.cell_id)}
-    data = json.loads(views_json(found, rows))
+    data = json.loads(views_json(found, rows, UNIT))
     assert len(data["views"]) == len(found.views) == 16 and data["default"]["seqlen"] == found.default.seqlen
     for view, packed in zip(found.views, data["views"], strict=True):
         assert [data["masks"][mask] for mask in packed["masks"]] == view.masks
@@ -336,15 +341,19 @@ def test_the_script_has_the_numbers_of_every_view():
             one.method for one in view.columns
         ]
         assert packed["verdicts"] == [view.verdicts[mask] for mask in view.masks]
-        for mask, name, tflops, _, _, ms, share, place, _, margin, _, _, row in packed["entries"]:
+        names = ("mask", "method", "rate", "ms", "percent", "rank", "margin", "row", "state")
+        assert packed["count"] == len(view.entries)
+        columns = (unpacked(packed["entries"][column], packed["count"]) for column in names)
+        for mask, name, rate, ms, share, rank, margin, row, state in zip(*columns, strict=True):
             entry = view.entries[data["masks"][mask], data["methods"][name]]
-            assert (tflops, ms, share, place, margin) == (
-                pytest.approx(entry.tflops, 1e-3),
-                pytest.approx(entry.ms, 1e-3),
-                pytest.approx(entry.share, 1e-3),
-                entry.place,
+            assert (rate, ms, share, rank, margin) == (
+                number(entry.tflops),
+                number(entry.ms),
+                entry.percent,
+                entry.rank,
                 entry.margin,
             )
+            assert data["states"][state]["frame"] == entry.frame
             assert table.method[row] == data["methods"][name] and table["mask"][row] == data["names"][mask]
         for mask in view.masks:
             shares = [entry.share for _, entry in view.ranking(mask)]

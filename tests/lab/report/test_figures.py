@@ -25,6 +25,7 @@ from longca.lab.report.look.colours import (
 )
 from longca.lab.report.look.style import Style, spread
 from longca.lab.report.look.svg import draw, inline
+from longca.lab.report.look.tree import compact, parsed
 from longca.lab.store.table import derived
 from tests.helpers.records import gpu_study, quick_study, record
 
@@ -104,7 +105,9 @@ def test_it_says_and_draws_what_the_data_hold(name, quick):
     assert draw(figure, data, Style(METHODS)) == text
     style = Style(METHODS, on_page=True, pictures=frozenset(["full"]))
     own = inline(
-        draw(figure, data, style),
+        figure,
+        data,
+        style,
         "fig",
         'says "so" & <more>',
         {cell: row for row, cell in enumerate(quick.cell_id)},
@@ -122,7 +125,9 @@ def test_each_mark_on_the_page_leads_to_its_records(name, quick):
     figure = Registry("figure").load(name)
     data = figure.data(quick)
     own = inline(
-        draw(figure, data, Style(METHODS, on_page=True)),
+        figure,
+        data,
+        Style(METHODS, on_page=True),
         "fig",
         "",
         {cell: row for row, cell in enumerate(quick.cell_id)},
@@ -155,7 +160,9 @@ def test_odd_names_lose_no_figure_and_no_mark(name, odd):
         "it is written as it is"
     )
     own = inline(
-        draw(figure, data, Style(methods, on_page=True)),
+        figure,
+        data,
+        Style(methods, on_page=True),
         "fig",
         "",
         {cell: row for row, cell in enumerate(table.cell_id)},
@@ -177,7 +184,7 @@ def test_of_many_methods_the_best_have_colours():
     figure = Registry("figure").load("throughput_forward")
     data = figure.data(derived(chosen))
     methods = tuple(sorted(set(data.method)))
-    found = inline(draw(figure, data, Style(methods, on_page=True)), "fig", "")
+    found = inline(figure, data, Style(methods, on_page=True), "fig", "")
     kinds = {key.label: key.kind for key in found.keys if key.kind != "sign"}
     assert set(kinds) == set(methods) == {"naive", "sdpa", "flex", "fa2", "fa3", "cudnn", "flashmask"}
     assert {label for label, kind in kinds.items() if not kind} == {"fa3", "cudnn", "flex", "flashmask"}, (
@@ -192,6 +199,33 @@ def test_of_many_methods_the_best_have_colours():
     assert FAINT[0] in draw(figure, data, Style(methods))
 
 
+def test_numbers_of_a_drawing_are_short_and_shares_exact():
+    root = parsed(
+        '<svg xmlns="http://www.w3.org/2000/svg"><!-- no --><g id="a"><g id="b"/></g>'
+        '<path d="M 10.123 -0.04 \nL -3.96 4 z" style="opacity: 0.55; stroke-width: 0.84"/>'
+        '<text transform="rotate(-0 1.23 4)"> a 1.234 </text></svg>'
+    )
+    compact(root)
+    group, path, text = root
+    assert path.get("d") == "M10.1 0L-4 4z" and path.get("style") == "opacity: 0.55; stroke-width: 0.8"
+    assert text.text == " a 1.234 " and not text.attrib and group.attrib == {"id": "a"}
+
+
+def test_two_values_of_x_are_not_joined():
+    own = quick_study()[0].cell
+    figure = Registry("figure").load("throughput_forward")
+
+    def lines(*lengths):
+        data = figure.data(derived([record(own.model_copy(update={"seqlen": length})) for length in lengths]))
+        drawing = inline(figure, data, Style(METHODS, on_page=True), "fig", "").svg
+        groups = [
+            group for group in ElementTree.fromstring(drawing).iter("g") if group.get("class") == "points"
+        ]
+        return [path for group in groups for path in group if path.tag == "path" and "L" in path.attrib["d"]]
+
+    assert not lines(1024, 2048) and len(lines(1024, 2048, 4096)) == 1
+
+
 def test_a_sign_keeps_its_colour_and_its_words():
     class Drawing:
         def draw(self, data, style):
@@ -201,7 +235,7 @@ def test_a_sign_keeps_its_colour_and_its_words():
             )
             return canvas
 
-    found = inline(draw(Drawing(), derived([]), Style((), on_page=True)), "fig", "")
+    found = inline(Drawing(), derived([]), Style((), on_page=True), "fig", "")
     assert [(key.label, key.marker, key.kind, key.colour) for key in found.keys] == [
         ("counted, 1/2", "", "sign", "var(--heat)"),
         ("failed", "x", "sign", ""),
@@ -213,7 +247,7 @@ def test_a_panel_shows_its_mask():
     own = quick_study()[0].cell
     data = figure.data(derived([record(own), record(own.model_copy(update={"seqlen": 1024}))]))
     with_it, without = (
-        inline(draw(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures))), "fig", "").svg
+        inline(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures)), "fig", "").svg
         for pictures in (["full"], [])
     )
     assert '<use href="#m-full" ' in with_it and "#m-" not in without

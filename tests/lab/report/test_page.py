@@ -4,16 +4,21 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 
 import pytest
 
 from longca.core.errors import UserError
+from longca.core.hardware import load_hardware
 from longca.lab.report import build as building
 from longca.lab.report import rows, tables
 from longca.lab.report.build import MAX_BYTES, build
 from longca.lab.report.index import write_index
 from longca.lab.report.look.masks import mask_drawings
+from longca.lab.report.look.template import page_templates
+from longca.lab.report.packing import unpacked
+from longca.lab.report.page import Frame, PageData
 from longca.lab.report.rows import anchors, rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.export import export
@@ -111,11 +116,15 @@ def test_damaged_files_are_named(text):
 
 def test_its_data_hold_every_record(text):
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    assert len(data["anchor"]["values"]) == len(quick_study())
+    count = len(quick_study())
+    assert len(set(unpacked(data["anchor"], count))) == count
     assert data["timer"]["names"] == ["monotonic", ""] and data["dtype"] == {"every": "bf16"}
     wrong = data["status"]["names"].index("incorrect")
     row = data["status"]["at"].index(wrong)
-    assert data["tflops_per_device"]["values"][row] is None and data["time_ms_median"]["values"][row] is None
+    numbers = {name: unpacked(data[name], count) for name in ("rate", "ms", "rate_order", "ms_order")}
+    assert [values[row] for values in numbers.values()] == ["", "", None, None] and all(
+        map(any, numbers.values())
+    )
 
 
 def test_it_says_whether_the_timer_can_be_trusted_and_what_the_device_can_do(text):
@@ -390,11 +399,11 @@ def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, mo
     page = build(many, [], tmp_path / "report.html", study_title="x")
     text = page.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    held = set(data["anchor"]["values"])
+    held = set(unpacked(data["anchor"], 80))
     assert (
         len(held) == 80
         and f"This page holds 80 of {len(many)} records" in text
-        and f'"all": {len(many)}' in text
+        and f'"all":{len(many)},' in text
     )
     assert {link.removeprefix("#cell-") for link in Outline(text).links if link.startswith("#cell-")} <= held
     assert {_case(entry) for entry in many} == {_case(entry) for entry in many if entry.cell_id in held}
@@ -468,6 +477,46 @@ def test_data_cannot_end_their_script():
     entry = record(quick_study()[0].cell, notes=("</script><script>alert(1)</script>",))
     text = rows_json(in_order([entry]), labelled(derived([entry])))
     assert "<" not in text and json.loads(text)["notes"] == {"every": "</script><script>alert(1)</script>"}
+
+
+def test_templates_read_what_the_page_has_and_nothing_else():
+    """Every name that they use is a field, and every field is used."""
+    from jinja2 import meta, nodes
+
+    used, set_here, todo, done = set(), set(), ["page.html.j2"], set()
+    while todo:
+        done.add(name := todo.pop())
+        tree = page_templates().parse(
+            (ROOT / "longca/lab/report/templates" / name).read_text(encoding="utf-8")
+        )
+        used |= meta.find_undeclared_variables(tree)
+        set_here |= {node.target.name for node in tree.find_all(nodes.Assign)}
+        todo += [other for other in map(str, meta.find_referenced_templates(tree)) if other not in done]
+    own = {field.name for part in (Frame, PageData) for field in fields(part)} - {"frame"}
+    assert used - own - set_here == {"ui"}, "the macros"
+    assert own - used == set()
+
+
+def test_alike_machines_are_one_and_their_differences_are_kept():
+    node = quick_study()[0].environment.nodes[0]
+    nodes = [node.model_copy(update={"hostname": name}) for name in ("a", "b", "b")]
+    chosen = [
+        entry.model_copy(update={"environment": entry.environment.model_copy(update={"nodes": (own,)})})
+        for entry, own in zip(quick_study(), nodes, strict=False)
+    ]
+    (group,) = tables.machines(chosen, load_hardware())
+    assert group.differing == ("host",) and "CPU" in group.shared and group.num_cells == 3
+    assert [(row.values, row.num_cells) for row in group.rows] == [(("a",), 1), (("b",), 2)]
+
+
+def test_methods_say_what_they_are_without_being_imported(text):
+    section = re.search(r'<section id="methods">.*?</section>', text, re.DOTALL)[0]
+    assert 'id="about-sdpa"' in section and "torch.nn.functional.scaled_dot_product_attention" in section
+    assert (
+        re.search(r'id="about-ulysses".*?All-to-all', section, re.DOTALL) and section.count("All-to-all") == 1
+    )
+    about = json.loads(re.search(r'id="facts">(.*?)</script>', text, re.DOTALL)[1])["about"]
+    assert "All-to-all" in about["ulysses+sdpa"] and "scaled_dot_product_attention" in about["ulysses+sdpa"]
 
 
 def test_a_figure_that_raises_costs_only_itself(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from longca.lab.paper.analysis.as_released import (
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.look.style import BAD, GROUND, INK, MUTED, RULE
+from longca.lab.report.look.tags import panel_tag
 from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import number, percent, plural
 
@@ -164,7 +165,7 @@ def _panel(
 
     style.clean(ax)
     style.title(ax, kernel, ", ".join(repair.name for repair in REPAIRS if repair.kernel == kernel), 2)
-    ax.set_gid(f"panel:{kernel}")
+    ax.set_gid(panel_tag(str(kernel)))
     ax.set(xscale="log", xlim=limits, ylim=(len(lines) - 0.5, -0.5))
     ax.grid(axis="y", visible=False)
     ax.grid(axis="x", color=RULE[0], linewidth=0.7)

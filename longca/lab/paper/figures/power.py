@@ -10,6 +10,7 @@ from longca.lab.paper.analysis.power import VALUES, power, values_finding
 from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.report.look.style import GROUND, MUTED
+from longca.lab.report.look.tags import panel_tag
 from longca.lab.report.series import DIRECTIONS, join
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Power(PaperFigure):
             style.title(
                 ax, f"{DIRECTIONS[direction]}, {format_length(int(seqlen))}", join(str(mask), str(setting)), 2
             )
-            ax.set_gid(f"panel:{direction} {seqlen} {mask} {setting}")
+            ax.set_gid(panel_tag(f"{direction} {seqlen} {mask} {setting}"))
             _panel(ax, style, rows)
             ax.set_xlim(float(clocks.min()) - 0.05, float(clocks.max()) + 0.08)
         return canvas

@@ -19,6 +19,7 @@ from longca.lab.paper.analysis.usp_groups import (
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.report.look.colours import STRATEGIES
 from longca.lab.report.look.style import INK, MUTED
+from longca.lab.report.look.tags import panel_tag
 from longca.lab.store.text import format_bytes
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class UspGroups(PaperFigure):
 def _panel(ax: Axes, style: Style, heads: str, rows: pd.DataFrame) -> None:
     style.clean(ax)
     style.title(ax, f"{heads} heads", "", 1)
-    ax.set_gid(f"panel:{heads}")
+    ax.set_gid(panel_tag(str(heads)))
     for at, row in enumerate(rows.to_dict("records")):
         for side, name in zip((-1, 1), PLACEMENTS, strict=True):
             x, bottom = at + side * WIDTH * 0.56, 0.0

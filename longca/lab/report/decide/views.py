@@ -3,8 +3,7 @@ ranking."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -23,11 +22,11 @@ from longca.lab.ranking.sentences import (
     verdict,
     worst_text,
 )
+from longca.lab.report import matrix
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
-from longca.lab.report.rows import UNSAFE
 from longca.lab.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
 from longca.lab.store.table import is_ranked
-from longca.lab.store.text import number, plural
+from longca.lab.store.text import NONE, number, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +41,8 @@ ASIDE = (
 PALEST = 0.4  # this share and less has the palest colour
 SHORT = {NOT_COMPARED.format(WITH_RESTS[False]): "no rests", NOT_COMPARED.format(WITH_RESTS[True]): "rests"}
 """what squares say of methods that are not compared, by their status"""
+SHORT_STATUS = matrix.SHORT | SHORT
+NOT_ASKED = "not asked: no record of this method under this mask, at this setting"
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,34 @@ class Placed:
     """True for the only method measured on this mask; its share and rank carry no information"""
 
     @property
+    def text(self) -> str:
+        """Percent of the best, rounded down: 100 is the best alone, or exactly as fast."""
+        return "only" if self.is_alone else whole_percent(self.share)
+
+    @property
+    def rank(self) -> str:
+        return NONE if self.is_alone else str(self.place)
+
+    @property
+    def percent(self) -> str:
+        """Percent of the best with its digits; "" without a comparison."""
+        return "" if self.is_alone else number(100 * self.share)
+
+    @property
+    def frame(self) -> str:
+        """Classes of its square in the heat map."""
+        place = " lone" if self.is_alone else " best" if self.place == 1 else ""
+        return f"case{place}{' tied' if self.tied else ''}"
+
+    @property
     def strength(self) -> int:
         """Percent of the strongest colour, most sensitive to differences between the best methods."""
         return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
+
+
+def whole_percent(share: float) -> str:
+    """Rounded down, so that 100 means the best."""
+    return str(int(100 * share + 1e-9))
 
 
 @dataclass(frozen=True)
@@ -81,6 +107,18 @@ class ColumnFoot:
     """the text below it: omissions, and the number of its masks"""
     ran_all: bool
     tip: str
+
+    @property
+    def text(self) -> str:
+        return NONE if self.share is None else whole_percent(self.share)
+
+
+@dataclass(frozen=True)
+class LostSquare:
+    """A square of the heat map without a number."""
+
+    short: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -101,7 +139,9 @@ class HeatMap:
     """(mask, method) → (status, cell id) of what has no number; of what has one by the other protocol, that
     in place of the status"""
     num_counted: int
-    """masks that do not count (`longca.lab.report.series.is_repeat`)"""
+    """masks that count: all but repeats (`longca.lab.report.series.is_repeat`)"""
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(mask, method) → the recorded reason of what has no number"""
 
     @property
     def has_repeats(self) -> bool:
@@ -120,6 +160,20 @@ class HeatMap:
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
         """The methods of one mask, best first."""
         return [(entry.method, self.entries[mask, entry.method]) for entry in self.cases[mask].entries]
+
+    def lost(self, mask: str, method: str) -> LostSquare:
+        """What stands in place of a number that is not there."""
+        if (mask, method) not in self.missing:
+            return LostSquare("", NOT_ASKED)
+        status, reason = self.missing[mask, method][0], self.reasons.get((mask, method), "")
+        return LostSquare(SHORT_STATUS.get(status, status), f"{status}: {reason}" if reason else status)
+
+    def not_ranked(self, mask: str) -> str:
+        """The methods without a number under this mask; "" if all have one."""
+        names = [
+            f"{method} ({status})" for (name, method), (status, _) in self.missing.items() if name == mask
+        ]
+        return f"Not ranked here: {', '.join(names)}." if names else ""
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
@@ -162,13 +216,13 @@ def decision(table: pd.DataFrame) -> Decision | None:
         return None
     order, views = mask_order(named), []
     for kind, of_kind in found.items():
-        missing = _missing(named[named.kind == kind])
+        missing, reasons = _missing(named[named.kind == kind])
         for key in sorted(
             {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
         ):
             world, seqlen, setting, direction = key
             chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
-            views.append(_view(kind, key, chosen, missing.get(key, {}), order))
+            views.append(_view(kind, key, chosen, missing.get(key, {}), order, reasons))
     default = _default(views)
     kind = "kernel" if default.ranks == ALONE else "cp"
     chosen = found[kind].where(seqlen=default.seqlen, setting=default.setting)
@@ -189,6 +243,7 @@ def _view(
     kept: Cases,
     missing: dict[tuple[str, str], tuple[str, str]],
     order: list[str],
+    reasons: dict[str, str],
 ) -> HeatMap:
     world, seqlen, setting, direction = key
     of_masks = {name.mask_label: case for name, case in kept.standings.items()}
@@ -217,6 +272,7 @@ def _view(
         entries,
         lost,
         len(counting),
+        {name: reasons.get(cell_id, "") for name, (_, cell_id) in lost.items()},
     )
 
 
@@ -261,12 +317,17 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
 
 
-def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
+def _missing(
+    named: pd.DataFrame,
+) -> tuple[dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]], dict[str, str]]:
+    """(case → (mask, method) → (status, cell id), cell id → reason) of cells without a number."""
     missing: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
+    reasons: dict[str, str] = {}
     for row in named[named.status != "ok"].itertuples():
+        reasons.setdefault(row.cell_id, row.reason)
         key = (row.world, row.seqlen, row.setting, row.direction)
         missing.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
-    return missing
+    return missing, reasons
 
 
 def _default(views: list[HeatMap]) -> HeatMap:
@@ -336,78 +397,6 @@ def cells(decided: Decision) -> set[str]:
     }
 
 
-def views_json(decided: Decision, rows: dict[str, int]) -> str:
-    """All views for the page's script, escaped for a script element.
-
-    Args:
-        rows: cell → its row in the page's records.
-    """
-    methods = sorted({column.method for view in decided.views for column in view.columns})
-    mask_at, method_at = (
-        {name: index for index, name in enumerate(names)} for names in (decided.masks, methods)
-    )
-    views = [
-        {
-            "seqlen": view.seqlen,
-            "heads": view.setting,
-            "ranks": view.ranks,
-            "direction": view.direction,
-            "masks": [mask_at[mask] for mask in view.masks],
-            "verdicts": [view.verdicts[mask] for mask in view.masks],
-            "columns": [
-                [
-                    method_at[column.method],
-                    None if column.share is None else _short(column.share),
-                    column.note,
-                    int(column.ran_all),
-                    column.tip,
-                ]
-                for column in view.columns
-            ],
-            "entries": [
-                [
-                    mask_at[mask],
-                    method_at[method],
-                    _short(entry.tflops),
-                    _short(entry.low),
-                    _short(entry.high),
-                    _short(entry.ms),
-                    _short(entry.share),
-                    entry.place,
-                    int(entry.tied),
-                    entry.margin,
-                    entry.num_samples,
-                    entry.num_cells,
-                    rows[entry.cell_id],
-                ]
-                for (mask, method), entry in view.entries.items()
-            ],
-            "missing": [
-                [mask_at[mask], method_at[method], status, rows[cell_id]]
-                for (mask, method), (status, cell_id) in view.missing.items()
-                if method in method_at
-            ],
-        }
-        for view in decided.views
-    ]
-    shown = decided.default
-    content = {
-        "palest": PALEST,
-        "masks": decided.masks,
-        "names": [decided.names[mask] for mask in decided.masks],
-        "methods": methods,
-        "views": views,
-        "default": {
-            "seqlen": shown.seqlen,
-            "heads": shown.setting,
-            "ranks": shown.ranks,
-            "direction": shown.direction,
-            "mask": shown.opening,
-        },
-    }
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
-
-
 def described(view: HeatMap, decided: Decision) -> str:
     """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
     ranks = (
@@ -418,9 +407,3 @@ def described(view: HeatMap, decided: Decision) -> str:
         else ""
     )
     return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
-
-
-def _short(value: float) -> float:
-    """Rounds to three more digits than displayed, so that the script and this module round alike."""
-    rounded = float(f"{value:.6g}")
-    return int(rounded) if rounded.is_integer() else rounded

@@ -24,8 +24,11 @@ class PeakMemory(Figure):
     section = "memory"
     caption = (
         "Peak memory of one call above the memory resident before it (inputs, outputs of earlier calls): "
-        "lower is better. Solid lines are forward, dashed ones backward. On a GPU the allocator counts "
-        "bytes; on a CPU the resident set is sampled, which misses short peaks and reused memory."
+        "lower is better. Solid lines and filled marks are forward, dashed lines and hollow marks backward. "
+        "On "
+        "a GPU the allocator counts bytes; on a CPU the resident set is sampled, which misses short peaks "
+        "and "
+        "reused memory."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -37,9 +40,12 @@ class PeakMemory(Figure):
         )
 
     def title(self, data: pd.DataFrame) -> str:
-        longest = data[(data.seqlen == data.seqlen.max()) & data.value.notna()]
-        if not len(longest):
-            return "Memory: nothing could be measured at the longest length"
+        measured = data[data.value.notna()]
+        if not len(measured):
+            return "Memory: nothing could be measured in any of the calls"
+        several = measured.groupby(["mask", "detail", "direction", "seqlen"]).method.transform("nunique") > 1
+        compared = measured[several] if several.any() else measured
+        longest = compared[compared.seqlen == compared.seqlen.max()]
         groups = [rows for _, rows in longest.groupby(["mask", "detail", "direction"], sort=False)]
         # methods are compared at the setting with the most methods
         alike = max(groups, key=len).sort_values("value", kind="stable")
@@ -48,7 +54,9 @@ class PeakMemory(Figure):
             least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen))
         )
         sizes = f"Memory: {least.method} takes {format_bytes(least.value)}"
-        if len(alike) > 1:
+        if len(alike) == 1:
+            sizes += ", and no other method ran the same"
+        else:
             ratio = f", {number(most.value / least.value)} times as much" if least.value > 0 else ""
             sizes += f", {most.method} {format_bytes(most.value)}{ratio}"
         return f"{sizes} ({what})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 
 INK, MUTED, RULE, GROUND = (
@@ -148,6 +149,7 @@ def text_colour(ground: str) -> str:
     return "#000000" if luminance > 0.179 else "#ffffff"
 
 
+@cache
 def theme() -> dict[str, tuple[str, str, str]]:
     """Each colour of a page: light value → (name of the CSS variable, light value, dark value)."""
     named: dict[str, tuple[str, str]] = {
@@ -168,6 +170,12 @@ def theme() -> dict[str, tuple[str, str, str]]:
     }
     named |= {"heat": HEAT, "cold": COLD, "mark": MARK}
     return {light: (name, light, dark) for name, (light, dark) in named.items()}
+
+
+def css_colour(light: str) -> str:
+    """A colour of the theme as its CSS variable; any other as it is."""
+    known = theme().get(light)
+    return f"var(--{known[0]})" if known else light
 
 
 def _hash(name: str) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.lab.report.look.style import INK, MUTED, RULE
+from longca.lab.report.look.tags import panel_tag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +130,7 @@ def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -
         (left_in / style.width_in, 0.45 / height_in, width_in / style.width_in, rows_in / height_in)
     )
     style.clean(ax)
-    ax.set_gid(f"panel:{unit}")
+    ax.set_gid(panel_tag(unit))
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_yticks(range(len(names)), names, color=INK[0])
     ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))

@@ -3,16 +3,15 @@ writes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from longca.lab.report.look.tree import parsed, text_of
 
 FILE = Path(__file__).parent.parent / "static" / "masks.svg"
-_SYMBOL = re.compile(
-    r'<symbol id="m-(\w+)"[^>]*><title>(.*?)</title><desc>(.*?)</desc>(.*?)</symbol>', re.DOTALL
-)
+PREFIX = "m-"  # of the ids of symbols
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,20 @@ def symbol(drawing: MaskDrawing) -> str:
     from markupsafe import escape
 
     return (
-        f'<symbol id="m-{drawing.name}" viewBox="-1 -1 66 66"><title>{escape(drawing.label)}</title>'
+        f'<symbol id="{PREFIX}{drawing.name}" viewBox="-1 -1 66 66"><title>{escape(drawing.label)}</title>'
         f"<desc>{escape(drawing.definition)}</desc>{drawing.content}</symbol>"
     )
 
 
 def mask_drawings(names: Iterable[str]) -> list[MaskDrawing]:
     """The drawings of these masks, in their order; masks of plug-ins have none."""
-    drawings = {
-        name: MaskDrawing(name, unescape(label), unescape(definition), content)
-        for name, label, definition, content in _SYMBOL.findall(FILE.read_text(encoding="utf-8"))
-    }
+    symbols = (_drawing(part) for part in parsed(FILE.read_text(encoding="utf-8")).iter("symbol"))
+    drawings = {drawing.name: drawing for drawing in symbols}
     return [drawings[name] for name in names if name in drawings]
+
+
+def _drawing(part: Element) -> MaskDrawing:
+    shapes = "".join(text_of(shape) for shape in part if shape.tag not in ("title", "desc"))
+    return MaskDrawing(
+        part.attrib["id"].removeprefix(PREFIX), part.findtext("title", ""), part.findtext("desc", ""), shapes
+    )

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import numpy as np
 
-from longca.lab.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, looks
+from longca.lab.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, css_colour, looks
+from longca.lab.report.look.tags import Key, legend_tag, points_tag, title_tag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,7 +174,7 @@ class Style:
             fontweight="bold",
             va="bottom",
         )
-        text.set_gid(f"mask:{mask}/{shift}" if shift else "title:")
+        text.set_gid(title_tag(mask, shift) if shift else title_tag())
         if subtitle:
             second = ax.annotate(
                 subtitle,
@@ -186,13 +186,26 @@ class Style:
                 fontsize=8,
                 va="bottom",
             )
-            second.set_gid("title:")
+            second.set_gid(title_tag())
 
-    def line(self, ax: Axes, method: str, points: pd.DataFrame, x: str, *, dashed: bool = False) -> None:
+    def line(
+        self,
+        ax: Axes,
+        method: str,
+        points: pd.DataFrame,
+        x: str,
+        *,
+        dashed: bool = False,
+        joined: bool = True,
+    ) -> None:
         """One method's points (`longca.lab.report.series.points`), with their spread unless the markers cover
         it.
 
         The axes must already have their final scale and limits.
+
+        Args:
+            dashed: for the backward: dashed lines and hollow marks.
+            joined: draw a line through the points.
         """
         colour, faint = self.colour(method), self.is_faint(method)
         at, value, low, high = (points[name].to_numpy(float) for name in (x, "value", "low", "high"))
@@ -220,7 +233,7 @@ class Style:
             at,
             value,
             color=colour,
-            linestyle=DASHES if dashed else "-",
+            linestyle="" if not joined else DASHES if dashed else "-",
             lw=0.8 if faint else 1.5,
             marker=self.marker(method),
             markersize=size,
@@ -262,10 +275,7 @@ class Style:
     def mark(self, artist: Artist, method: str, cell_ids: Iterable[str] = ()) -> None:
         """Annotates an artist in the SVG with its method and cells: its marks in order, each with its cell
         ids."""
-        faint = "faint" if self.is_faint(method) else ""
-        artist.set_gid(
-            f"points:{_quoted(method)}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}"
-        )
+        artist.set_gid(points_tag(method, cell_ids, faint=self.is_faint(method)))
 
     def legend_of(self, data: pd.DataFrame, *, dots: bool = False) -> Legend:
         """(label, style) of the methods in `data.method`, of directions if `data.direction` has two, and of
@@ -300,12 +310,11 @@ class Style:
     def legend(self, canvas: Canvas, legend: Legend) -> None:
         """Draw the legend along the upper edge; for the page only record its entries."""
         if self.on_page:
-            entries = (
-                f"{_quoted(label)}/{look.get('marker', '')}/"
-                f"{self._kind(label)}/{self._colour_of_sign(label, look)}"
+            keys = [
+                Key(label, look.get("marker", ""), self._kind(label), self._colour_of_sign(label, look))
                 for label, look in legend
-            )
-            canvas.set_gid("legend:" + ",".join(entries))
+            ]
+            canvas.set_gid(legend_tag(keys))
             return
         from matplotlib.lines import Line2D
 
@@ -333,16 +342,11 @@ class Style:
 
     def _colour_of_sign(self, label: str, look: dict[str, Any]) -> str:
         colour = look.get("color", "")
-        return colour if self._kind(label) == "sign" and colour != MUTED[0] else ""
+        return css_colour(colour) if self._kind(label) == "sign" and colour != MUTED[0] else ""
 
     def _legend_columns(self, legend: Legend) -> int:
         widest = max((len(label) for label, _ in legend), default=1)
         return max(int((self.width_in - 0.5) / (0.45 + 0.085 * widest)), 1)
-
-
-def _quoted(name: str) -> str:
-    """A name inside of the drawing's tags, without a point, since decimal numbers in tags are rounded."""
-    return quote(name, safe=" +").replace(".", "%2E")
 
 
 def _fullest(count: int, most: int) -> int:

@@ -8,52 +8,53 @@ const element = (tag, attributes = {}, ...children) => {
   return made;
 };
 
-// ---- numbers, as the page writes them everywhere
-const NONE = "–";
-const number = (value, digits = 3) => {
-  if (value === null || value === "") return NONE;
-  if (typeof value !== "number") return String(value);
-  if (value === 0) return "0";
-  const exponent = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(digits)))));  // 9.96 with two digits is 10, not 10.0
-  if (exponent < -4) return value.toExponential(Math.max(digits - 2, 0));
-  const decimals = Math.max(digits - 1 - exponent, 0);
-  return Number(value.toPrecision(digits)).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
-};
-const percent = (share, digits = 2) => (typeof share === "number" ? `${number(100 * share, digits)} %` : number(share));
-const bytes = (count) => {
-  if (typeof count !== "number") return NONE;
-  const power = count >= 1 ? Math.min(Math.floor(Math.log2(count) / 10), 5) : 0;
-  return `${number(count / 1024 ** power)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][power]}`;
-};
-const length = (tokens) => {
-  for (const [size, suffix] of [[1048576, "M"], [1024, "K"]]) if (tokens >= size && tokens % size === 0) return tokens / size + suffix;
-  return String(tokens);
+// ---- texts: all are made before; templates are filled with those of one record
+const fill = (template, texts) => {  // "" if a text outside of brackets is missing; a part in brackets is left out alone
+  let at = 0;
+  const part = (nested) => {
+    let made = "", whole = true;
+    while (at < template.length) {
+      const sign = template[at++];
+      if (sign === "]" && nested) break;
+      if (sign === "[") made += part(true);
+      else if (sign === "{") {
+        const end = template.indexOf("}", at), text = texts[template.slice(at, end)] ?? "";
+        at = end + 1;
+        made += text;
+        whole &&= text !== "";
+      } else made += sign;
+    }
+    return whole ? made : "";
+  };
+  return part(false);
 };
 
 
 // ---- the records
-const packed = parse("#data"), facts = parse("#facts"), rate = facts.rate;
+const facts = parse("#facts");
 const unpack = (pack) => {
-  if (pack.values) return (row) => pack.values[row];
+  const values = pack.values || pack.text?.split("|");
+  if (values) return (row) => values[row];
   return pack.names ? (row) => pack.names[pack.at[row]] : () => pack.every;
 };
-const columns = Object.entries(packed).map(([name, pack]) => [name, unpack(pack)]);
-const records = Array.from({ length: facts.count }, (_, row) => Object.fromEntries(columns.map(([name, value]) => [name, value(row)])));
-for (const record of records) record.cell_id = record.anchor.slice(0, 16);
-const scaled = (value) => (value === null ? null : value * rate.factor);
+const objects = (packed, count) => {  // [{column: value}] of packed columns
+  const columns = Object.entries(packed).map(([name, pack]) => [name, unpack(pack)]);
+  return Array.from({ length: count }, (_, row) => Object.fromEntries(columns.map(([name, value]) => [name, value(row)])));
+};
+const records = objects(parse("#data"), facts.count);
+for (const record of records) record.cell_id = record.anchor.split("-")[0];
 const icon = (status) => {
   const made = element("span", { class: `chip s-${status}` });
   made.innerHTML = `<svg class="icon" aria-hidden="true"><use href="#i-${encodeURIComponent(status)}"/></svg>`;
   return made;
 };
-const method = (name) => element("span", { class: "method" },
+const method = (name) => element("span", { class: "method", "data-about": name },
   element("i", { class: "swatch", style: `background: var(--${facts.looks[name]})` }), name);
 const picture = (mask) => {
   const made = element("span");
   if (facts.pictures.includes(mask)) made.innerHTML = `<svg class="pic" aria-hidden="true"><use href="#m-${encodeURIComponent(mask)}"/></svg>`;
   return made.firstChild || "";
 };
-const DIRECTION = { fwd: "forward", bwd: "backward" };
 
 // ---- the address: #decide?…, #records?…, #cell-…; each part of the page has a function that shows what the address says
 const routes = [];  // [start of the fragment, function of the rest]
@@ -61,17 +62,25 @@ const notice = (text) => {
   $("#notice").textContent = text;
   $("#notice").hidden = !text;
 };
-const address = (text) => {
+const starts = [];  // functions that show what a page without an address shows
+const address = (text, isStep = false) => {  // a step can be taken back with the browser's Back
   notice("");
-  history.replaceState(null, "", text);
+  if (isStep && location.hash !== text) history.pushState(null, "", text);
+  else history.replaceState(null, "", text);
 };
 const follow = () => {
   const hash = decodeURIComponent(location.hash.slice(1));
   notice("");
+  if (!hash) for (const start of starts) start();
   if (!hash || hash.startsWith("theme=")) return;
-  const found = routes.find(([start]) => hash.startsWith(start));
+  const found = routes.find(([start]) => hash.startsWith(start)), target = document.getElementById(hash);
   if (found) found[1](location.hash.slice(1 + found[0].length));
-  else if (!document.getElementById(hash)) {
+  else if (target) {  // what is folded is opened
+    const folded = [target.querySelector(":scope > details")];
+    for (let at = target; at; at = at.parentElement) if (at.matches("details")) folded.push(at);
+    for (const part of folded) if (part) part.open = true;
+    if (folded.some(Boolean)) target.scrollIntoView();
+  } else {
     notice(`The address asks for '#${hash}', which this page does not have.`);
     scrollTo(0, 0);
   }

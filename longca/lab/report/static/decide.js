@@ -1,21 +1,12 @@
 // The first picture: switches, the heat map of one setting, and the ranking of one of its masks.
 if ($("#views")) {
-  const { masks, names, methods, views, palest, default: usual } = parse("#views");
-  const SHOWS = { percent: "% of best", rate: rate.name, ms: "ms" };
+  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, default: usual } = parse("#views");
   const broken = (name) => name.split("_").flatMap((part, index) => (index ? ["_", element("wbr"), part] : [part]));
-  const SWITCHES = {  // what can be switched: [label, text of a value, order of values]
-    seqlen: ["Length", length, (a, b) => a - b],
-    heads: ["Setting", String, (a, b) => a.localeCompare(b, "en", { numeric: true })],
-    ranks: ["Ranks", (value) => (value === "alone" ? "alone" : value), (a, b) => (a === "alone" ? 0 : a) - (b === "alone" ? 0 : b)],
-    direction: ["Direction", (value) => DIRECTION[value], (a, b) => b.localeCompare(a)],
-  };
-  const values = Object.fromEntries(Object.entries(SWITCHES).map(([name, [, , order]]) => [name, [...new Set(views.map((view) => view[name]))].sort(order)]));
-  if (values.heads.every((value) => /^[0-9]+:[0-9]+ heads$/.test(value))) SWITCHES.heads = ["Heads", (value) => value.replace(" heads", ""), SWITCHES.heads[2]];
-  const state = { ...usual, mask: masks.indexOf(usual.mask), show: "percent" };
+  const SWITCHES = Object.fromEntries(switches.map((entry) => [entry.name, entry]));
+  const initial = () => ({ ...usual, mask: masks.indexOf(usual.mask), show: shows[0][0] });
+  let state = initial();
   const fits = (view, wanted) => Object.keys(SWITCHES).every((name) => view[name] === wanted[name]);
   const current = () => views.find((view) => fits(view, state));
-  const described = (view) => [`${length(view.seqlen)} tokens`,
-    view.ranks === "alone" ? (values.ranks.length > 1 ? "kernels alone" : "") : `${view.ranks} ranks × ${length(view.seqlen / view.ranks)}`, view.heads, DIRECTION[view.direction]].filter(Boolean).join(" · ");
 
   // the nearest view in which this switch has that value: most other switches stay, and of lengths the nearest one is taken
   const choose = (name, value) => {
@@ -26,64 +17,54 @@ if ($("#views")) {
     if (!options[0].masks.includes(state.mask)) state.mask = options[0].masks[0];
   };
 
-  // ---- numbers of one entry
-  const timed = (view) => view.entries.reduce((counts, [mask]) => counts.set(mask, (counts.get(mask) || 0) + 1), new Map());
-  const reader = (view) => ((counts) => ([mask, name, tflops, low, high, ms, share, place, tied, margin, samples, cells, row]) => ({
-    mask, method: methods[name], tflops, low, high, ms, share, place, tied: Boolean(tied), margin, samples, cells, record: records[row],
-    alone: counts.get(mask) === 1 }))(timed(view));
-  const shown = (entry) => (state.show === "percent" ? (entry.alone ? "only" : String(Math.floor(100 * entry.share + 1e-9)))
-    : state.show === "rate" ? number(scaled(entry.tflops)) : number(entry.ms));
-  const strength = (share) => Math.round(100 * (Math.max(share - palest, 0) / (1 - palest)) ** 1.5);
-  const rateText = (entry) => `${number(scaled(entry.tflops))} ${rate.name} (${number(scaled(entry.low))}–${number(scaled(entry.high))})`;
-  const told = (entry) => `${entry.method}, ${masks[entry.mask]}\n${rateText(entry)}, ${number(entry.ms)} ms\n${entry.alone ? "no other method ran this mask" : `${number(100 * entry.share)} % of the best`}`
-    + `${entry.tied ? ", a tie in front" : ""}; n = ${entry.samples}${entry.cells > 1 ? ` over ${entry.cells} seeds` : ""}`;
+  const entriesOf = (view) => objects(view.entries, view.count).map((entry) => ({
+    ...entry, at: entry.mask, mask: masks[entry.mask], method: methods[entry.method], record: records[entry.row], ...states[entry.state] }));
+  const SHOWN = { percent: "text", rate: "rate", ms: "ms" };
 
-  const drawMap = (view) => {
-    const read = reader(view), entries = new Map(view.entries.map((entry) => [`${entry[0]} ${entry[1]}`, read(entry)]));
-    const missing = new Map(view.missing.map(([mask, name, status, row]) => [`${mask} ${name}`, [status, records[row]]]));
+  const drawMap = (view, all) => {
+    const entries = new Map(all.map((entry) => [`${entry.at} ${entry.method}`, entry]));
+    const missing = new Map(view.missing.map(([mask, name, reason]) => [`${mask} ${methods[name]}`, reasons[reason]]));
     const top = element("tr", {}, element("td"), ...view.columns.map(([name]) => element("th", { scope: "col" },
-      element("span", {}, element("i", { class: "swatch", style: `background: var(--${facts.looks[methods[name]]})` }), methods[name]))));
+      element("a", { href: `#${facts.anchors[methods[name]]}`, "data-about": methods[name] },
+        element("i", { class: "swatch", style: `background: var(--${facts.looks[methods[name]]})` }), methods[name]))));
     const line = (mask) => {
       const row = element("tr", mask === state.mask ? { class: "chosen" } : {}, element("th", { scope: "row" },
         element("button", { type: "button", "data-mask": mask, "aria-pressed": String(mask === state.mask) }, picture(names[mask]), element("span", {}, ...broken(masks[mask])))));
-      for (const [name] of view.columns) {
-        const entry = entries.get(`${mask} ${name}`), lost = missing.get(`${mask} ${name}`);
+      for (const [index] of view.columns) {
+        const key = `${mask} ${methods[index]}`, entry = entries.get(key);
         if (entry) {
-          row.append(element("td", { class: `case${entry.alone ? " lone" : entry.place === 1 ? " best" : ""}${entry.tied ? " tied" : ""}`,
-            style: `--s: ${strength(entry.share)}%`, "data-tip": told(entry), "data-mask": mask }, shown(entry)));
-        } else if (lost) {
-          row.append(element("td", { class: "lost", "data-tip": `${methods[name]}, ${masks[mask]}\n${lost[0]}${lost[1].reason ? `: ${lost[1].reason}` : ""}` }, facts.short[lost[0]]));
-        } else row.append(element("td", { class: "lost" }));
+          row.append(element("td", { class: entry.frame, style: `--s: ${entry.strength}%`, "data-tip": fill(entry.tip, entry), "data-mask": mask }, entry[SHOWN[state.show]]));
+        } else {
+          const [short, why] = missing.get(key) || ["", notAsked];
+          row.append(element("td", { class: "lost", "data-tip": fill(lostTip, { method: methods[index], mask: masks[mask], why }) }, short));
+        }
       }
       return row;
     };
     const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...view.columns.map(([, share, note, all, tip]) => (
-      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": tip },
-        element("b", {}, share === null ? NONE : String(Math.floor(100 * share + 1e-9))), ...(note ? [element("small", {}, note)] : [])))));
+      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": tip }, element("b", {}, share), ...(note ? [element("small", {}, note)] : [])))));
     $("#map").classList.toggle("many", view.columns.length > 16);
     $("#map").style.setProperty("--long", Math.max(...view.columns.map(([name]) => methods[name].length)));
     $("#map thead").replaceChildren(top);
     $("#map tbody").replaceChildren(...view.masks.map(line));
     $("#map tfoot").replaceChildren(bottom);
-    const what = { percent: "percent of the fastest method of each mask", rate: `${rate.name}${view.ranks === "alone" ? "" : " of each rank"}, median`, ms: "median milliseconds" };
-    $("#map-setting").textContent = `${described(view)}: ${what[state.show]}`;
+    $("#map-setting").textContent = view.captions[state.show];
   };
 
   // ---- the ranking of one mask
-  const drawRanking = (view) => {
-    const ranking = view.entries.filter(([mask]) => mask === state.mask).map(reader(view)).sort((a, b) => a.place - b.place);
-    $("#choose-setting").textContent = described(view);
-    $("#verdict").textContent = view.verdicts[view.masks.indexOf(state.mask)];
-    $("#ranking tbody").replaceChildren(...ranking.map((entry) => {
-      const bar = entry.alone ? element("td", {}, NONE)
-        : element("td", {}, element("span", { class: "share" }, element("i", { style: `width: ${(100 * entry.share).toFixed(1)}%` })), `${number(100 * entry.share)} %`);
-      return element("tr", {}, element("td", { class: "num" }, entry.alone ? NONE : String(entry.place)), element("td", {}, method(entry.method)),
-        element("td", { class: "num" }, element("a", { href: `#cell-${entry.record.anchor}` }, number(scaled(entry.tflops)))),
-        element("td", { class: "num" }, `${number(scaled(entry.low))}–${number(scaled(entry.high))}`), element("td", { class: "num" }, number(entry.ms)), bar,
-        element("td", {}, entry.margin), element("td", { class: "num" }, String(entry.samples)));
+  const drawRanking = (view, all) => {
+    const place = view.masks.indexOf(state.mask);
+    $("#choose-setting").textContent = view.setting;
+    $("#verdict").textContent = view.verdicts[place];
+    $("#ranking tbody").replaceChildren(...all.filter((entry) => entry.at === state.mask).map((entry) => {
+      const bar = entry.percent ? element("td", {}, element("span", { class: "share" }, element("i", { style: `width: ${entry.percent}%` })), `${entry.percent} %`)
+        : element("td", {}, facts.none);
+      return element("tr", {}, element("td", { class: "num" }, entry.rank), element("td", {}, method(entry.method)),
+        element("td", { class: "num" }, element("a", { href: `#cell-${entry.record.anchor}` }, entry.rate)),
+        element("td", { class: "num" }, `${entry.low}–${entry.high}`), element("td", { class: "num" }, entry.ms), bar,
+        element("td", {}, entry.margin), element("td", { class: "num" }, entry.n));
     }));
-    const lost = view.missing.filter(([mask]) => mask === state.mask).map(([, name, status]) => `${methods[name]} (${status})`);
-    $("#choose-missing").textContent = lost.length ? `Not ranked here: ${lost.join(", ")}.` : "";
+    $("#choose-missing").textContent = view.not_ranked[place];
     const select = $("#choose-mask");
     select.disabled = false;
     select.replaceChildren(...view.masks.map((mask) => element("option", { value: mask }, masks[mask])));
@@ -92,12 +73,12 @@ if ($("#views")) {
 
   // ---- switches
   const bar = $("#switches");
-  const group = (name, label, options, text) => {
-    const buttons = options.map((value) => element("button", { type: "button", "data-switch": name, "data-value": value }, text(value)));
+  const group = (name, label, options) => {
+    const buttons = options.map(([value, text]) => element("button", { type: "button", "data-switch": name, "data-value": value }, text));
     bar.append(element("div", { role: "group", "aria-label": label }, element("span", {}, label), ...buttons));
   };
-  for (const [name, [label, text]] of Object.entries(SWITCHES)) if (values[name].length > 1) group(name, label, values[name], text);
-  group("show", "Show", Object.keys(SHOWS), (value) => SHOWS[value]);
+  for (const { name, label, options } of switches) if (options.length > 1) group(name, label, options);
+  group("show", "Show", shows);
   const linkButton = element("button", { type: "button", class: "link" }, "Copy link");
   bar.append(linkButton);
   linkButton.addEventListener("click", () => { keep(); copied(linkButton, location.href); });
@@ -111,15 +92,16 @@ if ($("#views")) {
       const there = name === "show" || views.some((other) => fits(other, { ...state, [name]: typed }));
       button.classList.toggle("away", !there);  // it changes another switch, too
     }
-    drawMap(view);
-    drawRanking(view);
+    const entries = entriesOf(view);
+    drawMap(view, entries);
+    drawRanking(view, entries);
   };
   const keep = () => {
     const query = new URLSearchParams();
-    for (const name of Object.keys(SWITCHES)) if (values[name].length > 1) query.set(name, state[name]);
+    for (const { name, options } of switches) if (options.length > 1) query.set(name, state[name]);
     query.set("show", state.show);
     query.set("mask", masks[state.mask]);
-    address(`#decide?${query}`);
+    address(`#decide?${query}`, true);
   };
   bar.addEventListener("click", (event) => {
     const { switch: name, value } = event.target.dataset;
@@ -148,8 +130,8 @@ if ($("#views")) {
     const wrong = [];
     for (const [name, value] of new URLSearchParams(rest)) {
       const typed = name === "seqlen" ? Number(value) : value;
-      if (name in SWITCHES && values[name].includes(typed)) state[name] = typed;
-      else if (name === "show" && value in SHOWS) state.show = value;
+      if (SWITCHES[name]?.options.some(([option]) => option === typed)) state[name] = typed;
+      else if (name === "show" && value in SHOWN) state.show = value;
       else if (name === "mask" && masks.includes(value)) state.mask = masks.indexOf(value);
       else if (name !== "theme") wrong.push(`${name}=${value}`);
     }
@@ -162,5 +144,9 @@ if ($("#views")) {
     $("#decide").scrollIntoView();
     if (wrong.length) notice(`The address asks for ${wrong.join(", ")}; this page does not have it and shows the nearest.`);
   }]);
+  starts.push(() => {
+    state = initial();
+    redraw();
+  });
   redraw();
 }

@@ -1,35 +1,26 @@
 // Live figures: tips on points, the way to their records, legends that hide and light up lines, and enlarged panels.
-const told = (rows) => {  // as the figures put seeds together: median, and the widest spread
-  const found = rows.map((row) => records[row]), [one] = found;
-  const where = `${one.method}\n${one.mask_label}, ${length(one.seqlen)}, ${one.heads} heads, ${DIRECTION[one.direction]}${one.world > 1 ? `, ${one.world} ranks` : ""}`;
-  const ok = found.filter((r) => r.status === "ok" && r.time_ms_median !== null);
-  if (!ok.length) return `${where}\n${one.status}: ${one.reason}`;
-  const middle = (key) => {
-    const sorted = ok.map((r) => r[key]).sort((a, b) => a - b), half = sorted.length >> 1;
-    return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-  };
-  const lows = ok.map((r) => r.tflops_per_device_low), highs = ok.map((r) => r.tflops_per_device_high);
-  const spread = lows.every((low) => typeof low === "number") ? ` (${number(scaled(Math.min(...lows)))}–${number(scaled(Math.max(...highs)))})` : "";
-  const speed = ok[0].tflops_per_device === null ? "" : `${number(scaled(middle("tflops_per_device")))} ${rate.name}${spread}, `;
-  const worst = ok.reduce((a, b) => (b.budget_ratio > a.budget_ratio ? b : a));
-  const samples = ok.reduce((sum, r) => sum + r.num_samples, 0);
-  return `${where}\n${speed}${number(middle("time_ms_median"))} ms\nn = ${samples}${ok.length > 1 ? ` over ${ok.length} cells` : ""}, IQR ${percent(Math.max(...ok.map((r) => r.noise)))}`
-    + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}${ok[0].absolute_peak_bytes ? `, ${bytes(ok[0].absolute_peak_bytes)} in all` : ""}` : ""}${one.published ? `\n${one.published}` : ""}`;
+const merged = parse("#merged");  // points of several cells, or of some that are not here
+const mergedTexts = new Map(objects(merged.columns, merged.marks.length).map((texts, index) => [merged.marks[index], texts]));
+const textsOf = (point) => mergedTexts.get(point.key) || records[point.rows[0]];
+const told = (point) => {
+  const texts = textsOf(point);
+  return fill(texts.ms ? facts.tips.timed : facts.tips.other, texts);
 };
 
-const rest = (point) => (point.all ? `\nof ${point.rows.length} of its ${point.all} cells: the others are not on this page` : "");
-
 const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
-const alive = (box) => {
-  const svg = box.querySelector("svg[role=img]");
+const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
     const marks = [...group.querySelectorAll("use")];
     group.dataset.rows.split(",").forEach((rows, index) => {
-      const [here, all] = rows.split("/");  // "3+7/50": two of the point's 50 cells are on the page
-      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), rows: here.split("+").map(Number), all, x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
+      const here = rows.split("/")[0];  // "3+7/50": two of the point's 50 cells are on the page
+      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), key: rows, rows: here.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
     });
   }
+  return points;
+};
+const alive = (box) => {
+  const svg = box.querySelector("svg[role=img]"), points = pointsOf(svg);
   if (!points.length) return;
   box.setAttribute("role", "group");
   box.setAttribute("aria-label", "Points of the figure: arrows go from one to the next, Enter opens its record, plus enlarges its panel");
@@ -45,7 +36,7 @@ const alive = (box) => {
     ring.setAttribute("cx", point.x);
     ring.setAttribute("cy", point.y);
     light(svg, point.group.dataset.method);
-    show(told(point.rows) + rest(point), ring.getBoundingClientRect());
+    show(told(point), ring.getBoundingClientRect());
   };
   const visible = (point) => !point.group.classList.contains("off");
   const local = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
@@ -94,7 +85,7 @@ const alive = (box) => {
     }
     go(next);
     ring.scrollIntoView({ block: "nearest", inline: "nearest" });
-    show(told(next.rows) + rest(next), ring.getBoundingClientRect());
+    show(told(next), ring.getBoundingClientRect());
   });
 };
 
@@ -102,7 +93,6 @@ const alive = (box) => {
 const light = (svg, name) => {
   for (const group of svg.querySelectorAll(".points")) group.classList.toggle("under", group.dataset.method === name);
 };
-for (const group of document.querySelectorAll(".drawing .points")) group.style.setProperty("--own", `var(--${facts.looks[group.dataset.method]})`);
 const legend = (box, svg) => {  // entries that hide their lines, and light them up
   for (const key of box.querySelectorAll("button.key")) {
     const name = key.dataset.method;

@@ -1,12 +1,18 @@
 // The page as a whole: its tips, and its start.
 const point = (event) => {
-  const target = event.target.closest?.("[data-tip]");
-  if (target) show(target.dataset.tip, target.getBoundingClientRect());
+  const target = event.target.closest?.("[data-tip], [data-about]");
+  const text = target && (target.dataset.tip || facts.about[target.dataset.about]);
+  if (text) show(text, target.getBoundingClientRect());
   else if (!event.target.closest?.(".drawing")) hide();
 };
 document.addEventListener("mouseover", point);
 document.addEventListener("focusin", point);
 document.addEventListener("focusout", hide);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details:not(.filter)")) part.open = true; });
+document.addEventListener("click", (event) => {  // a link to where the page already is, once what it leads to was folded again
+  const link = event.target.closest?.("a[href^='#']");
+  if (link && link.getAttribute("href") === location.hash) follow();
+});
 addEventListener("hashchange", follow);
 follow();

@@ -1,0 +1,127 @@
+"""The data of the study's page: all that its templates show, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from longca.lab.claims.contract import TRUSTS, Claim, Verdicts
+from longca.lab.paper.contract import Cells, Exhibit, Section
+from longca.lab.paper.facts import Coverage, Gallery
+from longca.lab.paper.links import Link
+from longca.lab.paper.provenance import StudyProvenance
+from longca.lab.paper.repairs import Repair
+from longca.lab.report.look.svg import Inline
+from longca.lab.report.page import Frame
+from longca.lab.store.cells import UnusableFile
+from longca.lab.store.text import short_device
+
+
+@dataclass(frozen=True)
+class ShownExhibit:
+    """An exhibit as the page shows it. No finding where there are no data for it."""
+
+    exhibit: Exhibit
+    title: str = ""
+    amount: str = ""
+    drawing: Inline | None = None
+    cells: Cells | None = None
+    effects: dict[int, str] = field(default_factory=dict)
+    """defect of the released code → what the data say of it"""
+    failure: str = ""
+    """why it could not be made"""
+    published: tuple[str, ...] = ()
+    """how its rates compare with published ones"""
+    num_cells: int = 0
+    """those behind it"""
+    links: tuple[Link, ...] = ()
+    """to their records"""
+    devices: tuple[str, ...] = ()
+    """those that measured them"""
+
+    @property
+    def headline(self) -> str:
+        """The beginning of the finding, for each device that it names."""
+        return "; ".join(group[0] for group in self._groups)
+
+    @property
+    def details(self) -> str:
+        """The rest of the finding, by device; "" if the headline has it all."""
+        names = [short_device(device) for device in self.devices]
+        texts = []
+        for first, *rest in self._groups:
+            device = next((name for name in names if f"on {name} " in first), "")
+            if rest:
+                texts.append(f"{f'{device}: ' if device and len(self._groups) > 1 else ''}{'; '.join(rest)}")
+        return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in texts)
+
+    @cached_property
+    def _groups(self) -> list[list[str]]:
+        """The parts of the finding, those of each device together, with short names of devices."""
+        title = self.title
+        for device in self.devices:
+            title = title.replace(device, short_device(device))
+        starts = tuple(f"on {short_device(device)} " for device in self.devices)
+        groups: list[list[str]] = []
+        for part in title.split("; "):
+            if groups and not (starts and part.startswith(starts)):
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        return groups
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim and what the records say of it."""
+
+    claim: Claim
+    verdicts: Verdicts
+    links: tuple[tuple[Link, ...], ...]
+    """to the records behind the findings, of each verdict"""
+    predicted: str = ""
+    """what is predicted of it for many GPUs; never part of a verdict"""
+
+    @property
+    def known(self) -> str:
+        """How the claim is known: "a text about the paper"."""
+        return TRUSTS[self.claim.trust]
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """The study's page. The fields are the names that the templates use."""
+
+    frame: Frame
+    titles: Mapping[Section, str]
+    shown: Sequence[ShownExhibit]
+    findings: Sequence[ShownExhibit]
+    """those at the top of the page"""
+    judged: Sequence[Judged]
+    conclusion: str
+    """the number of verdicts of each status"""
+    meanings: Mapping[str, str]
+    readings: Mapping[str, str]
+    study: str
+    """its address"""
+    notes_of_all: Sequence[str]
+    """notes that several verdicts have"""
+    repairs: Sequence[Repair]
+    num_measured: int
+    """repairs with a measured or counted effect"""
+    gallery: Gallery
+    coverage: Coverage
+    provenance: StudyProvenance
+    num_records: int
+    problems: Sequence[UnusableFile]
+    devices: Sequence[str]
+    records_of: Mapping[str, int]
+    notes: Mapping[str, str]
+    """section → a note on it"""
+    points: str
+    """JSON of the points of figures"""
+    facts: str
+    """JSON of what the scripts need to lay them out"""
+    merged: str
+    """JSON of the points of several cells"""

@@ -1,0 +1,176 @@
+"""The views as data of the page's script, which lays them out: no text of the heat map, its switches and its
+ranking is made in the browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed, described
+from longca.lab.report.packing import packed, script_json
+from longca.lab.report.series import DIRECTIONS
+from longca.lab.store.text import number
+
+if TYPE_CHECKING:
+    from longca.lab.report.series import Unit
+
+_WHERE = "{method}, {mask}\n"
+LOST_TIP = _WHERE + "{why}"
+SHOWS = {"percent": "% of best", "rate": "UNIT", "ms": "ms"}
+
+
+def caption(view: HeatMap, decided: Decision, unit: Unit, show: str = "percent") -> str:
+    """The setting of a heat map and the meaning of its numbers.
+
+    Args:
+        show: one of `SHOWS`.
+    """
+    meaning = {
+        "percent": "percent of the fastest method of each mask",
+        "rate": f"{unit.name}{'' if view.ranks == ALONE else ' of each rank'}, median",
+        "ms": "median milliseconds",
+    }
+    return f"{described(view, decided)}: {meaning[show]}"
+
+
+def tip(entry: Placed, unit: Unit) -> str:
+    """The template of the tip of a square like this one."""
+    outcome = "no other method ran this mask" if entry.is_alone else "{percent} % of the best"
+    tied = ", a tie in front" if entry.tied else ""
+    speed = f"{{rate}} {unit.name} ({{low}}–{{high}}), {{ms}} ms"
+    return f"{_WHERE}{speed}\n{outcome}{tied}; n = {{n}}[ over {{cells}} seeds]"
+
+
+def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
+    """All views, for a script element.
+
+    Args:
+        rows: cell → its row in the page's records.
+        unit: the unit of the page's rates.
+    """
+    methods = sorted({column.method for view in decided.views for column in view.columns})
+    mask_at, method_at = (
+        {name: index for index, name in enumerate(names)} for names in (decided.masks, methods)
+    )
+    states: dict[tuple[str, str], int] = {}  # (classes, tip) of squares
+    reasons: dict[tuple[str, str], int] = {}  # (short, why) of those without a number
+    views = []
+    for view in decided.views:
+        entries = [
+            (mask_at[mask], method_at[method], entry) for (mask, method), entry in view.entries.items()
+        ]
+        columns: dict[str, list[Any]] = {
+            "mask": [mask for mask, _, _ in entries],
+            "method": [method for _, method, _ in entries],
+            "state": [
+                states.setdefault((entry.frame, tip(entry, unit)), len(states)) for *_, entry in entries
+            ],
+            "row": [rows[entry.cell_id] for *_, entry in entries],
+            **{name: [text(entry) for *_, entry in entries] for name, text in _texts(unit).items()},
+        }
+        views.append(
+            {
+                **_key(view),
+                "setting": described(view, decided),
+                "captions": {show: caption(view, decided, unit, show) for show in SHOWS},
+                "masks": [mask_at[mask] for mask in view.masks],
+                "verdicts": [view.verdicts[mask] for mask in view.masks],
+                "not_ranked": [view.not_ranked(mask) for mask in view.masks],
+                "columns": [
+                    [method_at[column.method], column.text, column.note, int(column.ran_all), column.tip]
+                    for column in view.columns
+                ],
+                "count": len(entries),
+                "entries": packed(columns),
+                "missing": [
+                    [
+                        mask_at[mask],
+                        method_at[method],
+                        reasons.setdefault((lost.short, lost.why), len(reasons)),
+                    ]
+                    for (mask, method) in view.missing
+                    if method in method_at
+                    for lost in [view.lost(mask, method)]
+                ],
+            }
+        )
+    default = decided.default
+    return script_json(
+        {
+            "masks": decided.masks,
+            "names": [decided.names[mask] for mask in decided.masks],
+            "methods": methods,
+            "switches": switches(decided.views),
+            "shows": [[name, text.replace("UNIT", unit.name)] for name, text in SHOWS.items()],
+            "states": [{"frame": frame, "tip": text} for frame, text in states],
+            "reasons": [list(reason) for reason in reasons],
+            "lost_tip": LOST_TIP,
+            "not_asked": NOT_ASKED,
+            "views": views,
+            "default": {**_key(default), "mask": default.opening},
+        }
+    )
+
+
+def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
+    """What can be switched: name, label, and [value, text] of each option in order."""
+    settings = {view.setting for view in views}
+    only_heads = all(re.fullmatch(r"\d+:\d+ heads", setting) for setting in settings)
+    choices: list[tuple[str, str, set[Any], Callable[[Any], Any], Callable[[Any], str]]] = [
+        ("seqlen", "Length", {view.seqlen for view in views}, int, format_length),
+        (
+            "heads",
+            "Heads" if only_heads else "Setting",
+            settings,
+            _by_numbers,
+            lambda value: value.removesuffix(" heads") if only_heads else value,
+        ),
+        (
+            "ranks",
+            "Ranks",
+            {view.ranks for view in views},
+            lambda value: 0 if value == ALONE else int(value),
+            str,
+        ),
+        (
+            "direction",
+            "Direction",
+            {view.direction for view in views},
+            list(DIRECTIONS).index,
+            DIRECTIONS.__getitem__,
+        ),
+    ]
+    return [
+        {
+            "name": name,
+            "label": label,
+            "options": [[value, text(value)] for value in sorted(values, key=order)],
+        }
+        for name, label, values, order, text in choices
+    ]
+
+
+def _texts(unit: Unit) -> dict[str, Callable[[Placed], str]]:
+    return {
+        "text": lambda entry: entry.text,
+        "strength": lambda entry: str(entry.strength),
+        "rate": lambda entry: number(entry.tflops * unit.factor),
+        "low": lambda entry: number(entry.low * unit.factor),
+        "high": lambda entry: number(entry.high * unit.factor),
+        "ms": lambda entry: number(entry.ms),
+        "percent": lambda entry: entry.percent,
+        "rank": lambda entry: entry.rank,
+        "margin": lambda entry: entry.margin,
+        "n": lambda entry: str(entry.num_samples),
+        "cells": lambda entry: str(entry.num_cells) if entry.num_cells > 1 else "",
+    }
+
+
+def _key(view: HeatMap) -> dict[str, Any]:
+    return {"seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction}
+
+
+def _by_numbers(text: str) -> tuple[tuple[int, ...], str]:
+    return tuple(map(int, re.findall(r"\d+", text))), text

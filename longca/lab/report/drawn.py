@@ -1,0 +1,105 @@
+"""The figures of a page: drawn as its elements, and as files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.lab.report.look.style import Style
+from longca.lab.report.look.svg import Inline, draw, inline
+from longca.lab.report.series import for_file, sampled
+from longca.lab.store.export import frame_csv
+from longca.lab.store.files import replace_file
+from longca.lab.store.text import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from longca.lab.report.contract import Figure
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of the page; without data it has no drawing."""
+
+    name: str
+    label: str
+    title: str
+    subtitle: str
+    caption: str
+    drawing: Inline | None = None
+    failure: str = ""
+    """the error that prevented the drawing"""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no data for the figure."""
+        return self.drawing is None and not self.failure
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The context of figures: the study's methods and the variables of their colours, the row of each record,
+    the masks with drawings, and the folder for side files."""
+
+    methods: tuple[str, ...]
+    variables: Mapping[str, str]
+    rows: Mapping[str, int]
+    pictures: frozenset[str]
+    beside: Path | None
+    is_part: bool
+    """True if the page contains only some of the records"""
+
+    def style(self, **options: Any) -> Style:
+        return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
+
+
+def drawn_figures(table: pd.DataFrame, paper: Paper) -> dict[str, list[Drawn]]:
+    """The figures that have data, by section, in their order."""
+    figures: dict[str, list[Drawn]] = {}
+    loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
+    for number, figure in enumerate(loaded):
+        drawn = _drawn(figure, table, f"f{number}", paper)
+        if not drawn.is_empty:
+            figures.setdefault(figure.section, []).append(drawn)
+    return figures
+
+
+def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Drawn:
+    """The figure, and its files in `figures/`. If it raises, the error is kept, since a broken plug-in must
+    not prevent the page."""
+    try:
+        return _draw(figure, table, short, paper)
+    except UserError:
+        raise
+    except Exception as error:  # a plug-in may raise anything
+        return Drawn(
+            figure.name,
+            figure.label,
+            figure.label,
+            "",
+            figure.caption,
+            failure=f"{type(error).__name__}: {error}",
+        )
+
+
+def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Drawn:
+    data = figure.data(table)
+    if not len(data):
+        return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
+    title = figure.title(data)
+    if paper.beside:
+        folder = paper.beside / "figures"
+        replace_file(folder / f"{figure.name}.svg", draw(figure, data, paper.style()).encode())
+        replace_file(folder / f"{figure.name}.csv", frame_csv(for_file(data)))
+    devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
+    number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
+    if "cell_id" in data and paper.is_part:
+        number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
+    style = paper.style(on_page=True, pictures=paper.pictures)
+    drawing = inline(figure, data, style, short, title, paper.rows, paper.variables)
+    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)

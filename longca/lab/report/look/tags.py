@@ -1,0 +1,63 @@
+"""Tags of drawings: what an artist shows, carried through matplotlib as the id of its group (`set_gid`). The
+finished SVG has them as attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_SIGN = "{"  # matplotlib's own ids never begin with it
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of a drawing's legend."""
+
+    label: str
+    marker: str
+    """matplotlib's name of the marker; "" for a line without marks"""
+    kind: str
+    """"" for a method, "faint" for a grey method, "sign" for directions, failures and other entries"""
+    colour: str = ""
+    """colour of a sign, as CSS; "" without one"""
+
+
+def points_tag(method: str, cells: Iterable[str] = (), *, faint: bool = False) -> str:
+    """The marks of a method.
+
+    Args:
+        cells: for each mark, in order, its cell ids, separated by spaces.
+        faint: the method is drawn in grey.
+    """
+    return _tag("points", method=method, faint=faint, cells=[ids.split() for ids in cells])
+
+
+def panel_tag(title: str) -> str:
+    """A panel, which the page can enlarge under this title."""
+    return _tag("panel", title=title)
+
+
+def title_tag(mask: str = "", shift: float = 0.0) -> str:
+    """A title above a panel.
+
+    Args:
+        mask: its mask, if the page draws it before the title.
+        shift: points by which the title makes room for that drawing.
+    """
+    return _tag("title", mask=mask, shift=shift)
+
+
+def legend_tag(keys: Iterable[Key]) -> str:
+    """The entries of the legend, for a page, which shows them itself."""
+    return _tag("legend", keys=[vars(key) for key in keys])
+
+
+def read_tag(group_id: str) -> dict[str, Any]:
+    """The tag in the id of a group; empty for an id of matplotlib's."""
+    return json.loads(group_id) if group_id.startswith(_SIGN) else {}
+
+
+def _tag(kind: str, **values: Any) -> str:
+    return json.dumps({"kind": kind, **values}, ensure_ascii=False)

@@ -1,0 +1,127 @@
+"""Descriptions of methods: what each is, its source, and the packages that its records ran with. Plug-ins are
+read, not imported, since a page needs neither torch nor kernels."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from longca.core.plugin import Registry
+from longca.lab.studies.record import Record
+
+PACKAGES = {  # module that a kernel needs → distributions that provide it
+    "torch": ("torch",),
+    "triton": ("triton",),
+    "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+    "cutlass": ("nvidia-cutlass-dsl",),
+    "tvm_ffi": ("apache-tvm-ffi",),
+    "quack": ("flash-attn-4", "quack-kernels"),  # FlashAttention-4 shares its module's name with version 2
+    "flash_attn.cute": ("flash-attn-4",),
+    "flash_attn": ("flash-attn",),
+    "flash_attn_2_cuda": ("flash-attn",),
+    "flash_attn_interface": ("flash-attn-3",),
+    "flashinfer": ("flashinfer-python",),
+    "fastvideo_kernel": ("fastvideo-kernel",),
+    "magi_attention": ("magi-attention",),
+}
+
+
+@dataclass(frozen=True)
+class PartNote:
+    """A kernel, or a strategy of context parallelism."""
+
+    name: str
+    label: str
+    summary: str
+    """what it is; "" for a plug-in that is not installed"""
+    url: str
+    packages: tuple[str, ...]
+    """the packages that it runs on, with the versions of its records"""
+    num_cells: int
+
+    @property
+    def anchor(self) -> str:
+        """The id of its row on the page."""
+        return f"about-{self.name}"
+
+
+@dataclass(frozen=True)
+class MethodNotes:
+    """What the methods of a page are."""
+
+    parts: tuple[PartNote, ...]
+    """each once, strategies last"""
+    tips: dict[str, str]
+    """method → text of its tip"""
+    anchors: dict[str, str]
+    """method → anchor of its kernel, or of its strategy"""
+
+
+def method_notes(records: Iterable[Record], methods: Sequence[str]) -> MethodNotes:
+    """Notes on these methods."""
+    versions: dict[str, dict[str, set[str]]] = {}
+    counts: dict[str, int] = {}
+    for record in records:
+        packages = record.environment.software.packages if record.environment else {}
+        for name in record.cell.method.split("+"):
+            counts[name] = counts.get(name, 0) + 1
+            for package, version in packages.items():
+                versions.setdefault(name, {}).setdefault(package, set()).add(version)
+    kinds = {name: "kernel" for method in methods for name in method.split("+")[-1:]}
+    kinds |= {name: "strategy" for method in methods for name in method.split("+")[:-1]}
+    parts = {
+        name: _note(kind, name, versions.get(name, {}), counts.get(name, 0)) for name, kind in kinds.items()
+    }
+    return MethodNotes(
+        tuple(parts.values()),
+        {method: _tip(method, [parts[name] for name in method.split("+")]) for method in methods},
+        {method: parts[method.split("+")[0]].anchor for method in methods},
+    )
+
+
+def _tip(method: str, parts: Sequence[PartNote]) -> str:
+    several = len(parts) > 1
+    lines = [f"{part.label}: {part.summary}" if several else part.summary for part in parts if part.summary]
+    packages = dict.fromkeys(package for part in parts for package in part.packages)
+    return "\n".join(line for line in (method, *lines, ", ".join(packages)) if line)
+
+
+def _note(kind: str, name: str, versions: dict[str, set[str]], num_cells: int) -> PartNote:
+    path = Registry(kind).paths().get(name)
+    known = _constants(path) if path else {}
+    modules = known.get("needs", ("torch",))
+    needed = [
+        package
+        for module in modules
+        for package in PACKAGES.get(module, PACKAGES.get(module.partition(".")[0], ()))
+    ]
+    packages = [
+        f"{package} {' and '.join(sorted(versions[package]))}"
+        for package in dict.fromkeys(needed)
+        if package in versions
+    ]
+    label, summary, url = (str(known.get(field, "")) for field in ("label", "summary", "url"))
+    return PartNote(name, label or name, summary, url, tuple(packages), num_cells)
+
+
+@cache
+def _constants(path: Path) -> dict[str, Any]:
+    """The constants of the classes of a plug-in's file, without running it."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    values: dict[str, Any] = {}
+    for node in (node for part in tree.body if isinstance(part, ast.ClassDef) for node in part.body):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in ("label", "summary", "url", "needs"):
+                try:
+                    values[name] = ast.literal_eval(node.value)
+                except ValueError:
+                    continue
+    return values

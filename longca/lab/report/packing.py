@@ -1,0 +1,49 @@
+"""Columns of a page's data as compact JSON, which the scripts and the study's page read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# characters that may end a script, as JSON escapes
+UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}
+SEPARATOR = "|"
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe within a script element."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
+
+
+def packed(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The columns, each as one of: {"every": value}, {"names": [value …], "at": [index …]}, {"text": "a|b|c"}
+    or {"values": [value …]}.
+
+    Args:
+        columns: texts, numbers, or lists of numbers.
+    """
+    return {name: _pack(list(values)) for name, values in columns.items()}
+
+
+def unpacked(pack: Mapping[str, Any], count: int) -> list[Any]:
+    """The `count` values of a packed column."""
+    if "values" in pack:
+        return pack["values"]
+    if "text" in pack:
+        return pack["text"].split(SEPARATOR)
+    return [pack["names"][index] for index in pack["at"]] if "names" in pack else [pack["every"]] * count
+
+
+def _pack(values: list[Any]) -> dict[str, Any]:
+    if any(isinstance(value, (list, tuple)) for value in values):
+        return {"values": values}
+    names = list(dict.fromkeys(values))
+    if len(names) == 1:
+        return {"every": names[0]}
+    if len(names) <= len(values) / 4:
+        index = {name: number for number, name in enumerate(names)}
+        return {"names": names, "at": [index[value] for value in values]}
+    if all(isinstance(value, str) and SEPARATOR not in value for value in values):
+        return {"text": SEPARATOR.join(values)}
+    return {"values": values}

@@ -1,0 +1,60 @@
+// Files of each figure: SVG and PNG as the page shows it now, and CSV of its points where no file of the data lies beside the page.
+const save = (name, address) => element("a", { download: name, href: address }).click();
+const standalone = (svg) => {  // a drawing without the page: colours as values, masks as its own symbols
+  const copy = svg.cloneNode(true), box = svg.viewBox.baseVal;
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", box.width);
+  copy.setAttribute("height", box.height);
+  copy.setAttribute("font-family", "system-ui, sans-serif");
+  copy.querySelectorAll(".ring, .points.off").forEach((part) => part.remove());
+  for (const text of copy.querySelectorAll("text[style*='--own']")) text.style.fill = text.style.getPropertyValue("--own");
+  for (const id of new Set([...copy.querySelectorAll("use[href^='#m-']")].map((use) => use.getAttribute("href")))) {
+    copy.prepend(document.querySelector(id).cloneNode(true));
+  }
+  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ width: box.width, height: box.height, fill: "var(--ground)" })) ground.setAttribute(name, value);
+  copy.prepend(ground);
+  const root = getComputedStyle(document.documentElement), pixel = element("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+  const probe = document.body.appendChild(element("i"));
+  const text = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => {
+    probe.style.color = root.getPropertyValue(name);
+    pixel.fillStyle = getComputedStyle(probe).color;  // of any notation; other programs know few of them
+    pixel.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = pixel.getImageData(0, 0, 1, 1).data;
+    return `rgb(${red}, ${green}, ${blue})`;
+  });
+  probe.remove();
+  return text;
+};
+const addressOf = (svg) => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(svg))}`;
+const savePng = (name, svg) => {
+  const image = new Image(), box = svg.viewBox.baseVal, scale = 2;
+  image.addEventListener("load", () => {
+    const canvas = element("canvas", { width: box.width * scale, height: box.height * scale });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    save(name, canvas.toDataURL("image/png"));
+  });
+  image.src = addressOf(svg);
+};
+const saveCsv = (name, svg) => {
+  const columns = { panel: "panel", method: "method", mask: "mask_label", length: "seqlen", heads: "heads", direction: "direction_word",
+    status: "status", [facts.unit]: "rate", ms: "ms", samples: "n", cells: "cells" };
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const lines = pointsOf(svg).map((point) => {
+    const texts = { ...textsOf(point), panel: point.panel?.dataset.panel ?? "", cells: point.rows.map((row) => records[row].cell_id).join(" ") };
+    return Object.values(columns).map((column) => quoted((texts[column] ?? "").replaceAll(/(?<=\d),(?=\d{3})/g, ""))).join(",");
+  });
+  save(name, `data:text/csv;charset=utf-8,${encodeURIComponent([Object.keys(columns).join(","), ...lines, ""].join("\n"))}`);
+};
+for (const place of document.querySelectorAll("[data-figure]")) {
+  const name = place.dataset.figure, svg = place.closest("figure, .exhibit").querySelector("svg[role=img]");
+  if (!svg) continue;
+  const offers = [["SVG", () => save(`${name}.svg`, addressOf(svg))], ["PNG", () => savePng(`${name}.png`, svg)]];
+  if (!place.querySelector("a[href$='.csv']") && svg.querySelector("[data-rows]")) offers.push(["CSV", () => saveCsv(`${name}.csv`, svg)]);
+  for (const [label, act] of offers) {
+    if ([...place.querySelectorAll("a")].some((link) => link.textContent === label)) continue;
+    const button = element("button", { type: "button", "aria-label": `${label} of this figure` }, label);
+    button.addEventListener("click", act);
+    place.append(" ", button);
+  }
+}
