@@ -18,7 +18,7 @@ from longca.core.record import Record
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 from longca.predict.fit import FEWEST, Sample, fit_forms
-from longca.predict.fitted import FittedKernels, samples, to_fit
+from longca.predict.fitted import FittedKernels, has_rests, samples, to_fit, usual_protocol
 from longca.store.hardware import load_hardware
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
@@ -39,7 +39,10 @@ class Residual:
 
 
 def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
-    """The cells, each predicted by kernels that were fitted without its mask."""
+    """The cells of the protocol of most records, each predicted by kernels that were fitted without its mask."""
+    records = list(records)
+    rests = usual_protocol(records)
+    cells = [cell for cell in cells if has_rests(cell.record) == rests]
     kernels, device = {cell.record.cell.kernel for cell in cells}, fitted_of(cells).device
     singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}

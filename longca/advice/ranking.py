@@ -1,56 +1,76 @@
 """Advice: all ways to run a call, ranked by predicted time, with intervals, and what would change their order.
 
-An interval holds 90 % of measured times where records tell: residuals of records that were held out while the rest was fitted. It is wider
-where the prediction goes beyond records, and the assumption is named.
+For a mask that is drawn, times are means over several draws, and an interval holds them all. A prediction that no
+record supports counts with the slow end of its interval beside one that records support: see
+`longca.advice.interval`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from math import log2
 from typing import TYPE_CHECKING, Any
 
-from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict_each
-from longca.advice.question import BY_PEAK, OTHER_GPU_WIDER, question_of
+from longca.advice.beyond import assumptions, changed_speeds, changes
+from longca.advice.draws import NEAR, forecast_draws
+from longca.advice.interval import extrapolations, interval_s, with_range
+from longca.advice.option import Candidate, OptionForecast, mesh_text
+from longca.advice.question import question_of
+from longca.core.defaults import DRAWS
 from longca.core.errors import UserError
-from longca.core.units import format_length
 from longca.cp.forecast import links_of
-from longca.predict.fitted import interval_of
-from longca.predict.kernel import widest
 from longca.ranking.sentences import names
 from longca.store.text import format_bytes, number, plural
 
 if TYPE_CHECKING:
+    from longca.advice.draws import DrawForecasts, WayForecasts
     from longca.advice.question import AdviceQuestion
-    from longca.cp.schedule.timeline import LinkSpeeds
     from longca.masks.mask import Mask
     from longca.predict.fitted import FittedKernels
-    from longca.predict.kernel import Interval
 
-WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond the ranks of records
-NETWORK_RANGE = (0.6, 1.25)  # of an assumed rate between nodes
-COMPARED = 8  # options whose order is looked at when something changes
-CHANGES = (("half the rate between nodes", 1.0, 0.5), ("twice the rate between nodes", 1.0, 2.0), ("half the rate inside a node", 0.5, 1.0),
-           ("twice the rate inside a node", 2.0, 1.0))
+QUANTILES = (0.1, 0.5, 0.9)  # of time over draws
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AdvisedOption:
     """One way to run the call, with its place in the ranking."""
 
     candidate: Candidate
     prediction: OptionForecast
+    """the mean over draws"""
     low_s: float
     high_s: float
+    """the interval of a single call, of any draw"""
+    mean_low_s: float
+    mean_high_s: float
+    """the interval of the mean over draws"""
     tflops: float
     """of a GPU"""
     tflops_low: float
     tflops_high: float
     fits: bool
-    """it needs no more memory than a GPU has"""
+    """it needs no more memory than a GPU has, in all draws"""
     tied: bool
-    """not told apart from the first: its interval's best is no later than the predicted time of the first"""
+    """not told apart from the first: the fast end of its mean's interval is no later than the mean of the first"""
+    by_seed: dict[int, float]
+    """seed → seconds, of the draws in which it was predicted; {} for a mask that is not drawn"""
+    first_in: int
+    """number of draws in which it is the fastest"""
+    near_in: int
+    """number of draws in which it takes at most NEAR more than the fastest"""
+    extrapolated: str = ""
+    """what no record supports in its prediction, but records do support in that of others"""
+
+    def __repr__(self) -> str:
+        return f"<AdvisedOption {self.candidate.title} {number(self.prediction.seconds * 1e3)} ms>"
+
+    @property
+    def quantiles(self) -> dict[float, float]:
+        """Share of draws → the seconds that this share takes at most; {} for a mask that is not drawn."""
+        import numpy as np
+
+        times = list(self.by_seed.values())
+        return {share: float(np.quantile(times, share)) for share in QUANTILES} if times else {}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -58,16 +78,21 @@ class AdvisedOption:
         return {"method": one.title, "strategy": one.strategy, "params": dict(one.params), "kernel": one.kernel,
                 "mesh": mesh_text(one.work), "how": one.how, "seconds": made.seconds,
                 "seconds_low": self.low_s, "seconds_high": self.high_s, "seconds_by_direction": made.by_direction,
+                "mean_seconds_low": self.mean_low_s, "mean_seconds_high": self.mean_high_s,
+                "seconds_by_seed": {str(seed): seconds for seed, seconds in self.by_seed.items()},
+                "seconds_quantiles": {f"{share:g}": seconds for share, seconds in self.quantiles.items()},
+                "first_in_draws": self.first_in, "near_first_in_draws": self.near_in,
                 "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low, "tflops_per_gpu_high": self.tflops_high,
                 "memory_bytes": made.memory_bytes, "fits_memory": self.fits,
                 "sent_bytes": made.sent_bytes, "inter_node_bytes": made.inter_node_bytes, "imbalance": made.imbalance,
                 "exposed_messages": made.exposed, "kernel_calls": made.num_calls, "tile_waste": made.waste,
-                "clock_slowdown": made.slowdown, "limit": made.limit, "tied_with_first": self.tied}
+                "clock_slowdown": made.slowdown, "limit": made.limit, "tied_with_first": self.tied,
+                "extrapolated": self.extrapolated}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
-    """The answer. The quickest option that fits into memory comes first."""
+    """The answer. The option to take comes first, of those that fit into memory."""
 
     question: AdviceQuestion
     options: tuple[AdvisedOption, ...]
@@ -77,6 +102,20 @@ class Advice:
     """of intervals, beyond what records tell"""
     changes: tuple[str, ...]
     """what would put another option first"""
+    draws_asked: int = 1
+
+    def __repr__(self) -> str:
+        return f"<Advice: {self.finding}>"
+
+    def _repr_html_(self) -> str:
+        from longca.advice.page import html
+
+        return html(self)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the draws that were predicted; () for a mask that is not drawn."""
+        return self.question.seeds
 
     @property
     def best(self) -> AdvisedOption:
@@ -84,35 +123,77 @@ class Advice:
 
     @property
     def finding(self) -> str:
-        """The conclusion: the first option, and those that intervals do not tell apart from it."""
+        """The conclusion: the first option, those that intervals do not tell apart from it, and how sure that is."""
         best, question = self.best, self.question
         where = f"{question.gpus} GPUs" if question.gpus > 1 else "one GPU"
         span = f"{number(best.tflops)} TFLOP/s a GPU ({number(best.tflops_low)} to {number(best.tflops_high)})"
-        time, title = f"{number(best.prediction.seconds * 1e3)} ms", best.candidate.title
+        mean = f" in the mean of {plural(len(self.seeds), 'draw')}" if len(self.seeds) > 1 else ""
+        time, title = f"{number(best.prediction.seconds * 1e3)} ms{mean}", best.candidate.title
         ties = [one.candidate.title for one in self.options[1:] if one.tied and one.fits]
         if ties:
-            return f"Predicted on {where}, a tie of {len(ties) + 1} in front: {title} ({time}, {span}) and {names(ties)}."
-        rest = " It is told apart from all others." if self.options[1:] else ""
-        return f"{title} is predicted to be the fastest on {where}: {time}, {span}.{rest}"
+            text = f"Predicted on {where}, a tie of {len(ties) + 1} in front: {title} ({time}, {span}) and {names(ties)}."
+        else:
+            rest = " It is told apart from all others." if self.options[1:] else ""
+            text = f"{title} is predicted to be the fastest on {where}: {time}, {span}.{rest}"
+        return " ".join(filter(None, (text, self.sureness, self.passed_over)))
+
+    @property
+    def sureness(self) -> str:
+        """How often the first option is the fastest of a draw, or close to it; "" for a mask that is not drawn."""
+        if len(self.seeds) < 2:
+            return ""
+        best, total = self.best, len(self.seeds)
+        near = f"within {100 * NEAR:.0f} % of the best in {best.near_in}"
+        text = f"{best.candidate.title} is first in {best.first_in} of {total} draws, and {near}."
+        rest = self.draws_asked - total
+        return f"{text} The other {rest} draws were left out, since these are alike." if rest else text
+
+    @property
+    def passed_over(self) -> str:
+        """The options that are predicted to be faster than the first, and why they are not advised."""
+        faster = [one for one in self.options[1:] if one.prediction.seconds < self.best.prediction.seconds and one.fits]
+        if not faster:
+            return ""
+        reasons = dict.fromkeys(one.extrapolated for one in faster)
+        rest = f" ({number(faster[0].prediction.seconds * 1e3)} ms)" if len(faster) == 1 else ""
+        fewer = "is predicted to be faster, but stands" if len(faster) == 1 else "are predicted to be faster, but stand"
+        return (f"{names([one.candidate.title for one in faster])}{rest} {fewer} behind what was measured, within its interval: "
+                f"{'; '.join(reasons)}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         question = self.question
-        return {"finding": self.finding, "gpus": question.gpus, "gpu": question.gpu.name, "profile": question.network.name,
-                "tokens": question.mask.seqlen_q, "mask": question.mask.name, "density": question.mask.density,
+        return {"finding": self.finding, "setting": question.setting, "gpus": question.gpus, "gpu": question.gpu.name,
+                "profile": question.network.name, "ranks_per_node": question.network.ranks_per_node,
+                "tokens": question.mask.seqlen_q, "mask": question.mask.name, "mask_params": question.mask_params,
+                "corpus": question.corpus, "seeds": list(self.seeds), "draws_asked": self.draws_asked,
+                "density": question.mask.density,
                 "call": asdict(question.call), "directions": list(question.directions), "memory_bytes": question.memory_bytes,
-                "records": list(question.fitted.records), "options": [option.to_dict() for option in self.options],
+                "records": list(question.fitted.records), "rests": question.fitted.rests,
+                "options": [option.to_dict() for option in self.options],
                 "refused": self.refused, "assumptions": list(self.assumptions), "changes": list(self.changes)}
 
     def study(self, count: int = 3) -> dict[str, Any]:
-        """A study that measures the first options, as `longca run` reads it."""
+        """A study that measures the first options in all draws, as `longca run` reads it.
+
+        Raises:
+            UserError: no study can ask for the mask.
+        """
         question, grids = self.question, []
+        mask, params = question.mask, question.mask_params
+        if not mask.name or (mask.documents is not None and mask.origin is None):
+            raise UserError("A study cannot ask for this mask", why="it is made of bands or documents of your own",
+                            todo="Make it with longca.build_mask from a corpus: `longca data build` makes one of your lengths")
         for option in self.options[:count]:
             one = option.candidate
-            grid: dict[str, Any] = {"kernel": [one.kernel], "mask": question.mask.name, "seqlen": [question.mask.seqlen_q],
-                                    "direction": list(question.directions),
+            grid: dict[str, Any] = {"kernel": [one.kernel], "mask": [{mask.name: params} if params else mask.name],
+                                    "seqlen": [mask.seqlen_q], "direction": list(question.directions),
                                     "heads": f"{question.call.num_q_heads}:{question.call.num_kv_heads}",
                                     "head_dim": question.call.head_dim, "dtype": question.call.dtype}
+            if question.corpus is not None:
+                grid["corpus"] = question.corpus
+            if self.seeds:
+                grid["seed"] = list(self.seeds)
             if one.strategy is not None:
                 grid |= {"kind": "cp", "world": question.gpus,
                          "strategy": [{one.strategy: dict(one.params)} if one.params else one.strategy]}
@@ -124,11 +205,11 @@ class Advice:
 def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128,
            dtype: str = "bf16", direction: str = "both", profile: str | None = None, gpu: str | None = None,
            memory_bytes: float | None = None, ranks_per_node: int | None = None, kernels: Sequence[str] | None = None,
-           strategies: Sequence[str] | None = None, fitted: FittedKernels | None = None) -> Advice:
+           strategies: Sequence[str] | None = None, fitted: FittedKernels | None = None, draws: int = DRAWS) -> Advice:
     """Ranks the ways to run an attention call by their predicted time. It needs no GPU.
 
     Args:
-        mask: of the whole sequence.
+        mask: of the whole sequence. If it was drawn by `longca.build_mask`, others are drawn like it, with the seeds after its own.
         gpus: over which the sequence is divided; 1 ranks kernels.
         num_kv_heads: as many as query heads if not given.
         direction: `fwd`, `bwd`, or `both` as in training.
@@ -138,111 +219,62 @@ def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | N
         ranks_per_node: GPUs of a node, instead of those of the profile.
         kernels, strategies: names; those that are worth comparing if not given.
         fitted: models of kernels; those of the project's records if not given.
+        draws: sequences that times are predicted for, of a mask that is drawn. Fewer, if the first three are alike.
 
     Raises:
         UserError: an argument cannot be used, nothing can run this call, or nothing fits into memory.
     """
     question = question_of(mask, gpus=gpus, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
                            direction=direction, profile=profile, gpu=gpu, memory_bytes=memory_bytes, ranks_per_node=ranks_per_node,
-                           kernels=kernels, strategies=strategies, fitted=fitted)
-    found, refused = candidates(question)
-    if not found:
-        name, reason = next(iter(refused.items()), ("", "there is no kernel to ask"))
-        raise UserError(f"No strategy and kernel can run this call on {gpus} GPUs", why=f"{name}: {reason}" if name else reason,
-                        todo="Give other kernels or another number of GPUs")
-    links, assumptions = links_of(question.network), _assumptions(question)
+                           kernels=kernels, strategies=strategies, fitted=fitted, draws=draws)
+    links = links_of(question.network)
     speeds = with_range(links) if question.gpus > links.ranks_per_node else [links]
-    made = [(one, predict_each(one, question, speeds)) for one in found]
+    changed = changed_speeds(links, question.gpus)
+    forecasts = forecast_draws(question, [*speeds, *(changed_links for _, changed_links in changed)])
+    if not forecasts.ways:
+        name, reason = next(iter(forecasts.refused.items()), ("", "there is no kernel to ask"))
+        raise UserError(f"No strategy and kernel can run this call on {plural(gpus, 'GPU')}", why=f"{name}: {reason}" if name else reason,
+                        todo="Give other kernels or another number of GPUs")
     limit = question.memory_bytes
-    least = min(prediction.memory_bytes for _, (prediction, *_) in made)
+    least = min(way.mean().memory_bytes for way in forecasts.ways)
     if limit is not None and least > limit:
         raise UserError(f"Nothing fits into {format_bytes(limit)} a GPU", why=f"the least that any needs is {format_bytes(least)}, "
                         f"{format_bytes(least - limit)} more", todo="Take more GPUs or fewer tokens")
-    made.sort(key=lambda pair: (limit is not None and pair[1][0].memory_bytes > limit, pair[1][0].seconds))
-    first = made[0][1][0].seconds
-    options = [option_of(one, predictions, question, first) for one, predictions in made]
-    return Advice(question, tuple(options), refused, tuple(assumptions), _changes([one for one, _ in made[:COMPARED]], question, links))
+    ranked = options_of(forecasts, question)
+    ordered = [way for way, _ in ranked]
+    advised, options = ranked[0][1], tuple(option for _, option in ranked)
+    supported = [way for way, option in ranked if bool(option.extrapolated) <= bool(advised.extrapolated) and option.fits]
+    others = changes(supported, forecasts, [(what, len(speeds) + place) for place, (what, _) in enumerate(changed)]) if ordered[1:] else ()
+    answered = replace(question, seeds=question.seeds[:forecasts.num_draws])
+    return Advice(answered, options, forecasts.refused, tuple(assumptions(question)), others, question.num_draws)
 
 
-def with_range(links: LinkSpeeds) -> list[LinkSpeeds]:
-    """These speeds, then those with the slowest and the quickest rate between nodes that an interval holds."""
-    return [links, *(replace(links, inter_node_bytes_per_s=links.inter_node_bytes_per_s * factor) for factor in NETWORK_RANGE)]
+def options_of(forecasts: DrawForecasts, question: AdviceQuestion) -> list[tuple[WayForecasts, AdvisedOption]]:
+    """The ways with their options, in the order of the ranking."""
+    reasons = extrapolations([way.candidate for way in forecasts.ways], question)
+    built = {id(way): _option_of(way, forecasts, question, reason) for way, reason in zip(forecasts.ways, reasons, strict=True)}
+
+    def place(way: WayForecasts) -> tuple[bool, float, float]:
+        option = built[id(way)]
+        counted = option.mean_high_s if option.extrapolated else option.prediction.seconds
+        return not option.fits, counted, option.prediction.seconds
+
+    ordered = sorted(forecasts.ways, key=place)
+    first_s = built[id(ordered[0])].prediction.seconds
+    return [(way, replace(built[id(way)], tied=built[id(way)].mean_low_s <= first_s)) for way in ordered]
 
 
-def option_of(one: Candidate, predictions: Sequence[OptionForecast], question: AdviceQuestion, first_s: float) -> AdvisedOption:
-    """A candidate with its interval.
-
-    Args:
-        predictions: under the speeds of `with_range`; where nothing leaves a node, the first is enough.
-        first_s: predicted seconds of the quickest option.
-    """
-    interval, (made, *others) = _interval(one, question).widened(_wider(question)), predictions
-    low, high = made.seconds * (1 + interval.low), made.seconds * (1 + interval.high)
-    if made.inter_node_bytes:
-        slow, quick = (other.seconds for other in others)
-        low, high = low * min(quick / made.seconds, 1), high * max(slow / made.seconds, 1)
-    low, high = min(low, made.seconds), max(high, made.seconds)
-    work = sum(map(question.flops, question.directions)) / question.gpus / 1e12
-    fits = question.memory_bytes is None or made.memory_bytes <= question.memory_bytes
-    return AdvisedOption(one, made, low, high, work / made.seconds, work / high, work / low, fits, low <= first_s)
-
-
-def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
-    """Residual interval of this strategy/kernel pair if measured; otherwise the union of the kernel's and the
-    strategy's intervals."""
-    of_kernel = {way: model.residuals for way in question.directions if (model := question.model(one.kernel, way)) is not None}
-    if one.strategy is None or not question.fitted.strategies:
-        return widest(list(of_kernel.values()))
-    of_strategy = [interval_of(question.fitted, one.strategy, one.kernel, way, interval) for way, interval in of_kernel.items()]
-    return widest(of_strategy if question.is_fitted_gpu and not one.params else [*of_kernel.values(), *of_strategy])
-
-
-def _wider(question: AdviceQuestion) -> float:
-    """The factor by which an interval is wider than that of held-out records."""
-    ranks = WIDER_BY_RANKS * max(log2(question.gpus / question.fitted.ranks), 0)
-    ranks += question.network.wider - 1
-    unusual = (question.call.head_dim != 128) + (question.call.dtype != "bf16")
-    return (1 + ranks) * 1.5 ** unusual
-
-
-def _assumptions(question: AdviceQuestion) -> list[str]:
-    found = []
-    network, call = question.network, question.call
-    if network.wider > 1:
-        found.append(f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide")
-    lent = [name for name in question.kernels if any(model is not None and model.usual.source == BY_PEAK
-                                                     for model in (question.model(name, way) for way in question.directions))]
-    if lent:
-        whose = f"{', '.join(lent)} on it; these are" if question.is_fitted_gpu else "it; kernels are"
-        found.append(f"{question.gpu.name}: there are no records of {whose} those of {question.reference.device} by the share of their "
-                     f"peaks, with intervals {OTHER_GPU_WIDER:g} times as wide")
-    if question.gpus > network.ranks_per_node:
-        low, high = NETWORK_RANGE
-        found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold {low:g} to "
-                     f"{high:g} times as much")
-    if question.gpus > question.fitted.ranks:
-        found.append(f"more than {plural(question.fitted.ranks, 'rank')}: records end there; intervals are {_wider(question):.2g} times as "
-                     "wide")
-    if question.gpus > 1 and not network.measured:
-        found.append(f"messages inside a node: {network.intra_gb_s.source}")
-    if call.head_dim != 128 or call.dtype != "bf16":
-        found.append(f"head dim {call.head_dim}, {call.dtype}: records have head dim 128 and bf16; time is scaled by the head dim")
-    lengths = [model.longest_tokens for name in question.kernels for way in question.directions
-               if (model := question.model(name, way)) is not None]
-    if question.gpus == 1 and lengths and question.mask.seqlen_q > max(lengths):
-        found.append(f"{format_length(question.mask.seqlen_q)} tokens: records end at {format_length(max(lengths))}")
-    return found
-
-
-def _changes(found: Sequence[Candidate], question: AdviceQuestion, links: LinkSpeeds) -> tuple[str, ...]:
-    """Perturbations of the link speeds under which another candidate becomes the fastest (candidates sorted
-    by time)."""
-    if question.gpus == 1 or len(found) < 2:
-        return ()
-    changes = [change for change in CHANGES if change[2] == 1 or question.gpus > links.ranks_per_node]
-    speeds = [replace(links, intra_node_bytes_per_s=links.intra_node_bytes_per_s * near,
-                      inter_node_bytes_per_s=links.inter_node_bytes_per_s * far) for _, near, far in changes]
-    again = zip(*(predict_each(one, question, speeds) for one in found), strict=True)
-    quickest = [min((made.seconds, number) for number, made in enumerate(predictions)) for predictions in again]
-    return tuple(f"with {what}, {found[number].title} would be first, at {seconds * 1e3:.3g} ms"
-                 for (what, _, _), (seconds, number) in zip(changes, quickest, strict=True) if number)
+def _option_of(way: WayForecasts, forecasts: DrawForecasts, question: AdviceQuestion, extrapolated: str) -> AdvisedOption:
+    """A way with its intervals, which is not yet compared with the first."""
+    factor = forecasts.factor(way)
+    mean = way.mean(factor)
+    spans = [interval_s(way.candidate, of_draw, question) for of_draw in way.by_draw.values()]
+    lows, highs = zip(*spans, strict=True)
+    work = sum(forecasts.flops) / len(forecasts.flops) / question.gpus / 1e12
+    fits = question.memory_bytes is None or mean.memory_bytes <= question.memory_bytes
+    seconds = way.seconds()
+    by_seed = {question.seeds[draw]: value for draw, value in seconds.items()} if question.seeds else {}
+    mean_low, mean_high = (factor * sum(ends) / len(ends) for ends in (lows, highs))
+    return AdvisedOption(
+        way.candidate, mean, min(lows), max(highs), mean_low, mean_high, work / mean.seconds, work / mean_high,
+        work / mean_low, fits, False, by_seed, forecasts.firsts(way), forecasts.nears(way), extrapolated)  # fmt: skip

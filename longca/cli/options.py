@@ -142,19 +142,34 @@ def print_filled(text: str) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
-    """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped."""
+    """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped. The shortest
+    columns stay whole, so that no number is broken."""
     from rich import box
     from rich.table import Table
 
     console = _console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    texts = [["" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value)) for value in row] for row in rows]
+    whole = _whole_columns([max(map(len, column)) for column in zip(columns, *texts, strict=True)], console.width)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        table.add_column(escaped(column), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value)) for value in row))
+        table.add_column(escaped(column), justify="right" if numeric else "left", overflow="fold",
+                         no_wrap=index == 0 or index in whole)
+    for row in texts:
+        table.add_row(*row)
     if title:
         console.print(escaped(title), style="bold")
     console.print(table)
     if caption:
         console.print(escaped(caption), style="italic")
+
+
+def _whole_columns(widths: list[int], room: int) -> set[int]:
+    """The columns that need not be wrapped, the narrowest first, with room left for the others."""
+    whole: set[int] = set()
+    least, gap = 10, 2  # of a column that is wrapped; between columns
+    for index in sorted(range(len(widths)), key=widths.__getitem__):
+        rest = sum(min(least, width) for other, width in enumerate(widths) if other not in whole and other != index)
+        if sum(widths[other] for other in whole) + widths[index] + rest + gap * len(widths) <= room:
+            whole.add(index)
+    return whole

@@ -15,6 +15,7 @@ from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
+from longca.masks.origin import MaskOrigin
 
 
 @breaks_graph
@@ -74,9 +75,15 @@ class MaskBuilder:
         except ValueError as error:
             raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
         rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
+        origin = None
+        if documents is None and pattern.draws(values):
+            source = (corpus or "pile") if pattern.uses_documents else None
+            origin = MaskOrigin(
+                name, seqlen, source, operator.index(seed), operator.index(num_kv_heads), tuple(values.model_dump().items())
+            )
         if not pattern.uses_documents:
             mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
-            return _checked_bands(mask, name, values).named(name, values.model_dump())
+            return _checked_bands(mask, name, values).named(name, values.model_dump(), origin)
         if documents is None:
             documents = self._drawn(
                 corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False))
@@ -84,7 +91,9 @@ class MaskBuilder:
         else:
             documents = _checked_documents(documents, seqlen)
         mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
-        return _checked_bands(mask, name, values).named(name, {**values.model_dump(), "documents": documents})
+        return _checked_bands(mask, name, values).named(
+            name, {**values.model_dump(), "documents": documents}, origin
+        )
 
     def of_cell(self, cell: Cell) -> Mask:
         """The mask that a cell asks for."""

@@ -7,6 +7,7 @@ records can be fitted in the same way.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -46,6 +47,13 @@ class FittedKernels:
     """of the largest world among the records"""
     strategies: Mapping[str, Interval] = field(default_factory=dict)
     """by strategy, residuals of records of context parallelism; empty if these were not evaluated"""
+    rests: bool = False
+    """protocol of the records: with a rest of the GPU after each call; `other_protocol` names the exceptions"""
+    other_protocol: tuple[str, ...] = ()
+    """kernels with directions, "fa3 fwd", that have enough records of the other protocol only"""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """by kernel, the kinds of masks (`part_kind`) in whose parts it ran in records of context parallelism; empty
+    if these were not evaluated"""
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
@@ -76,6 +84,8 @@ class FittedKernels:
         )
         return (
             f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
+            f' "rests": {json.dumps(self.rests)},\n "other_protocol": {json.dumps(self.other_protocol)},\n'
+            f' "parts": {json.dumps(self.parts)},\n'
             f' "models": [\n  {models}\n ],\n'
             f' "strategies": {{\n  {strategies}\n }}}}\n'
         )
@@ -103,7 +113,14 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
         )
         strategies = {name: Interval(**entry) for name, entry in content.get("strategies", {}).items()}
         return FittedKernels(
-            content["device"], tuple(content["records"]), models, content["ranks"], strategies
+            content["device"],
+            tuple(content["records"]),
+            models,
+            content["ranks"],
+            strategies,
+            content.get("rests", False),
+            tuple(content.get("other_protocol", ())),
+            {kernel: tuple(kinds) for kernel, kinds in content.get("parts", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
@@ -162,12 +179,44 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
         for model in fit_forms(*key, groups[key])
     )
     ranks = max(record.cell.world for record in present if record.outcome.status == "ok")
-    return FittedKernels(devices[0], names, tuple(models), ranks)
+    rests = usual_protocol(records)
+    other = sorted({_pair(record) for record in timed if has_rests(record) != rests})
+    return FittedKernels(devices[0], names, tuple(models), ranks, rests=rests, other_protocol=tuple(other))
 
 
 def to_fit(records: Iterable[Record]) -> list[Record]:
-    """The records that `fits` accepts, without those of earlier kernels of `band`."""
+    """The records that `fits` accepts, without those of earlier kernels of `band`, and of one protocol for each
+    kernel and direction.
+
+    Calls with a rest of the GPU after each are faster than calls without, so a fit to both would be of
+    neither. Most kernels have the protocol of most records. A kernel without enough records of it has that of
+    the other one, if it has enough of these.
+    """
+    timed = _timed(records)
+    usual = usual_protocol(timed)
+    counts = Counter((_pair(record), has_rests(record)) for record in timed)
+    other = {pair for pair, rests in counts if counts[pair, usual] < FEWEST <= counts[pair, not usual]}
+    return [record for record in timed if has_rests(record) == (usual != (_pair(record) in other))]
+
+
+def _timed(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if fits(record) and not is_earlier(record)]
+
+
+def usual_protocol(records: Iterable[Record]) -> bool:
+    """True if most of the records that can be fitted are of calls with rests."""
+    counts = Counter(map(has_rests, _timed(records)))
+    return counts[True] > counts[False]
+
+
+def has_rests(record: Record) -> bool:
+    """True if the GPU rested after each call of a record."""
+    return record.samples is not None and record.samples.duty is not None
+
+
+def _pair(record: Record) -> str:
+    """ "fa3 fwd"."""
+    return f"{record.cell.kernel} {record.cell.direction}"
 
 
 def is_earlier(record: Record) -> bool:

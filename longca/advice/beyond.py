@@ -1,0 +1,97 @@
+"""What an answer says beside its ranking: the assumptions beyond records, and what would change the order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longca.advice.blocks import draws_alike
+from longca.advice.interval import NETWORK_RANGE, is_lent, widening
+from longca.advice.question import OTHER_GPU_WIDER
+from longca.core.units import format_length
+from longca.ranking.sentences import names
+from longca.store.text import plural
+
+if TYPE_CHECKING:
+    from longca.advice.draws import DrawForecasts, WayForecasts
+    from longca.advice.question import AdviceQuestion
+    from longca.cp.schedule.timeline import LinkSpeeds
+
+COMPARED = 8  # options whose order is looked at when something changes
+CHANGES = (
+    ("half the rate between nodes", 1.0, 0.5),
+    ("twice the rate between nodes", 1.0, 2.0),
+    ("half the rate inside a node", 0.5, 1.0),
+    ("twice the rate inside a node", 2.0, 1.0),
+)
+"""(what changes, factor of the rate inside a node, factor of the rate between nodes)"""
+
+
+def assumptions(question: AdviceQuestion) -> list[str]:
+    """What the answer assumes beyond records, a sentence each."""
+    network, call, texts = question.network, question.call, []
+    if network.wider > 1:
+        texts.append(f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide")
+    lent = [name for name in question.kernels if is_lent(name, question)]
+    if lent:
+        whose = f"{', '.join(lent)} on it; these are" if question.is_fitted_gpu else "it; kernels are"
+        texts.append(
+            f"{question.gpu.name}: there are no records of {whose} those of {question.reference.device} by the share of their "
+            f"peaks, with intervals {OTHER_GPU_WIDER:g} times as wide"
+        )
+    if question.gpus > network.ranks_per_node:
+        low, high = NETWORK_RANGE
+        texts.append(
+            f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold {low:g} to "
+            f"{high:g} times as much"
+        )
+    if question.gpus > question.fitted.ranks:
+        texts.append(
+            f"more than {plural(question.fitted.ranks, 'rank')}: records end there; intervals are {widening(question):.2g} times as wide"
+        )
+    if question.gpus > 1 and not network.measured:
+        texts.append(f"messages inside a node: {network.intra_gb_s.source}")
+    if call.head_dim != 128 or call.dtype != "bf16":
+        texts.append(f"head dim {call.head_dim}, {call.dtype}: records have head dim 128 and bf16; time is scaled by the head dim")
+    models = [question.model(name, way) for name in question.kernels for way in question.directions]
+    lengths = [model.longest_tokens for model in models if model is not None]
+    if question.gpus == 1 and lengths and question.mask.seqlen_q > max(lengths):
+        texts.append(f"{format_length(question.mask.seqlen_q)} tokens: records end at {format_length(max(lengths))}")
+    grid = question.mask.grid
+    if grid is not None and question.mask.origin is not None and draws_alike(question.mask):
+        texts.append(f"one draw: it has {grid.visible.size:,} blocks, so that others take the same time")
+    other = [pair for pair in question.fitted.other_protocol if pair.split()[0] in question.kernels]
+    if other:
+        usual, rest = ("with", "without") if question.fitted.rests else ("without", "with")
+        texts.append(f"{names(other)}: fitted on calls {rest} rests of the GPU, the others on calls {usual}")
+    return texts
+
+
+def changed_speeds(links: LinkSpeeds, gpus: int) -> list[tuple[str, LinkSpeeds]]:
+    """(what is changed, the speeds of messages then), for all that matters on so many GPUs."""
+    if gpus == 1:
+        return []
+    near, far = links.intra_node_bytes_per_s, links.inter_node_bytes_per_s
+    return [
+        (what, replace(links, intra_node_bytes_per_s=near * inside, inter_node_bytes_per_s=far * between))
+        for what, inside, between in CHANGES
+        if between == 1 or gpus > links.ranks_per_node
+    ]
+
+
+def changes(
+    ways: Sequence[WayForecasts], forecasts: DrawForecasts, speeds: Sequence[tuple[str, int]]
+) -> tuple[str, ...]:
+    """What would put another way first.
+
+    Args:
+        ways: in the order of the ranking.
+        speeds: (what is changed, the index of these speeds in the forecasts).
+    """
+    texts = []
+    for what, speed in speeds:
+        seconds, number = min((forecasts.mean_seconds(way, speed), number) for number, way in enumerate(ways[:COMPARED]))
+        if number:
+            texts.append(f"with {what}, {ways[number].candidate.title} would be first, at {seconds * 1e3:.3g} ms")
+    return tuple(texts)
