@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from longca.cli.options import Json, Results, print_json
+from longca.cli.options import Json, Results, print_filled, print_json
 from longca.cli.records import open_records
 
 
@@ -18,16 +18,20 @@ def command(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make one offline HTML page from records alone."""
+    """Make one offline HTML page from records alone. Prints its finding, the verdict of its controls, and its path."""
     from longca.report.build import build
+    from longca.report.ending import ending
 
     opened = open_records(source or [], results)
     page = build([*opened.records, *opened.playoffs, *opened.repeats], opened.problems, out or opened.folder / "report.html",
                  study_title=opened.title, sources=opened.files, environments=opened.environments)
+    texts = ending(opened.records)
     if as_json:
-        print_json({"page": str(page), "title": opened.title, "num_records": len(opened.records),
+        print_json({"page": str(page), "title": opened.title, "finding": texts, "num_records": len(opened.records),
                     "problems": [{"path": str(problem.path), "reason": problem.reason} for problem in opened.problems]})
     else:
+        for text in texts:
+            print_filled(text)
         print(page)
     if open_it:
         import webbrowser

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import studies_folder
+from longca.core.defaults import usual_corpus
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.playoff.repeats import RepeatRules
 from longca.core.playoff.rules import PlayoffRules
@@ -79,8 +80,8 @@ class Grid(Frozen):
     """numbers of ranks"""
     mask: tuple[Choice, ...]
     """a name, or `name: {parameter: value or list of values}`"""
-    corpus: tuple[str, ...] = ("pile",)
-    """sources of document lengths; ignored by masks without documents"""
+    corpus: tuple[str, ...] = ()
+    """sources of document lengths; by default `pile`, and `prolong64k` above 12K tokens; ignored by masks without documents"""
     corpus_from: dict[Length, str] = {}
     """first length → corpus; overrides `corpus` from that length on"""
     seqlen: tuple[Length, ...] = ()
@@ -272,8 +273,8 @@ def load_study(name_or_path: str, folder: Path | None = None) -> Study:
 
 def _num_cells(grid: Grid) -> int:
     """The number of cells of a grid, with duplicates, computed without creating them."""
-    others = (grid.kernel, grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
-              grid.direction, grid.seed, grid.input_values, grid.sustained)
+    others = (grid.kernel, grid.world, grid.corpus or (None,), grid.seqlen or grid.seqlen_per_rank, grid.heads,
+              grid.head_dim, grid.dtype, grid.direction, grid.seed, grid.input_values, grid.sustained)
     masks, strategies = (sum(map(_num_variants, entries)) for entries in (grid.mask, grid.strategy))
     return masks * (strategies if grid.strategy else 1) * math.prod(map(len, others))
 
@@ -361,8 +362,8 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
         resolved = pattern.Params(**params)
         seeds = grid.seed if pattern.draws(resolved) else grid.seed[:1]
         axes: list[Sequence[Any]] = [
-            grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, heads, grid.head_dim,
-            grid.dtype, grid.direction, grid.input_values, grid.sustained]
+            grid.kernel, plans or [(None, {})], grid.world, grid.corpus or (None,), grid.seqlen or grid.seqlen_per_rank,
+            heads, grid.head_dim, grid.dtype, grid.direction, grid.input_values, grid.sustained]
         for (kernel, (strategy, strategy_params), world, corpus, length, (num_q_heads, num_kv_heads), head_dim, dtype, direction, values,
              sustained) in itertools.product(*axes):
             seqlen = length * world if grid.seqlen_per_rank else length
@@ -394,6 +395,6 @@ def _variants(entry: Choice, registry: Registry) -> list[tuple[Any, dict[str, Sc
     return variants
 
 
-def _corpus_at(grid: Grid, corpus: str, seqlen: int) -> str:
+def _corpus_at(grid: Grid, corpus: str | None, seqlen: int) -> str:
     reached = [start for start in grid.corpus_from if start <= seqlen]
-    return grid.corpus_from[max(reached)] if reached else corpus
+    return grid.corpus_from[max(reached)] if reached else corpus or usual_corpus(seqlen)

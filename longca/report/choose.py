@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from longca.core.defaults import usual_corpus
 from longca.core.units import format_length
 from longca.ranking.sentences import field_text
 from longca.ranking.table import COLUMNS as RANKING
@@ -49,6 +50,8 @@ class CallQuestion:
     direction: str
     world: int = 1
     """ranks; 1 is one device without context parallelism"""
+    corpus: str | None = None
+    """of document lengths; None for the usual one if it was measured, else any"""
 
     @property
     def kind(self) -> str:
@@ -61,7 +64,8 @@ class CallQuestion:
         return f"{self.mask} ({params})" if params else self.mask
 
     def __str__(self) -> str:
-        return join(self.mask_text, _setting({axis: getattr(self, axis) for axis in AXES}))
+        documents = f"documents of {self.corpus}" if self.corpus else ""
+        return join(self.mask_text, documents, _setting({axis: getattr(self, axis) for axis in AXES}))
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,35 @@ class CallRanking:
     studies: tuple[str, ...]
     rests: bool = False
     """its methods compete by measurements with rests of the GPU"""
+    direction: str = "fwd"
+    mask: str = ""
+    params: str = ""
+    """of the mask, as recorded: "window=1024" """
+    corpora: tuple[str, ...] = ()
+    """of document lengths; () for masks without documents"""
+    seeds: tuple[int, ...] = ()
+    """of the masks that were measured"""
+
+    @property
+    def place(self) -> str:
+        """The GPU and the direction."""
+        return f"{' and '.join(self.devices)}, {DIRECTIONS[self.direction]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        methods = [
+            {"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,
+             "tflops_per_device": placed.tflops, "tflops_per_device_low": placed.low,
+             "tflops_per_device_high": placed.high, "share_of_best": placed.share, "num_cells": placed.num_cells,
+             "num_samples": placed.num_samples, "cell_id": placed.cell_id}
+            for method, placed in self.methods
+        ]  # fmt: skip
+        missing = [{"method": method, "status": status, "reason": reason} for method, status, reason in self.missing]
+        return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,
+                "corpora": list(self.corpora), "seeds": list(self.seeds), "direction": self.direction,
+                "rests": self.rests, "devices": list(self.devices), "studies": list(self.studies),
+                "earlier": self.earlier, "num_cells": self.num_cells, "num_samples": self.num_samples,
+                "methods": methods, "missing": missing}  # fmt: skip
 
     @property
     def num_cells(self) -> int:
@@ -95,6 +128,9 @@ def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
     asked = _of_mask(table, question)
     for axis in AXES:
         asked = asked.loc[asked[axis] == getattr(question, axis)]
+    usual = asked.corpus == usual_corpus(question.seqlen)
+    if question.corpus is not None or usual.any():
+        asked = asked.loc[usual if question.corpus is None else asked.corpus == question.corpus]
     decided = decision(asked) if len(asked) else None
     if decided is None:
         return []
@@ -147,7 +183,8 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     case = view.cases[mask]
     others = f" {field_text(case).partition('; ')[2]}." if case.could_not or case.not_asked or case.other_protocol else ""
     return CallRanking(f"{view.verdicts[mask]}{others}", setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
-                       tuple(sorted(set(ran.study))), case.rests)
+                       tuple(sorted(set(ran.study))), case.rests, question.direction, question.mask, ", ".join(params),
+                       tuple(sorted(set(ran.corpus) - {""})), tuple(sorted(set(map(int, ran.seed)))))
 
 
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
