@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from longca.advice.interval import interval_s, with_range
 from longca.advice.option import candidate_of, predict, predict_each
 from longca.advice.question import AdviceQuestion, question_of
-from longca.advice.ranking import option_of, with_range
 from longca.core.cell import Cell
 from longca.core.record import Record
 from longca.core.study import load_study
@@ -77,12 +77,12 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
         return []
     predictions = predict_each(one, question, with_range(links_of(question.network)))
     made, lent = predictions[0], replace(question, fitted=question.reference)
-    option = option_of(one, predictions, question, made.seconds)
+    low_s, high_s = interval_s(one, predictions, question)
     by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
     params = (f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False)
     return [AheadCell(cell.cell_id, cell.method, " ".join([cell.mask, *params]), cell.seqlen // cell.world,
-                      f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction, round(made.seconds * 1e3, 3), round(option.low_s * 1e3, 3),
-                      round(option.high_s * 1e3, 3), by_peak)]
+                      f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction, round(made.seconds * 1e3, 3), round(low_s * 1e3, 3),
+                      round(high_s * 1e3, 3), by_peak)]
 
 
 def written(path: Path) -> list[AheadCell]:

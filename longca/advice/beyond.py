@@ -32,7 +32,9 @@ def assumptions(question: AdviceQuestion) -> list[str]:
     """What the answer assumes beyond records, a sentence each."""
     network, call, texts = question.network, question.call, []
     if network.wider > 1:
-        texts.append(f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide")
+        texts.append(
+            f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide"
+        )
     lent = [name for name in question.kernels if is_lent(name, question)]
     if lent:
         whose = f"{', '.join(lent)} on it; these are" if question.is_fitted_gpu else "it; kernels are"
@@ -53,11 +55,15 @@ def assumptions(question: AdviceQuestion) -> list[str]:
     if question.gpus > 1 and not network.measured:
         texts.append(f"messages inside a node: {network.intra_gb_s.source}")
     if call.head_dim != 128 or call.dtype != "bf16":
-        texts.append(f"head dim {call.head_dim}, {call.dtype}: records have head dim 128 and bf16; time is scaled by the head dim")
+        texts.append(
+            f"head dim {call.head_dim}, {call.dtype}: records have head dim 128 and bf16; time is scaled by the head dim"
+        )
     models = [question.model(name, way) for name in question.kernels for way in question.directions]
     lengths = [model.longest_tokens for model in models if model is not None]
     if question.gpus == 1 and lengths and question.mask.seqlen_q > max(lengths):
-        texts.append(f"{format_length(question.mask.seqlen_q)} tokens: records end at {format_length(max(lengths))}")
+        texts.append(
+            f"{format_length(question.mask.seqlen_q)} tokens: records end at {format_length(max(lengths))}"
+        )
     grid = question.mask.grid
     if grid is not None and question.mask.origin is not None and draws_alike(question.mask):
         texts.append(f"one draw: it has {grid.visible.size:,} blocks, so that others take the same time")
@@ -91,7 +97,11 @@ def changes(
     """
     texts = []
     for what, speed in speeds:
-        seconds, number = min((forecasts.mean_seconds(way, speed), number) for number, way in enumerate(ways[:COMPARED]))
+        seconds, number = min(
+            (forecasts.mean_seconds(way, speed), number) for number, way in enumerate(ways[:COMPARED])
+        )
         if number:
-            texts.append(f"with {what}, {ways[number].candidate.title} would be first, at {seconds * 1e3:.3g} ms")
+            texts.append(
+                f"with {what}, {ways[number].candidate.title} would be first, at {seconds * 1e3:.3g} ms"
+            )
     return tuple(texts)

@@ -50,11 +50,22 @@ def interval_s(
 def residuals(candidate: Candidate, question: AdviceQuestion) -> Interval:
     """Residual interval of this strategy/kernel pair if measured; otherwise the union of the kernel's and the
     strategy's intervals."""
-    of_kernel = {way: model.residuals for way in question.directions if (model := question.model(candidate.kernel, way)) is not None}
+    of_kernel = {
+        way: model.residuals
+        for way in question.directions
+        if (model := question.model(candidate.kernel, way)) is not None
+    }
     if candidate.strategy is None or not question.fitted.strategies:
         return widest(list(of_kernel.values()))
-    of_strategy = [interval_of(question.fitted, candidate.strategy, candidate.kernel, way, interval) for way, interval in of_kernel.items()]
-    return widest(of_strategy if question.is_fitted_gpu and not candidate.params else [*of_kernel.values(), *of_strategy])
+    of_strategy = [
+        interval_of(question.fitted, candidate.strategy, candidate.kernel, way, interval)
+        for way, interval in of_kernel.items()
+    ]
+    return widest(
+        of_strategy
+        if question.is_fitted_gpu and not candidate.params
+        else [*of_kernel.values(), *of_strategy]
+    )
 
 
 def widening(question: AdviceQuestion) -> float:

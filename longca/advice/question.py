@@ -79,8 +79,11 @@ class AdviceQuestion:
         if self.mask.name not in Registry("mask").names():
             return {}
         known = Registry("mask").load(self.mask.name).Params.model_fields
-        return {key: value for key, value in self.mask.params.items()
-                if key in known and isinstance(value, (bool, int, float, str))}
+        return {
+            key: value
+            for key, value in self.mask.params.items()
+            if key in known and isinstance(value, (bool, int, float, str))
+        }
 
     @property
     def setting(self) -> str:
@@ -92,8 +95,17 @@ class AdviceQuestion:
             documents = f"{plural(len(self.mask.documents), 'document')} as given"
         ways = " and ".join({"fwd": "forward", "bwd": "backward"}[way] for way in self.directions)
         gpus = f"{self.gpus} × {self.gpu.name}" if self.gpus > 1 else f"one {self.gpu.name}"
-        facts = [f"{name} ({params})" if params else name, documents, f"{format_length(self.mask.seqlen_q)} tokens", gpus, ways,
-                 f"{call.num_q_heads}:{call.num_kv_heads} heads", f"head dim {call.head_dim}", call.dtype, seeds_text(self.seeds)]
+        facts = [
+            f"{name} ({params})" if params else name,
+            documents,
+            f"{format_length(self.mask.seqlen_q)} tokens",
+            gpus,
+            ways,
+            f"{call.num_q_heads}:{call.num_kv_heads} heads",
+            f"head dim {call.head_dim}",
+            call.dtype,
+            seeds_text(self.seeds),
+        ]
         return ", ".join(filter(None, facts))
 
     @property
@@ -107,7 +119,9 @@ class AdviceQuestion:
     def model(self, kernel: str, direction: str) -> CallModel | None:
         """The fitted kernel for this mask; without records on this GPU scaled by the peaks of both GPUs, and marked so."""
         for models in (self.fitted, self.reference):
-            found = models.find(kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads)
+            found = models.find(
+                kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads
+            )
             if found is not None:
                 break
         else:
@@ -119,8 +133,11 @@ class AdviceQuestion:
             return found
         known = load_hardware().find(models.device)
         if known is None:
-            raise UserError(f"Records of '{models.device}' say nothing about {self.gpu.name}",
-                            why="config/hardware.yaml does not have the peak of both", todo="Add that GPU there, or give other records")
+            raise UserError(
+                f"Records of '{models.device}' say nothing about {self.gpu.name}",
+                why="config/hardware.yaml does not have the peak of both",
+                todo="Add that GPU there, or give other records",
+            )
         ratio = known.peak_tflops.value / self.gpu.peak_tflops.value
         return found.scaled(ratio, BY_PEAK, OTHER_GPU_WIDER)
 
@@ -137,10 +154,24 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return f"seeds {seeds[0]} to {seeds[-1]}"
 
 
-def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128,
-                dtype: str = "bf16", direction: str = "both", profile: str | None = None, gpu: str | None = None,
-                memory_bytes: float | None = None, ranks_per_node: int | None = None, kernels: Sequence[str] | None = None,
-                strategies: Sequence[str] | None = None, fitted: FittedKernels | None = None, draws: int = DRAWS) -> AdviceQuestion:
+def question_of(
+    mask: Mask,
+    *,
+    gpus: int = 1,
+    num_q_heads: int,
+    num_kv_heads: int | None = None,
+    head_dim: int = 128,
+    dtype: str = "bf16",
+    direction: str = "both",
+    profile: str | None = None,
+    gpu: str | None = None,
+    memory_bytes: float | None = None,
+    ranks_per_node: int | None = None,
+    kernels: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
+    fitted: FittedKernels | None = None,
+    draws: int = DRAWS,
+) -> AdviceQuestion:
     """Checks a question. Arguments are those of `longca.advice.ranking.advise`.
 
     Raises:
@@ -150,12 +181,19 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
     gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
     draws = whole_number("The number of draws", draws)
     num_q_heads = whole_number("The number of query heads", num_q_heads)
-    num_kv_heads = num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+    num_kv_heads = (
+        num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+    )
     if num_q_heads % num_kv_heads:
-        raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads of size {head_dim}")
+        raise UserError(
+            f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads of size {head_dim}"
+        )
     if gpus > 1 and mask.seqlen_q != mask.seqlen_k:
-        raise UserError(f"A mask of {mask.seqlen_q} queries and {mask.seqlen_k} keys cannot be divided among {gpus} GPUs",
-                        why="tokens are divided, and each is a query and a key", todo="Give a square mask, or gpus=1")
+        raise UserError(
+            f"A mask of {mask.seqlen_q} queries and {mask.seqlen_k} keys cannot be divided among {gpus} GPUs",
+            why="tokens are divided, and each is a query and a key",
+            todo="Give a square mask, or gpus=1",
+        )
     check_name("direction", direction, DIRECTIONS)
     check_name("dtype", dtype, DTYPE_BYTES)
     for name, given in (("profile", profile), ("gpu", gpu)):
@@ -164,42 +202,77 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
     for name, names in (("kernels", kernels), ("strategies", strategies)):
         if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
             raise UserError(f"Argument '{name}' is {names!r}", todo="Give a list of names")
-    if memory_bytes is not None and not (isinstance(memory_bytes, (int, float)) and 0 < memory_bytes < math.inf):
-        raise UserError(f"Argument 'memory_bytes' is {memory_bytes!r}", todo="Give a number of bytes, such as 60e9")
+    if memory_bytes is not None and not (
+        isinstance(memory_bytes, (int, float)) and 0 < memory_bytes < math.inf
+    ):
+        raise UserError(
+            f"Argument 'memory_bytes' is {memory_bytes!r}", todo="Give a number of bytes, such as 60e9"
+        )
     if fitted is not None and not isinstance(fitted, FittedKernels):
-        raise UserError(f"Argument 'fitted' is of type {type(fitted).__name__}", todo="Leave it out, or fit records with fit_records")
+        raise UserError(
+            f"Argument 'fitted' is of type {type(fitted).__name__}",
+            todo="Leave it out, or fit records with fit_records",
+        )
     hardware = load_hardware()
     network = _network(profile or USUAL_NETWORK, hardware)
     if ranks_per_node is not None:
-        network = network.model_copy(update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)})
+        network = network.model_copy(
+            update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)}
+        )
     model = hardware.named(str(gpu or network.gpu))
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
     reference = load_fitted() if fitted is None else fitted
-    own = None if fitted is not None or network.kernel_ratio else fitted_on(model.gpu_names)  # a probe's ratios are to the reference
+    own = (
+        None if fitted is not None or network.kernel_ratio else fitted_on(model.gpu_names)
+    )  # a probe's ratios are to the reference
     models = own or reference
     known = sorted({*models.kernels, *reference.kernels})
     for name in kernels or ():
         if name not in known:
-            raise UserError(f"Nothing is known of the time of kernel '{name}'", why=f"records of {reference.device} have "
-                            f"{', '.join(known)}", todo="Take one of these, or give records of yours")
-    every = tuple(name for name in Registry("strategy").names() if not Registry("strategy").load(name).baseline)
+            raise UserError(
+                f"Nothing is known of the time of kernel '{name}'",
+                why=f"records of {reference.device} have {', '.join(known)}",
+                todo="Take one of these, or give records of yours",
+            )
+    every = tuple(
+        name for name in Registry("strategy").names() if not Registry("strategy").load(name).baseline
+    )
     for name in strategies or ():
         check_name("strategy", name, Registry("strategy").names())
     call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
     check_grid(mask)
     draws = 1 if draws_alike(mask) else draws
     seeds = tuple(range(mask.origin.seed, mask.origin.seed + draws)) if mask.origin is not None else ()
-    return AdviceQuestion(mask, gpus, call, DIRECTIONS[direction], model, network, memory_bytes,
-                          tuple(kernels or (known if gpus == 1 else _for_parts(known))), tuple(strategies or every), models, reference,
-                          seeds, _measured_parts(models, reference))
+    return AdviceQuestion(
+        mask,
+        gpus,
+        call,
+        DIRECTIONS[direction],
+        model,
+        network,
+        memory_bytes,
+        tuple(kernels or (known if gpus == 1 else _for_parts(known))),
+        tuple(strategies or every),
+        models,
+        reference,
+        seeds,
+        _measured_parts(models, reference),
+    )
 
 
 def _check_mask(mask: object) -> None:
     """Raise UserError for what is no mask."""
     if not isinstance(mask, Mask):
-        example = f'longca.build_mask({mask!r}, seqlen="128K")' if isinstance(mask, str) else "longca.build_mask or longca.Mask.from_…"
-        raise UserError(f"The mask must be a longca.Mask, and it is {type(mask).__name__}", todo=f"Make one with {example}")
+        example = (
+            f'longca.build_mask({mask!r}, seqlen="128K")'
+            if isinstance(mask, str)
+            else "longca.build_mask or longca.Mask.from_…"
+        )
+        raise UserError(
+            f"The mask must be a longca.Mask, and it is {type(mask).__name__}",
+            todo=f"Make one with {example}",
+        )
 
 
 def _for_parts(known: Collection[str]) -> list[str]:
@@ -222,7 +295,12 @@ def _network(name: str, hardware: Hardware) -> Network:
     if path.suffix not in (".yaml", ".yml"):
         found = next((one for one in hardware.networks if one.name == name), None)
         if found is None:
-            raise unknown("profile of messages", name, [one.name for one in hardware.networks], todo="They stand in config/hardware.yaml")
+            raise unknown(
+                "profile of messages",
+                name,
+                [one.name for one in hardware.networks],
+                todo="They stand in config/hardware.yaml",
+            )
         return found
     if not path.is_file():
         raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")

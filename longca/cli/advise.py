@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.cli.options import Json, check_call, line_width, mask_choice, print_filled, print_json, print_table
+from longca.cli.options import (
+    Json,
+    check_call,
+    line_width,
+    mask_choice,
+    print_filled,
+    print_json,
+    print_table,
+)
 from longca.core.defaults import DRAWS, DTYPE, HEAD_DIM, HEADS, SEQLEN, usual_corpus
 from longca.core.units import format_length as format_tokens
 
@@ -21,31 +29,78 @@ UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 def command(
     context: typer.Context,
-    mask: Annotated[str, typer.Option("--mask", "-m", help="Mask, perhaps with parameters: causal, sliding_window:window=512")] = "causal",
-    corpus: Annotated[str | None, typer.Option(help="Where document lengths come from, for masks with documents  [default: pile, above 12K "
-                                               "tokens prolong64k]", show_default=False)] = None,
+    mask: Annotated[
+        str,
+        typer.Option("--mask", "-m", help="Mask, perhaps with parameters: causal, sliding_window:window=512"),
+    ] = "causal",
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Where document lengths come from, for masks with documents  [default: pile, above 12K "
+            "tokens prolong64k]",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first draw, for masks that are drawn")] = 0,
-    draws: Annotated[int, typer.Option(min=1, help="Sequences that are drawn and predicted, for masks that are drawn")] = DRAWS,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Sequences that are drawn and predicted, for masks that are drawn")
+    ] = DRAWS,
     tokens: Annotated[str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")] = SEQLEN,
-    gpus: Annotated[int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")] = 1,
+    gpus: Annotated[
+        int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
+    ] = 1,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = DTYPE,
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
-    node: Annotated[int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)] = None,
-    profile: Annotated[str | None, typer.Option(help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: "
-                                                "h200-copy-engines]", show_default=False)] = None,
-    gpu: Annotated[str | None, typer.Option(help="Model of GPU in config/hardware.yaml  [default: that of the profile]",
-                                            show_default=False)] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory of a GPU that may be used, such as 60G  [default: all]",
-                                               show_default=False)] = None,
-    kernel: Annotated[str, typer.Option("--kernel", "-k", help="Only these kernels: band,fa3", show_default=False)] = "",
-    strategy: Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies; those in the style of the study, too",
-                                          show_default=False)] = "",
-    records: Annotated[list[Path] | None, typer.Option(help="Fit kernels on these records (.parquet, .json, a folder of results) instead "
-                                                       "of the project's", show_default=False)] = None,
+    node: Annotated[
+        int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: "
+            "h200-copy-engines]",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="Model of GPU in config/hardware.yaml  [default: that of the profile]", show_default=False
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of a GPU that may be used, such as 60G  [default: all]", show_default=False
+        ),
+    ] = None,
+    kernel: Annotated[
+        str, typer.Option("--kernel", "-k", help="Only these kernels: band,fa3", show_default=False)
+    ] = "",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy",
+            "-c",
+            help="Only these strategies; those in the style of the study, too",
+            show_default=False,
+        ),
+    ] = "",
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Fit kernels on these records (.parquet, .json, a folder of results) instead "
+            "of the project's",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Options to show")] = 10,
-    study: Annotated[Path | None, typer.Option(help="Write a study that measures the first three to this file", show_default=False)] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option(help="Write a study that measures the first three to this file", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Rank strategies, meshes and kernels by predicted time.
@@ -60,7 +115,7 @@ def command(
     from longca.masks.build import build_mask
 
     choice = mask_choice(mask)
-    (name, params), = ({choice: {}} if isinstance(choice, str) else choice).items()
+    ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     pattern = Registry("mask").load(name)
     check_call(tokens, heads, head_dim, dtype)
     (num_q_heads, num_kv_heads), seqlen = parse_heads(heads), parse_length(tokens)
@@ -68,16 +123,33 @@ def command(
     used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
     built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
     fitted, problems = _fitted(records)
-    found = advise(built, gpus=gpus, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
-                   direction=direction, profile=profile, gpu=gpu, memory_bytes=_bytes(memory), ranks_per_node=node,
-                   kernels=_names(kernel), strategies=_names(strategy), fitted=fitted, draws=draws)
+    found = advise(
+        built,
+        gpus=gpus,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        direction=direction,
+        profile=profile,
+        gpu=gpu,
+        memory_bytes=_bytes(memory),
+        ranks_per_node=node,
+        kernels=_names(kernel),
+        strategies=_names(strategy),
+        fitted=fitted,
+        draws=draws,
+    )
     for problem in problems:  # after all that can be refused, whose message is one line
         print(f"skipped {problem}", file=sys.stderr)
     if study is not None:
         study.write_text(_yaml(found.study()), encoding="utf-8")
     defaults = _defaults(found, context)
     if as_json:
-        print_json(found.to_dict() | {"defaults": defaults, "check": _check(found, study), "see_also": _choose(found)})
+        print_json(
+            found.to_dict()
+            | {"defaults": defaults, "check": _check(found, study), "see_also": _choose(found)}
+        )
     else:
         _print(found, top, study, defaults)
 
@@ -85,16 +157,30 @@ def command(
 def _defaults(found: Advice, context: typer.Context) -> dict[str, str]:
     """What the options left out, and the values that were taken, those of most records."""
     question = found.question
-    values = {"mask": question.mask.name, "tokens": context.params["tokens"], "gpus": question.gpus, "heads": context.params["heads"],
-              "head_dim": question.call.head_dim, "dtype": question.call.dtype, "direction": " and ".join(question.directions),
-              "corpus": question.corpus, "seed": question.seeds[0] if question.seeds else None,
-              "draws": question.num_draws if question.seeds else None, "profile": question.network.name, "gpu": question.gpu.name,
-              "node": question.network.ranks_per_node if question.gpus > 1 else None}
+    values = {
+        "mask": question.mask.name,
+        "tokens": context.params["tokens"],
+        "gpus": question.gpus,
+        "heads": context.params["heads"],
+        "head_dim": question.call.head_dim,
+        "dtype": question.call.dtype,
+        "direction": " and ".join(question.directions),
+        "corpus": question.corpus,
+        "seed": question.seeds[0] if question.seeds else None,
+        "draws": question.num_draws if question.seeds else None,
+        "profile": question.network.name,
+        "gpu": question.gpu.name,
+        "node": question.network.ranks_per_node if question.gpus > 1 else None,
+    }
     if question.gpus == 1:
         del values["profile"]
     # the name of the enumeration differs among versions of click
-    return {name: str(value) for name, value in values.items() if value is not None
-            and getattr(context.get_parameter_source(name), "name", "") in ("DEFAULT", "DEFAULT_MAP")}
+    return {
+        name: str(value)
+        for name, value in values.items()
+        if value is not None
+        and getattr(context.get_parameter_source(name), "name", "") in ("DEFAULT", "DEFAULT_MAP")
+    }
 
 
 def _choose(found: Advice) -> str:
@@ -104,9 +190,16 @@ def _choose(found: Advice) -> str:
     mask = f"{question.mask.name}:{params}" if params else question.mask.name
     heads = f"{question.call.num_q_heads}:{question.call.num_kv_heads}"
     direction = question.directions[0] if len(question.directions) == 1 else "both"
-    options = {"-s": format_tokens(question.mask.seqlen_q), "--heads": heads, "-w": str(question.gpus), "-d": direction}
+    options = {
+        "-s": format_tokens(question.mask.seqlen_q),
+        "--heads": heads,
+        "-w": str(question.gpus),
+        "-d": direction,
+    }
     usual = {"-s": SEQLEN, "--heads": HEADS, "-w": "1", "-d": "both"}
-    return " ".join(["longca choose", mask, *(f"{key} {value}" for key, value in options.items() if usual[key] != value)])
+    return " ".join(
+        ["longca choose", mask, *(f"{key} {value}" for key, value in options.items() if usual[key] != value)]
+    )
 
 
 def _bytes(text: str | None) -> float | None:
@@ -141,8 +234,12 @@ def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]
 
     loaded = load(*records)
     if loaded.problems and not loaded.records:
-        raise UserError(f"There are no records in '{', '.join(map(str, records))}'", why=str(loaded.problems[0]))
-    return fit_records(loaded.records, tuple(map(str, records))), [str(problem) for problem in loaded.problems]
+        raise UserError(
+            f"There are no records in '{', '.join(map(str, records))}'", why=str(loaded.problems[0])
+        )
+    return fit_records(loaded.records, tuple(map(str, records))), [
+        str(problem) for problem in loaded.problems
+    ]
 
 
 def _yaml(content: dict[str, Any]) -> str:
@@ -169,22 +266,48 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
     shown = found.options[:top]
     columns = ["method", "ms", "90 %", *(["first"] if drawn else []), "rate", "memory", "limited by"]
     shares = not several  # else the table of messages has them
-    rows = [[option.candidate.title, number(option.prediction.seconds * 1e3), f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
-             *([f"{option.first_in}/{len(option.by_seed)}"] if drawn else []), number(option.tflops),
-             format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
-             option.prediction.limit.replace(", ", " ") if shares else option.prediction.limit.partition(",")[0]] for option in shown]
+    rows = [
+        [
+            option.candidate.title,
+            number(option.prediction.seconds * 1e3),
+            f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
+            *([f"{option.first_in}/{len(option.by_seed)}"] if drawn else []),
+            number(option.tflops),
+            format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
+            option.prediction.limit.replace(", ", " ")
+            if shares
+            else option.prediction.limit.partition(",")[0],
+        ]
+        for option in shown
+    ]
     print_table(f"{question.setting}; rate in TFLOP/s a GPU", columns, rows)
     if several:
-        print_table(f"Messages by {question.network.name}", ["method", "sent", "off node", "exposed", "imbalance", "calls"],
-                    [[option.candidate.title, format_bytes(made.sent_bytes), format_bytes(made.inter_node_bytes) if made.inter_node_bytes
-                      else "–", percent(made.exposed), percent(made.imbalance), made.num_calls]
-                     for option in shown for made in [option.prediction]])
+        print_table(
+            f"Messages by {question.network.name}",
+            ["method", "sent", "off node", "exposed", "imbalance", "calls"],
+            [
+                [
+                    option.candidate.title,
+                    format_bytes(made.sent_bytes),
+                    format_bytes(made.inter_node_bytes) if made.inter_node_bytes else "–",
+                    percent(made.exposed),
+                    percent(made.imbalance),
+                    made.num_calls,
+                ]
+                for option in shown
+                for made in [option.prediction]
+            ],
+        )
     if drawn:
         low, middle, high = (number(seconds * 1e3) for seconds in found.best.quantiles.values())
-        print_filled(f"Over draws, {found.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and 90 % of draws). Times "
-                     "are means over draws; the column 90 % holds them all, and first says in how many a method is the fastest.")
+        print_filled(
+            f"Over draws, {found.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and 90 % of draws). Times "
+            "are means over draws; the column 90 % holds them all, and first says in how many a method is the fastest."
+        )
     if several:
-        print_filled(f"The first is {found.best.candidate.how}{f' in seed {found.seeds[0]}' if drawn else ''}.")
+        print_filled(
+            f"The first is {found.best.candidate.how}{f' in seed {found.seeds[0]}' if drawn else ''}."
+        )
     for change in found.changes:
         print_filled(f"It would change: {change}.")
     for assumption in found.assumptions:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longca.cli.options import Json, Results, check_call, line_width, mask_choice, print_filled, print_json, print_table
+from longca.cli.options import (
+    Json,
+    Results,
+    check_call,
+    line_width,
+    mask_choice,
+    print_filled,
+    print_json,
+    print_table,
+)
 from longca.core.defaults import DTYPE, HEAD_DIM, HEADS, SEQLEN
 
 if TYPE_CHECKING:
@@ -14,21 +23,40 @@ if TYPE_CHECKING:
 
 
 def command(
-    mask: Annotated[str, typer.Argument(help="Mask, perhaps with parameters: causal, block_sparse_uniform:density=0.5",
-                                            show_default=False)],
-    runs: Annotated[list[str] | None, typer.Argument(
-        metavar="[RUN]...", show_default=False,
-        help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the "
-             "project]")] = None,
+    mask: Annotated[
+        str,
+        typer.Argument(
+            help="Mask, perhaps with parameters: causal, block_sparse_uniform:density=0.5", show_default=False
+        ),
+    ],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            show_default=False,
+            help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the "
+            "project]",
+        ),
+    ] = None,
     seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = SEQLEN,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = DTYPE,
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
-    world: Annotated[int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")] = 1,
-    corpus: Annotated[str | None, typer.Option(help="Where document lengths come from  [default: the usual one of that length, if it "
-                                               "was measured: pile, above 12K tokens prolong64k]", show_default=False)] = None,
-    gpu: Annotated[str, typer.Option(help="Only records of this GPU: h100  [default: all GPUs]", show_default=False)] = "",
+    world: Annotated[
+        int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")
+    ] = 1,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Where document lengths come from  [default: the usual one of that length, if it "
+            "was measured: pile, above 12K tokens prolong64k]",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str, typer.Option(help="Only records of this GPU: h100  [default: all GPUs]", show_default=False)
+    ] = "",
     results: Results = None,
     as_json: Json = False,
 ) -> None:
@@ -48,10 +76,19 @@ def command(
         raise unknown("direction", direction, DIRECTIONS)
     check_call(seqlen, heads, head_dim, dtype)
     choice = mask_choice(mask)
-    (name, params), = ({choice: {}} if isinstance(choice, str) else choice).items()
+    ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     num_q_heads, num_kv_heads = parse_heads(heads)
-    question = question_of(name, seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
-                           gpus=world, corpus=corpus, params=params)
+    question = question_of(
+        name,
+        seqlen=seqlen,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        gpus=world,
+        corpus=corpus,
+        params=params,
+    )
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
     found = answer(table, question, direction, gpu=gpu, together=bool(runs), problems=problems)
     if as_json:
@@ -76,19 +113,40 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     width = line_width()
     print_filled(f"{' and '.join(ranking.devices)}: {ranking.finding}")
     unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
-    print_table(ranking.setting, ["method", "ms", unit.name, "95 %", "of best", "calls"],
-                [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
-                  "" if placed.is_alone else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
-                  placed.num_samples] for method, placed in ranking.methods])
+    print_table(
+        ranking.setting,
+        ["method", "ms", unit.name, "95 %", "of best", "calls"],
+        [
+            [
+                method,
+                number(placed.ms),
+                number(placed.tflops * unit.factor),
+                unit.span(placed.low, placed.high),
+                ""
+                if placed.is_alone
+                else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
+                placed.num_samples,
+            ]
+            for method, placed in ranking.methods
+        ],
+    )
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
     if ranking.earlier:
         told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"
         print(textwrap.fill(told, width, subsequent_indent="  "))
-    seeds = f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}" if ranking.corpora else ""
+    seeds = (
+        f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}"
+        if ranking.corpora
+        else ""
+    )
     amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}{seeds}"
     together = ", put together" if len(ranking.studies) > 1 else ""
-    others = f"; {' and '.join(also)} measured some of them, too, and stand{'s' if len(also) == 1 else ''} aside" if also else ""
+    others = (
+        f"; {' and '.join(also)} measured some of them, too, and stand{'s' if len(also) == 1 else ''} aside"
+        if also
+        else ""
+    )
     print_filled(f"{amount}; records of {', '.join(ranking.studies)}{together}{others}")
     print()
 

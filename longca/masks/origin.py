@@ -29,8 +29,14 @@ class MaskOrigin:
         """The mask of another seed."""
         from longca.masks.build import build_mask
 
-        return build_mask(self.name, seqlen=self.seqlen, corpus=self.corpus, seed=seed,
-                          num_kv_heads=self.num_kv_heads, **dict(self.params))
+        return build_mask(
+            self.name,
+            seqlen=self.seqlen,
+            corpus=self.corpus,
+            seed=seed,
+            num_kv_heads=self.num_kv_heads,
+            **dict(self.params),
+        )
 
 
 def masks_of_draws(mask: Mask, seeds: Sequence[int]) -> list[Mask]:

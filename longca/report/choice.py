@@ -1,7 +1,7 @@
 """`longca.choose`: the methods for one call, ranked from records.
 
-    answer = longca.choose("causal", seqlen="32K", gpu="h100")
-    answer.best          # {"NVIDIA H100 80GB HBM3, forward": "cudnn", …}
+answer = longca.choose("causal", seqlen="32K", gpu="h100")
+answer.best          # {"NVIDIA H100 80GB HBM3, forward": "cudnn", …}
 """
 
 from __future__ import annotations
@@ -83,9 +83,20 @@ class Choice:
         return "".join(parts)
 
 
-def choose(mask: Mask | str, *sources: str | Path, seqlen: int | str | None = None, num_q_heads: int | None = None,
-           num_kv_heads: int | None = None, head_dim: int = HEAD_DIM, dtype: str = DTYPE, direction: str = "both", gpus: int = 1,
-           gpu: str | None = None, corpus: str | None = None, **params: Any) -> Choice:
+def choose(
+    mask: Mask | str,
+    *sources: str | Path,
+    seqlen: int | str | None = None,
+    num_q_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int = HEAD_DIM,
+    dtype: str = DTYPE,
+    direction: str = "both",
+    gpus: int = 1,
+    gpu: str | None = None,
+    corpus: str | None = None,
+    **params: Any,
+) -> Choice:
     """Ranks the methods for an attention call from records. `longca.advise` predicts what no record has.
 
     Args:
@@ -106,14 +117,33 @@ def choose(mask: Mask | str, *sources: str | Path, seqlen: int | str | None = No
     from longca.store.frame import places_of
     from longca.store.load import load_columns
 
-    question = question_of(mask, seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-                           dtype=dtype, gpus=gpus, corpus=corpus, params=params)
+    question = question_of(
+        mask,
+        seqlen=seqlen,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        gpus=gpus,
+        corpus=corpus,
+        params=params,
+    )
     table, problems = load_columns(places_of(*sources), COLUMNS)
     return answer(table, question, direction, gpu=gpu, together=bool(sources), problems=problems)
 
 
-def question_of(mask: Mask | str, *, seqlen: int | str | None, num_q_heads: int | None, num_kv_heads: int | None, head_dim: int,
-                dtype: str, gpus: int, corpus: str | None, params: dict[str, Any]) -> CallQuestion:
+def question_of(
+    mask: Mask | str,
+    *,
+    seqlen: int | str | None,
+    num_q_heads: int | None,
+    num_kv_heads: int | None,
+    head_dim: int,
+    dtype: str,
+    gpus: int,
+    corpus: str | None,
+    params: dict[str, Any],
+) -> CallQuestion:
     """Checks a question. Arguments are those of `choose`. Raises UserError."""
     from longca.core.cell import DTYPE_BYTES
     from longca.core.plugin import Registry
@@ -122,8 +152,11 @@ def question_of(mask: Mask | str, *, seqlen: int | str | None, num_q_heads: int 
     check_name("dtype", dtype, DTYPE_BYTES)
     if not isinstance(mask, str):
         if not getattr(mask, "name", ""):
-            raise UserError("Records know masks by their pattern", why=f"this is {mask!r}",
-                            todo="Give a name of `longca list masks`, or ask longca.advise")
+            raise UserError(
+                "Records know masks by their pattern",
+                why=f"this is {mask!r}",
+                todo="Give a name of `longca list masks`, or ask longca.advise",
+            )
         known = Registry("mask").load(mask.name).Params.model_fields
         params = {key: value for key, value in mask.params.items() if key in known} | params
         seqlen = mask.seqlen_q if seqlen is None else seqlen
@@ -143,14 +176,34 @@ def question_of(mask: Mask | str, *, seqlen: int | str | None, num_q_heads: int 
         num_q_heads, usual_kv = parse_heads(HEADS)
         num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
     num_q_heads = whole_number("The number of query heads", num_q_heads)
-    num_kv_heads = num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+    num_kv_heads = (
+        num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+    )
     gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
-    return CallQuestion(mask, {key: usual[key] for key in params}, usual, tokens, num_q_heads, num_kv_heads, head_dim, dtype,
-                        "fwd", gpus, corpus)
+    return CallQuestion(
+        mask,
+        {key: usual[key] for key in params},
+        usual,
+        tokens,
+        num_q_heads,
+        num_kv_heads,
+        head_dim,
+        dtype,
+        "fwd",
+        gpus,
+        corpus,
+    )
 
 
-def answer(table: pd.DataFrame, question: CallQuestion, direction: str, *, gpu: str | None = None, together: bool = False,
-           problems: Sequence[UnusableFile] = ()) -> Choice:
+def answer(
+    table: pd.DataFrame,
+    question: CallQuestion,
+    direction: str,
+    *,
+    gpu: str | None = None,
+    together: bool = False,
+    problems: Sequence[UnusableFile] = (),
+) -> Choice:
     """The rankings of one question in one direction or both.
 
     Args:
@@ -172,8 +225,13 @@ def answer(table: pd.DataFrame, question: CallQuestion, direction: str, *, gpu: 
         unanswered += [] if rows else [str(one)]
     if not found:
         raise _no_record(table, questions[0], direction)
-    return Choice(questions[0], tuple(ranking for ranking, _ in found), tuple(aside for _, aside in found), tuple(unanswered),
-                  tuple(problems))
+    return Choice(
+        questions[0],
+        tuple(ranking for ranking, _ in found),
+        tuple(aside for _, aside in found),
+        tuple(unanswered),
+        tuple(problems),
+    )
 
 
 def advise_command(question: CallQuestion, direction: str = "both") -> str:
@@ -181,11 +239,28 @@ def advise_command(question: CallQuestion, direction: str = "both") -> str:
     from longca.core.units import format_length
 
     params = ",".join(f"{key}={value}" for key, value in question.params.items() if value is not False)
-    options = {"-m": f"{question.mask}:{params}" if params else question.mask, "-s": format_length(question.seqlen),
-               "--heads": f"{question.num_q_heads}:{question.num_kv_heads}", "--head-dim": str(question.head_dim),
-               "--dtype": question.dtype, "-d": direction, "-w": str(question.world), "--corpus": question.corpus or ""}
-    usual = {"-s": SEQLEN, "--heads": HEADS, "--head-dim": str(HEAD_DIM), "--dtype": DTYPE, "-d": "both", "-w": "1", "--corpus": ""}
-    return " ".join(["longca advise", *(f"{key} {value}" for key, value in options.items() if usual.get(key) != value)])
+    options = {
+        "-m": f"{question.mask}:{params}" if params else question.mask,
+        "-s": format_length(question.seqlen),
+        "--heads": f"{question.num_q_heads}:{question.num_kv_heads}",
+        "--head-dim": str(question.head_dim),
+        "--dtype": question.dtype,
+        "-d": direction,
+        "-w": str(question.world),
+        "--corpus": question.corpus or "",
+    }
+    usual = {
+        "-s": SEQLEN,
+        "--heads": HEADS,
+        "--head-dim": str(HEAD_DIM),
+        "--dtype": DTYPE,
+        "-d": "both",
+        "-w": "1",
+        "--corpus": "",
+    }
+    return " ".join(
+        ["longca advise", *(f"{key} {value}" for key, value in options.items() if usual.get(key) != value)]
+    )
 
 
 def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str) -> UserError:
@@ -193,7 +268,9 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str) -> U
     where = "on one device" if question.world == 1 else "with context parallelism"
     why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
     predicted = f"`{advise_command(question, direction)}` predicts it, `longca run` measures it"
-    return UserError(f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted)
+    return UserError(
+        f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
+    )
 
 
 def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRanking, tuple[str, ...]]]:
@@ -210,7 +287,10 @@ def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRan
             found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
     chosen = []
     for alike in found.values():
-        first, *others = sorted(alike, key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)))
+        first, *others = sorted(
+            alike,
+            key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)),
+        )
         chosen.append((first, tuple(study for ranking in others for study in ranking.studies)))
     return chosen
 
@@ -220,10 +300,15 @@ def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
     from longca.store.hardware import load_hardware, matches
 
     hardware, devices = load_hardware(), sorted(set(table.device) - {""})
-    names = {device: (*((model.name, *model.also_called) if (model := hardware.find(device)) else ()), device) for device in devices}
+    names = {
+        device: (*((model.name, *model.also_called) if (model := hardware.find(device)) else ()), device)
+        for device in devices
+    }
     alike = matches(name, names)
     if not alike:
-        raise UserError(f"No record is of GPU '{name}'", why=f"they are of {' and '.join(devices)}" if devices else "there are none",
-                        todo=f"`longca advise --gpu '{name}'` predicts GPUs of config/hardware.yaml")
+        raise UserError(
+            f"No record is of GPU '{name}'",
+            why=f"they are of {' and '.join(devices)}" if devices else "there are none",
+            todo=f"`longca advise --gpu '{name}'` predicts GPUs of config/hardware.yaml",
+        )
     return table.loc[table.device.isin(alike)]
-
