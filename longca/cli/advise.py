@@ -320,7 +320,6 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
         refused = [f"{len(found.refused)} cannot run it (--json says why)"] * bool(found.refused)
         print_filled(f"{'; '.join([*more, *refused])}.")
     step = "" if study is not None else " write it with --study check.yaml, then"
-    check = _check(found, study)
-    gap = " " if len(f"To check:{step} {check}") <= line_width() else "\n  "  # a command stays whole
-    print(f"To check:{step}{gap}{check}")
-    print(f"From records alone: {_choose(found)}")
+    for text, shown_command in ((f"To check:{step}", _check(found, study)), ("From records alone:", _choose(found))):
+        gap = " " if len(f"{text} {shown_command}") <= line_width() else "\n  "  # a command stays whole
+        print(f"{text}{gap}{shown_command}")

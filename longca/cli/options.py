@@ -134,6 +134,17 @@ def _console() -> "Console":
     return Console(file=styled_output(), markup=False, emoji=False, highlight=False)
 
 
+def show_step(step: str) -> None:
+    """Say on stderr what is done now; on a terminal in one line, which the next step replaces and "" clears."""
+    import sys
+
+    if sys.stderr.isatty():
+        width = line_width() - 1
+        print(f"\r{escaped(step):<{width}.{width}}", end="\r", file=sys.stderr, flush=True)
+    elif step:
+        print(escaped(step), file=sys.stderr, flush=True)
+
+
 def print_filled(text: str) -> None:
     """Print a line, wrapped to the terminal between words. Paths and commands stay whole, so that they can be copied."""
     import textwrap

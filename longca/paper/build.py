@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -142,7 +142,8 @@ class _Paper:
 
 
 def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
-                hardware: Hardware | None = None, environments: Environments | None = None) -> Path:
+                hardware: Hardware | None = None, environments: Environments | None = None,
+                progress: Callable[[str], None] = lambda step: None) -> Path:
     """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside it.
 
     The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit links to its records there.
@@ -152,10 +153,12 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         problems: files and rows that could not be read; the page names them.
         hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
         environments: listings of the software that measured; they go into the records' files, too.
+        progress: is told what is done next.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
+    progress("deriving the table of all records")
     whole = to_report(records, problems)
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
@@ -166,7 +169,11 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
     paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
                    run_pages(folder, table.study), folder / DATA)
-    shown = [_shown(exhibit, paper) for exhibit in exhibits()]
+    shown, every = [], exhibits()
+    for place, exhibit in enumerate(every, 1):
+        progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
+        shown.append(_shown(exhibit, paper))
+    progress("judging the claims")
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [
         Judged(claim, verdicts, tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
@@ -191,6 +198,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
         "js": static_text("base.js", "figures.js", "page.js"),
     }
+    progress("writing the page and its data")
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
         ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
