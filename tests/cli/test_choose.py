@@ -120,7 +120,7 @@ def test_the_records_that_come_with_the_project(longca):
     assert told["studies"] == ["h100-dense"] and "h100-cp" in told["studies_aside"], "no other study is put into the answer"
     both = longca("choose", "causal", "-d", "bwd", "--json", "reports/h100/h100-dense.parquet", "reports/h100/h100-cp.parquet")
     assert json.loads(both.stdout)["rankings"][0]["studies"] == ["h100-cp", "h100-dense"], "studies that are named are put together"
-    lone = longca("choose", "full", "-s", "8K", "reports/h200/as-released.parquet")
+    lone = longca("choose", "full", "-s", "8K", "-d", "fwd", "reports/h200/as-released.parquet")
     assert "Only naive ran" in lone.stdout and "100 %" not in lone.stdout
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")
     assert refused.returncode == 2 and "the nearest have 64:8 heads" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1

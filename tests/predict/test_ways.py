@@ -142,7 +142,7 @@ def test_steps_take_the_way_of_their_own_masks():
 
 def test_records_with_rests_are_not_put_into_a_fit_of_records_without():
     """One protocol for each kernel: that of most records, or else the one that it has enough records of."""
-    kept = committed("h100-dense", kernel=["fa3"], mask=["causal", "full"], direction=["fwd"])
+    kept = committed("h200-dense", kernel=["fa3"], mask=["causal", "full"], direction=["fwd"])
     without = [record.model_copy(update={"samples": record.samples.model_copy(update={"duty": None})}) for record in kept if fits(record)]
     rested = [record.model_copy(update={"samples": record.samples.model_copy(update={"duty": 0.5})}) for record in without]
     assert len(without) >= 2 * FEWEST
