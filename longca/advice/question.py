@@ -241,7 +241,7 @@ def question_of(
     for name in strategies or ():
         check_name("strategy", name, Registry("strategy").names())
     call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
-    check_grid(mask)
+    check_grid(mask, gpus)
     draws = 1 if draws_alike(mask) else draws
     seeds = tuple(range(mask.origin.seed, mask.origin.seed + draws)) if mask.origin is not None else ()
     return AdviceQuestion(

@@ -119,7 +119,7 @@ def command(
     pattern = Registry("mask").load(name)
     check_call(tokens, heads, head_dim, dtype)
     (num_q_heads, num_kv_heads), seqlen = parse_heads(heads), parse_length(tokens)
-    check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads)
+    check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
     used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
     built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
     fitted, problems = _fitted(records)
@@ -185,21 +185,27 @@ def _defaults(found: Advice, context: typer.Context) -> dict[str, str]:
 
 def _choose(found: Advice) -> str:
     """The command that answers the same question from records."""
-    question = found.question
-    params = ",".join(f"{key}={value}" for key, value in question.mask_params.items() if value is not False)
-    mask = f"{question.mask.name}:{params}" if params else question.mask.name
-    heads = f"{question.call.num_q_heads}:{question.call.num_kv_heads}"
-    direction = question.directions[0] if len(question.directions) == 1 else "both"
-    options = {
-        "-s": format_tokens(question.mask.seqlen_q),
-        "--heads": heads,
-        "-w": str(question.gpus),
-        "-d": direction,
-    }
-    usual = {"-s": SEQLEN, "--heads": HEADS, "-w": "1", "-d": "both"}
-    return " ".join(
-        ["longca choose", mask, *(f"{key} {value}" for key, value in options.items() if usual[key] != value)]
+    from longca.core.plugin import Registry
+
+    question, call = found.question, found.question.call
+    usual_params = Registry("mask").load(question.mask.name).resolve({})
+    params = ",".join(
+        f"{key}={value}" for key, value in question.mask_params.items() if value != usual_params[key]
     )
+    mask = f"{question.mask.name}:{params}" if params else question.mask.name
+    direction = question.directions[0] if len(question.directions) == 1 else "both"
+    seqlen = question.mask.seqlen_q
+    options = {
+        "-s": (format_tokens(seqlen), SEQLEN),
+        "--heads": (f"{call.num_q_heads}:{call.num_kv_heads}", HEADS),
+        "--head-dim": (str(call.head_dim), str(HEAD_DIM)),
+        "--dtype": (call.dtype, DTYPE),
+        "-w": (str(question.gpus), "1"),
+        "-d": (direction, "both"),
+        "--corpus": (question.corpus, usual_corpus(seqlen) if question.corpus else None),
+    }
+    given = (f"{option} {value}" for option, (value, usual) in options.items() if value != usual)
+    return " ".join(["longca choose", mask, *given])
 
 
 def _bytes(text: str | None) -> float | None:
@@ -298,6 +304,11 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
                 for made in [option.prediction]
             ],
         )
+    for reason in dict.fromkeys(option.extrapolated for option in shown if option.extrapolated):
+        names = ", ".join(option.candidate.title for option in shown if option.extrapolated == reason)
+        print_filled(
+            f"Extrapolated, so that they count with the slow end of their interval: {names} ({reason})."
+        )
     if drawn:
         low, middle, high = (number(seconds * 1e3) for seconds in found.best.quantiles.values())
         print_filled(
@@ -320,6 +331,9 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
         refused = [f"{len(found.refused)} cannot run it (--json says why)"] * bool(found.refused)
         print_filled(f"{'; '.join([*more, *refused])}.")
     step = "" if study is not None else " write it with --study check.yaml, then"
-    for text, shown_command in ((f"To check:{step}", _check(found, study)), ("From records alone:", _choose(found))):
+    for text, shown_command in (
+        (f"To check:{step}", _check(found, study)),
+        ("From records alone:", _choose(found)),
+    ):
         gap = " " if len(f"{text} {shown_command}") <= line_width() else "\n  "  # a command stays whole
         print(f"{text}{gap}{shown_command}")

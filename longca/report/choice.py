@@ -157,8 +157,8 @@ def question_of(
                 why=f"this is {mask!r}",
                 todo="Give a name of `longca list masks`, or ask longca.advise",
             )
-        known = Registry("mask").load(mask.name).Params.model_fields
-        params = {key: value for key, value in mask.params.items() if key in known} | params
+        defaults = Registry("mask").load(mask.name).resolve({})
+        params = {key: mask.params[key] for key in defaults if mask.params.get(key) != defaults[key]} | params
         seqlen = mask.seqlen_q if seqlen is None else seqlen
         corpus = mask.origin.corpus if corpus is None and mask.origin is not None else corpus
         mask = mask.name
@@ -264,7 +264,9 @@ def advise_command(question: CallQuestion, direction: str = "both") -> str:
 
 
 def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str) -> UserError:
-    near = nearest_settings(table, question)
+    near = nearest_settings(
+        table[table.direction == question.direction] if direction == "both" else table, question
+    )
     where = "on one device" if question.world == 1 else "with context parallelism"
     why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
     predicted = f"`{advise_command(question, direction)}` predicts it, `longca run` measures it"
