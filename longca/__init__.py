@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from longca.dispatch.api import attention
     from longca.masks.build import build_mask
     from longca.masks.mask import Mask
-    from longca.report.choice import choose
+    from longca.report.decide.choice import choose
     from longca.store.frame import load
 
 __version__ = VERSION
 __all__ = ["Mask", "advise", "attention", "build_mask", "choose", "context_parallel", "load"]
 
 _PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advice.ranking", "attention": "longca.dispatch.api",
-           "build_mask": "longca.masks.build", "choose": "longca.report.choice", "context_parallel": "longca.cp.public",
+           "build_mask": "longca.masks.build", "choose": "longca.report.decide.choice", "context_parallel": "longca.cp.public",
            "load": "longca.store.frame"}
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from benchmarks.common.text import names
 from longca.advice.ranking import advise
-from longca.core.defaults import DRAWS
+from longca.core.cell import DRAWS
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.masks import build_mask

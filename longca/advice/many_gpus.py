@@ -16,7 +16,7 @@ from longca.advice.interval import NETWORK_RANGE, interval_s, with_range
 from longca.advice.option import Candidate, candidate_of, mean_forecast, predict_each
 from longca.advice.question import question_of
 from longca.claims.contract import all_claims
-from longca.core.defaults import DRAWS
+from longca.core.cell import DRAWS
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.masks.build import build_mask

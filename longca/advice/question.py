@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca.advice.blocks import check_grid, draws_alike
-from longca.core.cell import DTYPE_BYTES, CallSpec, Direction, Scalar
-from longca.core.defaults import DRAWS
+from longca.core.cell import DRAWS, DTYPE_BYTES, CallSpec, Direction, Scalar
 from longca.core.errors import UserError, check_name, unknown, whole_number
 from longca.core.plugin import Registry
 from longca.core.units import format_length
 from longca.cp.forecast import PROFILES
+from longca.masks.build import draw_again
 from longca.masks.mask import Mask
 from longca.predict.fitted import FOLDER, FittedKernels, fitted_on, load_fitted
 from longca.store.hardware import load_hardware
@@ -66,7 +66,7 @@ class AdviceQuestion:
         """The same question about one draw, by its place in `seeds`."""
         if number == 0 or self.mask.origin is None:
             return self
-        return replace(self, mask=self.mask.origin.draw(self.seeds[number]))
+        return replace(self, mask=draw_again(self.mask.origin, self.seeds[number]))
 
     @property
     def corpus(self) -> str | None:

@@ -17,7 +17,7 @@ from longca.cli.options import (
     print_json,
     print_table,
 )
-from longca.core.defaults import DRAWS, DTYPE, HEAD_DIM, HEADS, SEQLEN, usual_corpus
+from longca.core.cell import DRAWS, USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, usual_corpus
 from longca.core.units import format_length as format_tokens
 
 if TYPE_CHECKING:
@@ -45,13 +45,15 @@ def command(
     draws: Annotated[
         int, typer.Option(min=1, help="Sequences that are drawn and predicted, for masks that are drawn")
     ] = DRAWS,
-    tokens: Annotated[str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")] = SEQLEN,
+    tokens: Annotated[
+        str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")
+    ] = USUAL_SEQLEN,
     gpus: Annotated[
         int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
     ] = 1,
-    heads: Annotated[str, typer.Option(help="Query and KV heads")] = HEADS,
-    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = HEAD_DIM,
-    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = DTYPE,
+    heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
     node: Annotated[
         int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)
@@ -196,10 +198,10 @@ def _choose(found: Advice) -> str:
     direction = question.directions[0] if len(question.directions) == 1 else "both"
     seqlen = question.mask.seqlen_q
     options = {
-        "-s": (format_tokens(seqlen), SEQLEN),
-        "--heads": (f"{call.num_q_heads}:{call.num_kv_heads}", HEADS),
-        "--head-dim": (str(call.head_dim), str(HEAD_DIM)),
-        "--dtype": (call.dtype, DTYPE),
+        "-s": (format_tokens(seqlen), USUAL_SEQLEN),
+        "--heads": (f"{call.num_q_heads}:{call.num_kv_heads}", USUAL_HEADS),
+        "--head-dim": (str(call.head_dim), str(USUAL_HEAD_DIM)),
+        "--dtype": (call.dtype, USUAL_DTYPE),
         "-w": (str(question.gpus), "1"),
         "-d": (direction, "both"),
         "--corpus": (question.corpus, usual_corpus(seqlen) if question.corpus else None),

@@ -16,7 +16,7 @@ from longca.cli.options import (
     print_json,
     print_table,
 )
-from longca.core.defaults import DTYPE, HEAD_DIM, HEADS, SEQLEN
+from longca.core.cell import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
 
 if TYPE_CHECKING:
     from longca.report.choose import CallRanking
@@ -38,10 +38,10 @@ def command(
             "project]",
         ),
     ] = None,
-    seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = SEQLEN,
-    heads: Annotated[str, typer.Option(help="Query and KV heads")] = HEADS,
-    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = HEAD_DIM,
-    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = DTYPE,
+    seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = USUAL_SEQLEN,
+    heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
     world: Annotated[
         int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")
@@ -69,8 +69,8 @@ def command(
     from longca.cli.records import columns_of_runs
     from longca.core.errors import unknown
     from longca.core.units import parse_heads
-    from longca.report.choice import DIRECTIONS, advise_command, answer, question_of
     from longca.report.choose import COLUMNS
+    from longca.report.decide.choice import DIRECTIONS, advise_command, answer, question_of
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
+from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar, usual_corpus
 from longca.core.checkout import studies_folder
-from longca.core.defaults import usual_corpus
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.playoff.repeats import RepeatRules
 from longca.core.playoff.rules import PlayoffRules

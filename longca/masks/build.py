@@ -40,6 +40,14 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
                                documents=documents, **params)
 
 
+def draw_again(origin: MaskOrigin, seed: int) -> Mask:
+    """The mask of the same origin with another seed."""
+    return build_mask(
+        origin.name, seqlen=origin.seqlen, corpus=origin.corpus, seed=seed, num_kv_heads=origin.num_kv_heads,
+        **dict(origin.params),
+    )  # fmt: skip
+
+
 class MaskBuilder:
     """Builds many masks: loads each pattern once, and samples documents that several masks share once."""
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core.defaults import usual_corpus
+from longca.core.cell import usual_corpus
 from longca.core.units import format_length
 from longca.ranking.sentences import field_text
 from longca.ranking.table import COLUMNS as RANKING

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import longca
-from longca.advice import beyond, draws, question
+from longca.advice import draws, question, words
 from longca.advice.question import USUAL_NETWORK
 from longca.advice.ranking import Advice, advise
 from longca.cli.advise import command
@@ -64,8 +64,8 @@ def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
 
 
 def test_assumptions_name_the_numbers_that_intervals_are_made_of(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(beyond, "NETWORK_RANGE", (0.5, 1.5))
-    monkeypatch.setattr(beyond, "OTHER_GPU_WIDER", 3.0)
+    monkeypatch.setattr(words, "NETWORK_RANGE", (0.5, 1.5))
+    monkeypatch.setattr(words, "OTHER_GPU_WIDER", 3.0)
     mask = build_mask("causal", seqlen="64K")
     found = advise(mask, gpus=16, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS)
     assert any("intervals hold 0.5 to 1.5 times as much" in text for text in found.assumptions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.advice.many_gpus import KERNEL, MOST_OF_STUDY, STRATEGIES, load, setting
-from longca.core.defaults import DRAWS
+from longca.core.cell import DRAWS
 from longca.paper.contract import PaperFigure
 from longca.report.rates import draw_rates
 from longca.report.series import DIRECTIONS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from longca.core.defaults import DTYPE, HEAD_DIM, HEADS, SEQLEN
+from longca.core.cell import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
 from longca.core.errors import UserError, check_installed, check_name, unknown, whole_number
 from longca.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
 
@@ -89,8 +89,8 @@ def choose(
     seqlen: int | str | None = None,
     num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
-    head_dim: int = HEAD_DIM,
-    dtype: str = DTYPE,
+    head_dim: int = USUAL_HEAD_DIM,
+    dtype: str = USUAL_DTYPE,
     direction: str = "both",
     gpus: int = 1,
     gpu: str | None = None,
@@ -169,11 +169,11 @@ def question_of(
         if not pattern.uses_documents:
             raise UserError(f"Mask '{mask}' has no documents", todo="Leave the corpus out")
     try:
-        tokens = parse_length(SEQLEN if seqlen is None else seqlen)
+        tokens = parse_length(USUAL_SEQLEN if seqlen is None else seqlen)
     except ValueError as error:
         raise UserError(str(error)) from None
     if num_q_heads is None:
-        num_q_heads, usual_kv = parse_heads(HEADS)
+        num_q_heads, usual_kv = parse_heads(USUAL_HEADS)
         num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
     num_q_heads = whole_number("The number of query heads", num_q_heads)
     num_kv_heads = (
@@ -250,10 +250,10 @@ def advise_command(question: CallQuestion, direction: str = "both") -> str:
         "--corpus": question.corpus or "",
     }
     usual = {
-        "-s": SEQLEN,
-        "--heads": HEADS,
-        "--head-dim": str(HEAD_DIM),
-        "--dtype": DTYPE,
+        "-s": USUAL_SEQLEN,
+        "--heads": USUAL_HEADS,
+        "--head-dim": str(USUAL_HEAD_DIM),
+        "--dtype": USUAL_DTYPE,
         "-d": "both",
         "-w": "1",
         "--corpus": "",

@@ -7,7 +7,7 @@ import pytest
 import longca
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.report.choice import Choice
+from longca.report.decide.choice import Choice
 from longca.store.export import export
 from tests.records import record
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from longca.report.ending import controls_text
+from longca.cli.report import controls_text
 
 
 def controls(*rows: tuple[str, str, float | None, float | None]) -> pd.DataFrame:
@@ -17,7 +17,9 @@ def test_the_controls_have_a_verdict_with_their_largest_error():
     )
     text = controls_text(passed)
     assert text == "Controls: all 3 passed; 2 calls of known length timed within 1 %."
-    failed = controls(("control", "incorrect", 1.3, 1.0), ("control", "ok", 1.0, 1.0), ("matmul", "oom", None, None))
+    failed = controls(
+        ("control", "incorrect", 1.3, 1.0), ("control", "ok", 1.0, 1.0), ("matmul", "oom", None, None)
+    )
     text = controls_text(failed)
     assert text.startswith("Controls: 2 of 3 failed (control incorrect, matmul oom).")
     assert controls_text(passed.assign(is_control=False, nominal_ms=float("nan"))) == ""

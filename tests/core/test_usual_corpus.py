@@ -1,6 +1,6 @@
 """Defaults of questions and studies."""
 
-from longca.core.defaults import usual_corpus
+from longca.core.cell import usual_corpus
 from longca.core.schema import parse
 from longca.core.study import Study
 

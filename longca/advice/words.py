@@ -1,4 +1,4 @@
-"""What an answer says beside its ranking: the assumptions beyond records, and what would change the order."""
+"""What an answer says in words: its finding, the assumptions beyond records, and what would change the order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.advice.blocks import draws_alike
+from longca.advice.draws import NEAR
 from longca.advice.interval import NETWORK_RANGE, is_lent, widening
 from longca.advice.question import OTHER_GPU_WIDER
 from longca.core.units import format_length
 from longca.ranking.sentences import names
-from longca.store.text import plural
+from longca.store.text import number, plural
 
 if TYPE_CHECKING:
+    from longca.advice.answer import AdvisedOption
     from longca.advice.draws import DrawForecasts, WayForecasts
     from longca.advice.question import AdviceQuestion
     from longca.cp.schedule.timeline import LinkSpeeds
@@ -105,3 +107,43 @@ def changes(
                 f"with {what}, {ways[number].candidate.title} would be first, at {seconds * 1e3:.3g} ms"
             )
     return tuple(texts)
+
+
+def finding(question: AdviceQuestion, options: Sequence[AdvisedOption], draws_asked: int) -> str:
+    """The first option, those that intervals do not tell apart from it, and how sure that is."""
+    best, draws = options[0], len(question.seeds)
+    where = f"{question.gpus} GPUs" if question.gpus > 1 else "one GPU"
+    span = f"{number(best.tflops)} TFLOP/s a GPU ({number(best.tflops_low)} to {number(best.tflops_high)})"
+    mean = f" in the mean of {plural(draws, 'draw')}" if draws > 1 else ""
+    time, title = f"{number(best.prediction.seconds * 1e3)} ms{mean}", best.candidate.title
+    ties = [option.candidate.title for option in options[1:] if option.tied and option.fits]
+    if ties:
+        text = f"Predicted on {where}, a tie of {len(ties) + 1} in front: {title} ({time}, {span}) and {names(ties)}."
+    else:
+        rest = " It is told apart from all others." if options[1:] else ""
+        text = f"{title} is predicted to be the fastest on {where}: {time}, {span}.{rest}"
+    return " ".join(filter(None, (text, _sureness(best, draws, draws_asked), _passed_over(options))))
+
+
+def _sureness(best: AdvisedOption, total: int, asked: int) -> str:
+    """How often the first option is the fastest of a draw, or close to it; "" for one draw alone."""
+    if total < 2:
+        return ""
+    near = f"within {100 * NEAR:.0f} % of the best in {best.near_in}"
+    text = f"{best.candidate.title} is first in {best.first_in} of {total} draws, and {near}."
+    rest = asked - total
+    return f"{text} The other {rest} draws were left out, since these are alike." if rest else text
+
+
+def _passed_over(options: Sequence[AdvisedOption]) -> str:
+    """The options that are predicted to be faster than the first, and why they are not advised."""
+    first_s = options[0].prediction.seconds
+    faster = [option for option in options[1:] if option.prediction.seconds < first_s and option.fits]
+    if not faster:
+        return ""
+    reasons = "; ".join(dict.fromkeys(option.extrapolated for option in faster))
+    titles = names([option.candidate.title for option in faster])
+    if len(faster) == 1:
+        time = f"{number(faster[0].prediction.seconds * 1e3)} ms"
+        return f"{titles} ({time}) is predicted to be faster, but stands behind what was measured, within its interval: {reasons}."
+    return f"{titles} are predicted to be faster, but stand behind what was measured, within their intervals: {reasons}."
