@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from longca.advice.question import AdviceQuestion
     from longca.cp.schedule.timeline import LinkSpeeds
 
-FIRST_DRAWS = (
-    3  # after these, draws that are all alike end, and ways that are far behind are not planned again
-)
-ALIKE = 0.01  # spread of the times of every way, from which on further draws tell something
-HOPELESS = 1.5  # times the best of each of the first draws
-FEWEST_WAYS = 3  # that are planned in all draws
-NEAR = 0.03  # within so much of the best of a draw
+FIRST_DRAWS = 3
+"""after these, draws that are all alike end, and ways that are far behind are not planned again"""
+ALIKE = 0.01
+"""spread of the times of every way, from which on further draws tell something"""
+HOPELESS = 1.5
+"""times the best of each of the first draws"""
+FEWEST_WAYS = 3
+"""that are planned in all draws"""
+NEAR = 0.03
+"""within so much of the best of a draw"""
 
 
 @dataclass

@@ -272,8 +272,16 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
     print_filled(found.finding)
     several, drawn = question.gpus > 1, len(found.seeds) > 1
     shown = found.options[:top]
-    columns = ["method", "ms", "90 %", *(["first"] if drawn else []), "rate", "memory", "limited by"]
-    shares = not several  # else the table of messages has them
+    limits = not several  # else the table of messages has their share, and there is no room for both
+    columns = [
+        "method",
+        "ms",
+        "90 %",
+        *(["first"] if drawn else []),
+        "rate",
+        "memory",
+        *(["limited by"] if limits else []),
+    ]
     rows = [
         [
             option.candidate.title,
@@ -282,9 +290,7 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
             *([f"{option.first_in}/{len(option.by_seed)}"] if drawn else []),
             number(option.tflops),
             format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
-            option.prediction.limit.replace(", ", " ")
-            if shares
-            else option.prediction.limit.partition(",")[0],
+            *([option.prediction.limit.replace(", ", " ")] if limits else []),
         ]
         for option in shown
     ]
@@ -318,9 +324,9 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
             "are means over draws; the column 90 % holds them all, and first says in how many a method is the fastest."
         )
     if several:
-        print_filled(
-            f"The first is {found.best.candidate.how}{f' in seed {found.seeds[0]}' if drawn else ''}."
-        )
+        seed = f" in seed {found.seeds[0]}" if drawn else ""
+        limit = found.best.prediction.limit
+        print_filled(f"The first is {found.best.candidate.how}{seed}; limited by {limit}.")
     for change in found.changes:
         print_filled(f"It would change: {change}.")
     for assumption in found.assumptions:

@@ -178,9 +178,9 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
 def _whole_columns(widths: list[int], room: int) -> set[int]:
     """The columns that need not be wrapped, the narrowest first, with room left for the others."""
     whole: set[int] = set()
-    least, gap = 10, 2  # of a column that is wrapped; between columns
+    least, gap, edges = 10, 3, 2  # of a column that is wrapped; between columns; left and right of the table
     for index in sorted(range(len(widths)), key=widths.__getitem__):
         rest = sum(min(least, width) for other, width in enumerate(widths) if other not in whole and other != index)
-        if sum(widths[other] for other in whole) + widths[index] + rest + gap * len(widths) <= room:
+        if sum(widths[other] for other in whole) + widths[index] + rest + gap * (len(widths) - 1) + edges <= room:
             whole.add(index)
     return whole
