@@ -1,7 +1,7 @@
 """How far a prediction can be off: its interval, and what of it no record supports.
 
-An interval holds 90 % of measured times where records tell: residuals of records that were held out while the rest was fitted. It is wider
-where the prediction goes beyond records.
+An interval holds 90 % of measured times where records tell: residuals of records that were held out while the
+rest was fitted. It is wider where the prediction goes beyond records.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ def is_lent(kernel: str, question: AdviceQuestion) -> bool:
 
 
 def extrapolations(candidates: Sequence[Candidate], question: AdviceQuestion) -> list[str]:
-    """For each candidate, what no record supports in its prediction, but records do support in that of others; ""
-    where there is nothing."""
+    """For each candidate, what no record supports in its prediction, but records do support in that of others.
+
+    It is "" where there is nothing.
+    """
     reasons = [_unsupported(candidate, question) for candidate in candidates]
     common = set.intersection(*map(set, reasons)) if reasons else set()
     return ["; ".join(text for kind, text in of_one.items() if kind not in common) for of_one in reasons]

@@ -37,15 +37,16 @@ def command(
     from longca.report.build import build
 
     opened = open_records(source or [], results)
+    everything = [*opened.records, *opened.playoffs, *opened.repeats]
     page = build(
-        [*opened.records, *opened.playoffs, *opened.repeats],
+        everything,
         opened.problems,
         out or opened.folder / "report.html",
         study_title=opened.title,
         sources=opened.files,
         environments=opened.environments,
     )
-    texts = ending(opened.records)
+    texts = ending(everything)
     if as_json:
         print_json(
             {
@@ -70,13 +71,15 @@ def command(
 
 def ending(records: "Sequence[Record]") -> list[str]:
     """(the finding, the verdict of the controls) of a page of these records, without what there is nothing of."""
+    from longca.ranking.table import is_beside
     from longca.report.decide import views
     from longca.report.series import labelled
     from longca.store.table import derived
 
     table = labelled(derived(list(records)))
     decided = views.decision(table)
-    return [text for text in (decided.finding if decided else "", controls_text(table)) if text]
+    own = table.loc[~is_beside(table)]
+    return [text for text in (decided.finding if decided else "", controls_text(own)) if text]
 
 
 def controls_text(table: "pd.DataFrame") -> str:

@@ -86,9 +86,8 @@ class MaskBuilder:
         origin = None
         if documents is None and pattern.draws(values):
             source = (corpus or "pile") if pattern.uses_documents else None
-            origin = MaskOrigin(
-                name, seqlen, source, operator.index(seed), operator.index(num_kv_heads), tuple(values.model_dump().items())
-            )
+            given = tuple(values.model_dump().items())
+            origin = MaskOrigin(name, seqlen, source, operator.index(seed), operator.index(num_kv_heads), given)
         if not pattern.uses_documents:
             mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
             return _checked_bands(mask, name, values).named(name, values.model_dump(), origin)
