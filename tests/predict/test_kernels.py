@@ -1,5 +1,6 @@
 """Models of kernels: the tiles that they count, the fit, and that the committed models are those of the committed records."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,14 +12,17 @@ from longca.core.errors import UserError
 from longca.masks import Mask, build_mask
 from longca.predict import tile_statistics as statistics_module
 from longca.predict.call import CallModel
-from longca.predict.fit import SHAPES, Sample, fit_forms, fit_kernel, non_negative
-from longca.predict.fitted import fit_records, fits, load_fitted, samples
+from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms, fit_kernel, non_negative
+from longca.predict.fitted import FOLDER, fit_records, fits, load_fitted, samples, to_fit, usual_protocol
 from longca.predict.kernel import FEATURES, Interval, amounts, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape, tile_statistics
 from longca.predict.ways import Items
+from longca.store.load import load
 from tests.committed import committed
 from tests.kernels.masks_for_tests import rasters
 from tests.masks.strategies import masks, quick
+from tests.support import ROOT
+from tools.fitted import RECORDS
 
 LABELS = {"plain": "masked", "rows": "short", "heads": "grouped", "lists": "listed", "blocks": "bands"}
 ITEMS = Items(by_keys=False, all_heads=False)
@@ -137,6 +141,20 @@ def test_the_committed_models_are_those_of_the_records():
         one = fit_kernel("fa1", direction, samples(here), judged=False)
         assert one.shape == other.shape and other.by_mask.num_records == len(here)
         assert [other.costs_ms[name] for name in FEATURES] == pytest.approx([one.costs_ms[name] for name in FEATURES], rel=1e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("device", sorted(RECORDS))
+def test_no_committed_model_is_older_than_the_records(device: str):
+    """Every kernel is fitted on as many records, of one protocol, as are committed: else `python -m tools.fitted` is due."""
+    records = load(*(ROOT / f"reports/{device}/{name}.parquet" for name in RECORDS[device])).records
+    counts = Counter((record.cell.kernel, record.cell.direction) for record in to_fit(records))
+    fitted = load_fitted(FOLDER / f"{device}.json")
+    known = Counter[tuple[str, str]]()
+    for model in fitted.models:
+        known[model.kernel, model.direction] += model.by_mask.num_records
+    assert fitted.rests == usual_protocol(records) and known.keys() == {key for key, count in counts.items() if count >= FEWEST}
+    # of an algorithm with too few records there is no model
+    assert all(0 <= counts[key] - number < FEWEST for key, number in known.items())
 
 
 def test_records_that_fit_nothing(tmp_path):
