@@ -3,7 +3,7 @@ docs/results/h100/prediction.md.
 
     python -m tools.many_gpus [--again [--gpus 8,16]]
 
-Without `--again` the numbers are those of longca/advice/many_gpus.csv. Predicting them takes some ten minutes
+Without `--again` the numbers are those of longca/advice/many_gpus.csv. Predicting them takes some two minutes
 of one core, most of them for 1024 GPUs; `--gpus` predicts some numbers of GPUs and keeps the others. No GPU is
 needed.
 """

@@ -49,7 +49,9 @@ def test_documents_are_of_the_usual_corpus_where_it_was_measured(file: str):
 @pytest.mark.parametrize(("arguments", "said"), [
     ({"seqlen": "24K"}, "the nearest have 16K tokens. Ask for one of these; `longca advise -m causal -s 24K` predicts it"),
     ({"seqlen": "16K", "gpus": 4}, "`longca advise -m causal -s 16K -w 4` predicts it"),
-    ({"seqlen": "16K", "gpu": "a100"}, "No record is of GPU 'a100'"),
+    ({"seqlen": "16K", "gpu": "b200"}, "No record is of GPU 'b200': they are of NVIDIA H200. `longca advise --gpu 'B200'` predicts it"),
+    ({"seqlen": "16K", "gpu": "mi300"}, "they are of NVIDIA H200. Give one of these"),
+    ({"mask": "causal_document", "seqlen": "16K", "corpus": "prolong512k"}, "the nearest have documents of prolong64k. Ask"),
     ({"seqlen": "16K", "direction": "up"}, "'up'"),
     ({"seqlen": "16K", "corpus": "pile"}, "has no documents"),
     ({"seqlen": "x"}, "'x'"),

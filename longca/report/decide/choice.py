@@ -264,9 +264,10 @@ def advise_command(question: CallQuestion, direction: str = "both") -> str:
 
 
 def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str) -> UserError:
-    near = nearest_settings(
-        table[table.direction == question.direction] if direction == "both" else table, question
-    )
+    asked = table[table.direction == question.direction] if direction == "both" else table
+    others = rankings(asked, replace(question, corpus=None)) if question.corpus else []
+    corpora = dict.fromkeys(f"documents of {' and '.join(ranking.corpora)}" for ranking in others)
+    near = [*corpora, *filter(None, nearest_settings(asked, question))]
     where = "on one device" if question.world == 1 else "with context parallelism"
     why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
     predicted = f"`{advise_command(question, direction)}` predicts it, `longca run` measures it"
@@ -308,9 +309,16 @@ def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
     }
     alike = matches(name, names)
     if not alike:
+        known = matches(
+            name, {gpu.name: (gpu.name, *gpu.also_called, *gpu.gpu_names) for gpu in hardware.gpus}
+        )
         raise UserError(
             f"No record is of GPU '{name}'",
             why=f"they are of {' and '.join(devices)}" if devices else "there are none",
-            todo=f"`longca advise --gpu '{name}'` predicts GPUs of config/hardware.yaml",
+            todo=f"`longca advise --gpu '{known[0]}'` predicts it"
+            if known
+            else "Give one of these"
+            if devices
+            else "",
         )
     return table.loc[table.device.isin(alike)]
