@@ -15,20 +15,26 @@ from typing import TYPE_CHECKING, Any
 from longca.core.version import VERSION
 
 if TYPE_CHECKING:
-    from longca.advice.ranking import advise
     from longca.cp.public import context_parallel
     from longca.dispatch.api import attention
+    from longca.lab.advice.ranking import advise
+    from longca.lab.report.decide.choice import choose
+    from longca.lab.store.frame import load
     from longca.masks.build import build_mask
     from longca.masks.mask import Mask
-    from longca.report.decide.choice import choose
-    from longca.store.frame import load
 
 __version__ = VERSION
 __all__ = ["Mask", "advise", "attention", "build_mask", "choose", "context_parallel", "load"]
 
-_PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advice.ranking", "attention": "longca.dispatch.api",
-           "build_mask": "longca.masks.build", "choose": "longca.report.decide.choice", "context_parallel": "longca.cp.public",
-           "load": "longca.store.frame"}
+_PLACES = {
+    "Mask": "longca.masks.mask",
+    "advise": "longca.lab.advice.ranking",
+    "attention": "longca.dispatch.api",
+    "build_mask": "longca.masks.build",
+    "choose": "longca.lab.report.decide.choice",
+    "context_parallel": "longca.cp.public",
+    "load": "longca.lab.store.frame",
+}
 
 
 def __getattr__(name: str) -> Any:

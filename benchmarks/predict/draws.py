@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks.common.text import names
-from longca.advice.ranking import advise
-from longca.core.cell import DRAWS
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
+from longca.lab.advice.ranking import advise
+from longca.lab.store.text import number
+from longca.lab.studies.cell import DRAWS
 from longca.masks import build_mask
-from longca.store.text import number
 from tools.table import Table, add_options
 
 KERNEL, PROFILE, HEADS = "band", "h100-ib400", (64, 8)
@@ -80,8 +80,10 @@ def main(arguments: Sequence[str]) -> int:
                 }
             )
     caption = (
-        f"Advice for {options.ranks} ranks × {format_length(options.tokens)} tokens over {options.draws} draws of {options.corpus}: "
-        "mean and range of the advised way's time, how often each way is first in a draw, and seconds of one core."
+        f"Advice for {options.ranks} ranks × {format_length(options.tokens)} tokens over {options.draws} "
+        f"draws of {options.corpus}: "
+        "mean and range of the advised way's time, how often each way is first in a draw, and seconds of one "
+        "core."
     )
     columns = ("mask", "", "advised", "mean ms", "over draws", "first in draws", "CPU s")
     Table("predict_draws", caption, columns, tuple(rows), tuple(records), (*columns[:3], columns[5])).publish(

@@ -1,8 +1,9 @@
-"""The origin of a drawn mask: the arguments of `build_mask` that made it, so that others like it can be drawn."""
+"""The origin of a drawn mask: the arguments of `build_mask` that made it, so that others like it can be
+drawn."""
 
 from dataclasses import dataclass
 
-from longca.core.cell import Scalar
+from longca.lab.studies.cell import Scalar
 
 
 @dataclass(frozen=True)

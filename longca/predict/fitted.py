@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED, Cell
 from longca.core.errors import UserError
+from longca.lab.studies.cell import AS_RELEASED, Cell
 from longca.masks.build import cell_mask, mask_name
 from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
@@ -24,7 +24,7 @@ from longca.predict.tile_statistics import TileShape, TileStatistics, tile_stati
 from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
-    from longca.core.record import Record
+    from longca.lab.studies.record import Record
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
@@ -48,12 +48,13 @@ class FittedKernels:
     strategies: Mapping[str, Interval] = field(default_factory=dict)
     """by strategy, residuals of records of context parallelism; empty if these were not evaluated"""
     rests: bool = False
-    """protocol of the records: with a rest of the GPU after each call; `other_protocol` names the exceptions"""
+    """protocol of the records: with a rest of the GPU after each call; `other_protocol` names the
+    exceptions"""
     other_protocol: tuple[str, ...] = ()
     """kernels with directions, "fa3 fwd", that have enough records of the other protocol only"""
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """by kernel, the kinds of masks (`part_kind`) in whose parts it ran in records of context parallelism; empty
-    if these were not evaluated"""
+    """by kernel, the kinds of masks (`part_kind`) in whose parts it ran in records of context parallelism;
+    empty if these were not evaluated"""
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
@@ -83,7 +84,8 @@ class FittedKernels:
             for name, interval in self.strategies.items()
         )
         return (
-            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
+            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": '
+            f"{self.ranks},\n"
             f' "rests": {json.dumps(self.rests)},\n "other_protocol": {json.dumps(self.other_protocol)},\n'
             f' "parts": {json.dumps(self.parts)},\n'
             f' "models": [\n  {models}\n ],\n'
@@ -123,14 +125,18 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
             {kernel: tuple(kinds) for kernel, kinds in content.get("parts", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
-                        todo="`python -m tools.fitted` makes them") from None
+        raise UserError(
+            f"'{path}' holds no fitted kernels",
+            why=" ".join(str(error).split())[:120],
+            todo="`python -m tools.fitted` makes them",
+        ) from None
 
 
 def fitted_on(names: Container[str]) -> FittedKernels | None:
     """The committed models of a device with one of these driver names; None if there are none."""
     return next(
-        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names), None
+        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names),
+        None,
     )
 
 
@@ -163,7 +169,10 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     if not timed:
         why = "a prediction needs timed calls of attention on one GPU"
         if earlier := len(records) - len(present):
-            why += f"; {earlier} of these {len(records)} records are of `band` as it was before its present kernels"
+            why += (
+                f"; {earlier} of these {len(records)} records are of `band` as it was before its present "
+                f"kernels"
+            )
         raise UserError("There are no records to fit", why=why, todo="Measure first with `longca run`")
     if len(devices) > 1:
         raise UserError(
@@ -185,8 +194,8 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
 
 
 def to_fit(records: Iterable[Record]) -> list[Record]:
-    """The records that `fits` accepts, without those of earlier kernels of `band`, and of one protocol for each
-    kernel and direction.
+    """The records that `fits` accepts, without those of earlier kernels of `band`, and of one protocol for
+    each kernel and direction.
 
     Calls with a rest of the GPU after each are faster than calls without, so a fit to both would be of
     neither. Most kernels have the protocol of most records. A kernel without enough records of it has that of
@@ -231,9 +240,19 @@ def fits(record: Record) -> bool:
     call."""
     cell = record.cell
     large = "density" in cell.mask_params and cell.seqlen > MOST_BLOCK_TOKENS
-    return (cell.kind == "kernel" and record.outcome.status == "ok" and record.samples is not None and record.work is None
-            and cell.input_values == "normal" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)
-            and cell.dtype == "bf16" and cell.head_dim == 128 and not large and device_of(record) != "")
+    return (
+        cell.kind == "kernel"
+        and record.outcome.status == "ok"
+        and record.samples is not None
+        and record.work is None
+        and cell.input_values == "normal"
+        and not cell.sustained
+        and not cell.kernel.startswith(AS_RELEASED)
+        and cell.dtype == "bf16"
+        and cell.head_dim == 128
+        and not large
+        and device_of(record) != ""
+    )
 
 
 def samples(records: Iterable[Record]) -> list[Sample]:
@@ -259,9 +278,20 @@ def samples(records: Iterable[Record]) -> list[Sample]:
             items_of(cell.kernel, cell.direction, way),
             covers_all(cell.kernel, cell.direction, known.mask.traits),
         )
-        kept.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads,
-                                          covered=covered) for shape in SHAPES), seconds,
-                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
+        kept.append(
+            Sample(
+                tuple(
+                    amounts(known.statistics(shape), shape, items, *heads, covered=covered)
+                    for shape in SHAPES
+                ),
+                seconds,
+                _mask_group(cell),
+                cell.seqlen,
+                form_labels(known.mask.traits, ratio),
+                way,
+                ratio,
+            )
+        )
     return kept
 
 

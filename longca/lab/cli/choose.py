@@ -1,0 +1,160 @@
+"""The command `longca choose`: the methods for one call, ranked from records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longca.lab.cli.options import (
+    Json,
+    Results,
+    check_call,
+    line_width,
+    mask_choice,
+    print_filled,
+    print_json,
+    print_table,
+)
+from longca.lab.studies.cell import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
+
+if TYPE_CHECKING:
+    from longca.lab.report.choose import CallRanking
+
+
+def command(
+    mask: Annotated[
+        str,
+        typer.Argument(
+            help="Mask, perhaps with parameters: causal, block_sparse_uniform:density=0.5", show_default=False
+        ),
+    ],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            show_default=False,
+            help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the "
+            "project]",
+        ),
+    ] = None,
+    seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = USUAL_SEQLEN,
+    heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
+    direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
+    world: Annotated[
+        int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")
+    ] = 1,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Where document lengths come from  [default: the usual one of that length, if it "
+            "was measured: pile, above 12K tokens prolong64k]",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str, typer.Option(help="Only records of this GPU: h100  [default: all GPUs]", show_default=False)
+    ] = "",
+    results: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Rank kernels for a mask, from records.
+
+    Ties follow from repeats of identical cells. Each GPU and direction is ranked by itself. Without RUN the
+    answer is that of one study, the one that measured the most methods; studies that are given are put
+    together. Where no record fits, the nearest settings are named and the exit code is 2; `longca advise`
+    predicts such calls.
+    """
+    from longca.core.errors import unknown
+    from longca.core.units import parse_heads
+    from longca.lab.cli.records import columns_of_runs
+    from longca.lab.report.choose import COLUMNS
+    from longca.lab.report.decide.choice import DIRECTIONS, advise_command, answer, question_of
+
+    if direction not in DIRECTIONS:
+        raise unknown("direction", direction, DIRECTIONS)
+    check_call(seqlen, heads, head_dim, dtype)
+    choice = mask_choice(mask)
+    ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
+    num_q_heads, num_kv_heads = parse_heads(heads)
+    question = question_of(
+        name,
+        seqlen=seqlen,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        gpus=world,
+        corpus=corpus,
+        params=params,
+    )
+    table, problems = columns_of_runs(runs or [], results, COLUMNS)
+    found = answer(table, question, direction, gpu=gpu, together=bool(runs), problems=problems)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    for ranking, also in zip(found.rankings, found.aside, strict=True):
+        _print(ranking, also)
+    for text in found.unanswered:
+        print_filled(f"No record has {text}.")
+    for problem in problems:
+        print(f"skipped {problem}")
+    print(f"By prediction: {advise_command(question, direction)}")
+
+
+def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
+    import textwrap
+
+    from longca.lab.report.decide.views import share_text
+    from longca.lab.report.series import rate_unit
+    from longca.lab.store.text import number, plural
+
+    width = line_width()
+    print_filled(f"{' and '.join(ranking.devices)}: {ranking.finding}")
+    unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
+    print_table(
+        ranking.setting,
+        ["method", "ms", unit.name, "95 %", "of best", "calls"],
+        [
+            [
+                method,
+                number(placed.ms),
+                number(placed.tflops * unit.factor),
+                unit.span(placed.low, placed.high),
+                ""
+                if placed.is_alone
+                else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
+                placed.num_samples,
+            ]
+            for method, placed in ranking.methods
+        ],
+    )
+    for reason, methods in _by_reason(ranking).items():
+        print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
+    if ranking.earlier:
+        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"
+        print(textwrap.fill(told, width, subsequent_indent="  "))
+    seeds = (
+        f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}"
+        if ranking.corpora
+        else ""
+    )
+    amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}{seeds}"
+    together = ", put together" if len(ranking.studies) > 1 else ""
+    others = (
+        f"; {' and '.join(also)} measured some of them, too, and stand{'s' if len(also) == 1 else ''} aside"
+        if also
+        else ""
+    )
+    print_filled(f"{amount}; records of {', '.join(ranking.studies)}{together}{others}")
+    print()
+
+
+def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
+    """Why some have no number → their names."""
+    found: dict[str, list[str]] = {}
+    for method, status, reason in ranking.missing:
+        found.setdefault(f"{status}, {reason}" if reason else status, []).append(method)
+    return found
