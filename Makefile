@@ -20,7 +20,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
-	@name=$$(basename "$(STUDY)"); echo "$(CURDIR)/results/$${name%.y*ml}/report.html"
+	@name=$$(basename "$(STUDY)"); page="$(CURDIR)/results/$${name%.y*ml}"; \
+	if [ -f "$$page/logs/report.log" ]; then sed '$$d' "$$page/logs/report.log"; fi; echo "$$page/report.html"
 
 paper: setup
 	@longca paper $(RUNS)

@@ -6,7 +6,8 @@ For notebooks and scripts, each loaded at its first use:
     out = longca.attention(q, k, v, mask)                        # the quickest right operator here
     cp = longca.context_parallel(mask, group)                    # the same over many GPUs
     frame = longca.load("quick")                                 # records of a study as a DataFrame
-    found = longca.advise(mask, gpus=64, num_q_heads=64, num_kv_heads=8)    # ways to run it, by predicted time
+    advice = longca.advise(mask, gpus=64, num_q_heads=64, num_kv_heads=8)   # ways to run it, by predicted time
+    choice = longca.choose("causal", seqlen="32K", gpu="h100")   # the fastest kernels, from records
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,20 @@ if TYPE_CHECKING:
     from longca.cp.public import context_parallel
     from longca.dispatch.api import attention
     from longca.lab.advice.ranking import advise
+    from longca.lab.report.decide.choice import choose
     from longca.lab.store.frame import load
     from longca.masks.build import build_mask
     from longca.masks.mask import Mask
 
 __version__ = VERSION
-__all__ = ["Mask", "advise", "attention", "build_mask", "context_parallel", "load"]
+__all__ = ["Mask", "advise", "attention", "build_mask", "choose", "context_parallel", "load"]
 
 _PLACES = {
     "Mask": "longca.masks.mask",
     "advise": "longca.lab.advice.ranking",
     "attention": "longca.dispatch.api",
     "build_mask": "longca.masks.build",
+    "choose": "longca.lab.report.decide.choice",
     "context_parallel": "longca.cp.public",
     "load": "longca.lab.store.frame",
 }

@@ -1,6 +1,8 @@
 """Writes longca/predict/models/, by which calls are predicted, from the committed records of each device.
 
-python -m tools.fitted
+    python -m tools.fitted
+
+It takes some minutes of one core. The same records give the same files on any machine.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from longca.core.hardware import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
 from longca.lab.store.load import load
-from longca.lab.studies.fitting import fit_records
+from longca.lab.studies.fitting import fit_records, has_rests
 from longca.predict.fitted import FOLDER, FittedKernels
-from longca.predict.kernel import Interval
+from longca.predict.kernel import Interval, part_kind
 from tools.pages import ROOT
 
 RECORDS = {"h100": ("h100-dense", "h100-sparse", "h100-cp"), "h200": ("h200-dense", "h200-sparse", "h200-cp")}
@@ -24,14 +26,25 @@ def content(device: str) -> FittedKernels:
     """The models of all kernels that a device has records of, and the residuals of strategies."""
     records = load(*(ROOT / f"reports/{device}/{name}.parquet" for name in RECORDS[device])).records
     fitted = fit_records(records, RECORDS[device])
-    return replace(fitted, strategies=intervals(measured_cells(records), fitted))
+    cells = measured_cells(records)
+    return replace(fitted, strategies=intervals(cells, fitted), parts=parts(cells))
+
+
+def parts(cells: list[MeasuredCell]) -> dict[str, tuple[str, ...]]:
+    """The kinds of masks in whose parts each kernel ran under a strategy of this project."""
+    kinds: dict[str, set[str]] = {}
+    for cell in cells:
+        if cell.work is not None:
+            kinds.setdefault(cell.record.cell.kernel, set()).add(part_kind(cell.mask.traits))
+    return {kernel: tuple(sorted(kinds[kernel])) for kernel in sorted(kinds)}
 
 
 def intervals(cells: list[MeasuredCell], fitted: FittedKernels) -> dict[str, Interval]:
     """The residuals of each strategy, of each with one kernel, and of each with one kernel in one direction,
     by today's kernels.
 
-    Noisy records are left out: they tell of what delayed them.
+    Noisy records are left out: they tell of what delayed them. So are records of another protocol than most
+    kernels are fitted on.
     """
     hardware = load_hardware()
     networks, residuals = (
@@ -41,7 +54,7 @@ def intervals(cells: list[MeasuredCell], fitted: FittedKernels) -> dict[str, Int
     bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
-        if device is not None and not cell.is_noisy:
+        if device is not None and not cell.is_noisy and has_rests(cell.record) == fitted.rests:
             residual, name = (
                 cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1,
                 str(cell.record.cell.strategy),

@@ -215,6 +215,8 @@ def _params(run: Callable[..., None]) -> list[tuple[str, str, str, str]]:
         kind, info = hints[name], None
         if get_origin(kind) is Annotated:
             kind, info = get_args(kind)[:2]
+        if kind is typer.Context:  # of the command line itself, not an argument
+            continue
         required = parameter.default is inspect.Parameter.empty
         if isinstance(info, typer.models.OptionInfo):
             # typer takes the first as default

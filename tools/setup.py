@@ -44,6 +44,7 @@ PROGRAMS = {  # that the workflow calls, and the packages that have them
     "bash": "bash",
     "which": "debianutils (Debian, Ubuntu) or which (Fedora, RHEL, Arch)",
 }
+TERMINAL_SECONDS, LOG_SECONDS = 5, 30  # between two lines that say how far an installation is
 NEWEST_KNOWN = 20  # minor version of Python up to which another one is looked for
 INDEX_GONE = re.compile(
     r"name resolution|Network is unreachable|Connection refused|NewConnectionError|ConnectTimeout|Read timed "
@@ -290,7 +291,28 @@ def run_pip(arguments):
         "--no-input",
         *arguments,
     ]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return waited_for(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    )
+
+
+def waited_for(process) -> subprocess.CompletedProcess:
+    """The end of a process; meanwhile says every few seconds how far .venv is: on a terminal in one line."""
+    start, on_terminal = time.monotonic(), sys.stderr.isatty()
+    while True:
+        try:
+            out, err = process.communicate(timeout=TERMINAL_SECONDS if on_terminal else LOG_SECONDS)
+        except subprocess.TimeoutExpired:
+            text = f"setup:   … {megabytes()} MB on disk after {duration(time.monotonic() - start)}"
+            sys.stderr.write(f"\r{text}\033[K" if on_terminal else f"{text}\n")
+            sys.stderr.flush()
+            continue
+        except BaseException:
+            process.kill()
+            raise
+        if on_terminal:
+            sys.stderr.write("\r\033[K")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def why_pip_failed(output: str) -> str:

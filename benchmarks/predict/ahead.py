@@ -22,9 +22,9 @@ from typing import Any
 
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
+from longca.lab.advice.interval import interval_s, with_range
 from longca.lab.advice.option import candidate_of, predict, predict_each
 from longca.lab.advice.question import AdviceQuestion, question_of
-from longca.lab.advice.ranking import option_of, with_range
 from longca.lab.store.load import load
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask, mask_name
@@ -93,7 +93,7 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
         return []
     predictions = predict_each(one, question, with_range(links_of(question.network)))
     made, lent = predictions[0], replace(question, fitted=question.reference)
-    option = option_of(one, predictions, question, made.seconds)
+    low_s, high_s = interval_s(one, predictions, question)
     by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
     params = (
         f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False
@@ -107,8 +107,8 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
             f"{cell.num_q_heads}:{cell.num_kv_heads}",
             cell.direction,
             round(made.seconds * 1e3, 3),
-            round(option.low_s * 1e3, 3),
-            round(option.high_s * 1e3, 3),
+            round(low_s * 1e3, 3),
+            round(high_s * 1e3, 3),
             by_peak,
         )
     ]

@@ -19,7 +19,7 @@ from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.links import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
-from longca.lab.studies.fitting import samples, to_fit
+from longca.lab.studies.fitting import has_rests, samples, to_fit, usual_protocol
 from longca.lab.studies.record import Record
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
@@ -44,7 +44,11 @@ class Residual:
 
 
 def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
-    """The cells, each predicted by kernels that were fitted without its mask."""
+    """The cells of the protocol of most records, each predicted by kernels that were fitted without its
+    mask."""
+    records = list(records)
+    rests = usual_protocol(records)
+    cells = [cell for cell in cells if has_rests(cell.record) == rests]
     kernels, device = {cell.record.cell.kernel for cell in cells}, fitted_of(cells).device
     singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}

@@ -1,6 +1,8 @@
 """Peak rates of GPUs and the speed of messages between them, from config/hardware.yaml."""
 
 import functools
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +28,8 @@ class GpuModel(Frozen):
     name: str
     gpu_names: tuple[str, ...]
     """as the driver reports them"""
+    also_called: tuple[str, ...] = ()
+    """shorter names that mean this model, although others begin so, too: "H100" """
     peak_tflops: Sourced
     """dense bf16 and fp16, fp32 accumulation"""
     bandwidth_gb_s: Sourced
@@ -78,31 +82,23 @@ class Hardware(Frozen):
         return next((gpu for gpu in self.gpus if gpu_name in gpu.gpu_names), None)
 
     def named(self, name: str) -> GpuModel:
-        """The GPU of a user's name: a name of the file or the driver, case-insensitive, or a unique prefix of
-        words.
+        """The GPU of a user's name: a name of the file or the driver, or a part of one that no other GPU has.
+        Case, spaces and hyphens do not count.
 
         Raises:
             UserError: no GPU matches, or several do.
         """
-        wanted = name.casefold().split()
-        names = {
-            gpu.name: [gpu.name, *gpu.gpu_names, *(one.removeprefix("NVIDIA ") for one in gpu.gpu_names)]
-            for gpu in self.gpus
-        }
-        same = [gpu for gpu in self.gpus if wanted in [one.casefold().split() for one in names[gpu.name]]]
-        alike = same or [
-            gpu for gpu in self.gpus if wanted and gpu.name.casefold().split()[: len(wanted)] == wanted
-        ]
+        by_name = {gpu.name: gpu for gpu in self.gpus}
+        alike = matches(name, {gpu.name: (gpu.name, *gpu.also_called, *gpu.gpu_names) for gpu in self.gpus})
         if len(alike) > 1:
             raise UserError(
-                f"GPU '{name}' may be {' or '.join(repr(gpu.name) for gpu in alike)}",
-                todo="Give one of these names",
+                f"GPU '{name}' may be {' or '.join(map(repr, alike))}", todo="Give one of these names"
             )
         if not alike:
             raise unknown(
                 "GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml"
             )
-        return alike[0]
+        return by_name[alike[0]]
 
     def peak_tflops(self, gpu_name: str, dtype: str) -> float | None:
         """The peak rate for that GPU and dtype; None without a source."""
@@ -113,6 +109,40 @@ class Hardware(Frozen):
         """The memory bandwidth of that GPU; None without a source."""
         gpu = self.find(gpu_name)
         return gpu.bandwidth_gb_s.value if gpu else None
+
+
+def matches(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """The keys that a user's name means: those with exactly this name, else those with a name that begins so,
+    else those with one that has it somewhere. Only whole words count: "H20" is no part of "H200".
+
+    Args:
+        names: key → its names.
+    """
+    wanted = "".join(_words(name))
+    if not wanted:
+        return []
+    parts = {key: [_words(one) for one in of_key] for key, of_key in names.items()}
+    whole = [key for key, of_key in parts.items() if any("".join(words) == wanted for words in of_key)]
+    begin = [key for key, of_key in parts.items() if any(wanted in _runs(words, {0}) for words in of_key)]
+    return (
+        whole
+        or begin
+        or [
+            key
+            for key, of_key in parts.items()
+            if any(wanted in _runs(words, set(range(len(words)))) for words in of_key)
+        ]
+    )
+
+
+def _words(name: str) -> list[str]:
+    """The words of a GPU's name in small letters, without that of its maker."""
+    return [word for word in re.findall(r"[a-z0-9]+", name.casefold()) if word != "nvidia"]
+
+
+def _runs(words: Sequence[str], starts: Collection[int]) -> set[str]:
+    """All runs of words that begin at these places, written as one word each."""
+    return {"".join(words[start:end]) for start in starts for end in range(start + 1, len(words) + 1)}
 
 
 def hardware_files() -> list[Path]:

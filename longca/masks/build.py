@@ -16,6 +16,7 @@ from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
+from longca.masks.origin import MaskOrigin
 
 
 @breaks_graph
@@ -52,6 +53,14 @@ def build_mask(
         documents=documents,
         **params,
     )
+
+
+def draw_again(origin: MaskOrigin, seed: int) -> Mask:
+    """The mask of the same origin with another seed."""
+    return build_mask(
+        origin.name, seqlen=origin.seqlen, corpus=origin.corpus, seed=seed, num_kv_heads=origin.num_kv_heads,
+        **dict(origin.params),
+    )  # fmt: skip
 
 
 class MaskBuilder:
@@ -97,9 +106,16 @@ class MaskBuilder:
         except ValueError as error:
             raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
         rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
+        origin = None
+        if documents is None and pattern.draws(values):
+            source = (corpus or "pile") if pattern.uses_documents else None
+            given = tuple(values.model_dump().items())
+            origin = MaskOrigin(
+                name, seqlen, source, operator.index(seed), operator.index(num_kv_heads), given
+            )
         if not pattern.uses_documents:
             mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
-            return _checked_bands(mask, name, values).named(name, values.model_dump())
+            return _checked_bands(mask, name, values).named(name, values.model_dump(), origin)
         if documents is None:
             documents = self._drawn(
                 corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False))
@@ -107,7 +123,9 @@ class MaskBuilder:
         else:
             documents = _checked_documents(documents, seqlen)
         mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
-        return _checked_bands(mask, name, values).named(name, {**values.model_dump(), "documents": documents})
+        return _checked_bands(mask, name, values).named(
+            name, {**values.model_dump(), "documents": documents}, origin
+        )
 
     def _pattern(self, name: str) -> Pattern:
         if not isinstance(name, str) or name not in self._patterns:

@@ -16,6 +16,7 @@ from longca.masks import band
 from longca.masks.conversions import Conversions
 from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid, GridBands
+from longca.masks.origin import MaskOrigin
 from longca.masks.traits import Traits, derive
 
 
@@ -29,6 +30,9 @@ class Mask(Conversions):
     libraries' formats; convert them to other libraries' formats by `to_…` methods. Two masks are equal if
     their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
     """
+
+    origin: MaskOrigin | None = None
+    """the arguments of `build_mask`, if the mask was drawn; None for all others, and for parts of a mask"""
 
     def __init__(
         self,
@@ -167,10 +171,11 @@ class Mask(Conversions):
             return self._of_grid(lambda grid: grid.select(start, end))
         return Mask(self.seqlen_q, self.seqlen_k, self._groups[start:end], params=self.params, name=self.name)
 
-    def named(self, name: str, params: Mapping[str, object]) -> Mask:
-        """The same mask with a name and further parameters; its own parameters take precedence."""
+    def named(self, name: str, params: Mapping[str, object], origin: MaskOrigin | None = None) -> Mask:
+        """The same mask with a name, further parameters, and perhaps an origin; its own parameters take
+        precedence."""
         found = copy(self)
-        found.name, found._params = name, {**params, **self._params}
+        found.name, found._params, found.origin = name, {**params, **self._params}, origin
         return found
 
     @cached_property

@@ -38,6 +38,14 @@ class FittedKernels:
     """of the largest world among the records"""
     strategies: Mapping[str, Interval] = field(default_factory=dict)
     """by strategy, residuals of records of context parallelism; empty if these were not evaluated"""
+    rests: bool = False
+    """protocol of the records: with a rest of the GPU after each call; `other_protocol` names the
+    exceptions"""
+    other_protocol: tuple[str, ...] = ()
+    """kernels with directions, "fa3 fwd", that have enough records of the other protocol only"""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """by kernel, the kinds of masks (`part_kind`) in whose parts it ran in records of context parallelism;
+    empty if these were not evaluated"""
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
@@ -69,6 +77,8 @@ class FittedKernels:
         return (
             f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": '
             f"{self.ranks},\n"
+            f' "rests": {json.dumps(self.rests)},\n "other_protocol": {json.dumps(self.other_protocol)},\n'
+            f' "parts": {json.dumps(self.parts)},\n'
             f' "models": [\n  {models}\n ],\n'
             f' "strategies": {{\n  {strategies}\n }}}}\n'
         )
@@ -96,7 +106,14 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
         )
         strategies = {name: Interval(**entry) for name, entry in content.get("strategies", {}).items()}
         return FittedKernels(
-            content["device"], tuple(content["records"]), models, content["ranks"], strategies
+            content["device"],
+            tuple(content["records"]),
+            models,
+            content["ranks"],
+            strategies,
+            content.get("rests", False),
+            tuple(content.get("other_protocol", ())),
+            {kernel: tuple(kinds) for kernel, kinds in content.get("parts", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -59,6 +59,17 @@ def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
     }
 
 
+def part_kind(traits: Traits) -> str:
+    """The kind of a mask, in the plural, whose parts kernels attend to in context parallelism: "windows"."""
+    if traits.is_block_grid:
+        return "blocks"
+    if traits.full or traits.causal:
+        return "full or causal masks"
+    if traits.num_segments > 1:
+        return "documents"
+    return "windows" if traits.num_segments else "other bands"
+
+
 def amounts(
     statistics: TileStatistics,
     shape: TileShape,

@@ -1,6 +1,7 @@
 """Models of kernels: the tiles that they count, the fit, and that the committed models are those of the
 committed records."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
@@ -9,18 +10,21 @@ import pytest
 from hypothesis import given
 
 from longca.core.errors import UserError
-from longca.lab.studies.fitting import fit_records, fits, samples
+from longca.lab.store.load import load
+from longca.lab.studies.fitting import fit_records, fits, samples, to_fit, usual_protocol
 from longca.masks import Mask, build_mask
 from longca.predict import tile_statistics as statistics_module
 from longca.predict.call import CallModel
-from longca.predict.fit import SHAPES, Sample, fit_forms, fit_kernel, non_negative
-from longca.predict.fitted import load_fitted
+from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms, fit_kernel, non_negative
+from longca.predict.fitted import FOLDER, load_fitted
 from longca.predict.kernel import FEATURES, Interval, amounts, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape, tile_statistics
 from longca.predict.ways import Items
 from tests.helpers.committed import committed
 from tests.helpers.kernels.masks_for_tests import rasters
 from tests.helpers.masks.strategies import masks, quick
+from tests.helpers.support import ROOT
+from tools.fitted import RECORDS
 
 LABELS = {"plain": "masked", "rows": "short", "heads": "grouped", "lists": "listed", "blocks": "bands"}
 ITEMS = Items(by_keys=False, all_heads=False)
@@ -175,6 +179,23 @@ def test_the_committed_models_are_those_of_the_records():
         assert [other.costs_ms[name] for name in FEATURES] == pytest.approx(
             [one.costs_ms[name] for name in FEATURES], rel=1e-3, abs=1e-9
         )
+
+
+@pytest.mark.parametrize("device", sorted(RECORDS))
+def test_no_committed_model_is_older_than_the_records(device: str):
+    """Every kernel is fitted on as many records, of one protocol, as are committed: else `python -m
+    tools.fitted` is due."""
+    records = load(*(ROOT / f"reports/{device}/{name}.parquet" for name in RECORDS[device])).records
+    counts = Counter((record.cell.kernel, record.cell.direction) for record in to_fit(records))
+    fitted = load_fitted(FOLDER / f"{device}.json")
+    known = Counter[tuple[str, str]]()
+    for model in fitted.models:
+        known[model.kernel, model.direction] += model.by_mask.num_records
+    assert fitted.rests == usual_protocol(records) and known.keys() == {
+        key for key, count in counts.items() if count >= FEWEST
+    }
+    # of an algorithm with too few records there is no model
+    assert all(0 <= counts[key] - number < FEWEST for key, number in known.items())
 
 
 def test_records_that_fit_nothing(tmp_path):

@@ -11,12 +11,13 @@ from longca.cp.forecast import WorkForecast
 from longca.cp.kernel_times import DeviceModel
 from longca.cp.schedule.links import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
-from longca.lab.studies.fitting import is_earlier, samples, to_fit
+from longca.lab.studies.fitting import fits, is_earlier, samples, to_fit, usual_protocol
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.predict import ways
 from longca.predict.call import CallModel
+from longca.predict.fit import FEWEST
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
@@ -207,3 +208,27 @@ def test_steps_take_the_way_of_their_own_masks():
         for one in (call, slow)
     )
     np.testing.assert_array_equal(usual.times(LinkSpeeds()).compute_s, same.times(LinkSpeeds()).compute_s)
+
+
+def test_records_with_rests_are_not_put_into_a_fit_of_records_without():
+    """One protocol for each kernel: that of most records, or else the one that it has enough records of."""
+    kept = committed("h200-dense", kernel=["fa3"], mask=["causal", "full"], direction=["fwd"])
+    without = [
+        record.model_copy(update={"samples": record.samples.model_copy(update={"duty": None})})
+        for record in kept
+        if fits(record)
+    ]
+    rested = [
+        record.model_copy(update={"samples": record.samples.model_copy(update={"duty": 0.5})})
+        for record in without
+    ]
+    assert len(without) >= 2 * FEWEST
+    assert to_fit([*without, *rested[:5]]) == without, "mixed, the fit would be of neither"
+    other = [
+        record.model_copy(update={"cell": record.cell.model_copy(update={"kernel": "fa4"})})
+        for record in rested[:FEWEST]
+    ]
+    assert to_fit([*without, *other]) == [*without, *other], (
+        "a kernel with records of the other protocol alone keeps them"
+    )
+    assert not usual_protocol([*without, *rested[:5]]) and usual_protocol(rested)

@@ -131,5 +131,5 @@ def test_listed_run_and_drawn(plugins, longca, tmp_path):
     assert ran.returncode == 0, ran.stderr + ran.stdout
     status = json.loads(longca("status", study, "--json", **env).stdout)
     assert status["methods"] == {"mine": {"ok": 4}, "my_way+mine": {"ok": 2}, "plain": {"ok": 4}}
-    page = Path(longca("report", study, **env).stdout.strip()).read_text()
+    page = Path(longca("report", study, **env).stdout.splitlines()[-1]).read_text()
     assert "10 cells were counted by a figure of one file" in page and "anchor" in page

@@ -1,8 +1,10 @@
 """The study's figure over many GPUs, predicted: five strategies, four masks, 8 to 1024 GPUs; and the verdicts
 that follow.
 
-`many_gpus.csv` beside this file is made by `python -m tools.many_gpus`. Every number in it is predicted. No
-record has more than 4 GPUs.
+`many_gpus.csv` beside this file is made by `python -m tools.many_gpus --again`. Every number in it is
+predicted.
+No record has more than 4 GPUs. Under documents, times are means over several draws: strategies change places
+from one sequence to another.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from typing import TYPE_CHECKING, Any
 from longca.core.hardware import load_hardware
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
-from longca.lab.advice.option import candidate_of, predict_each
+from longca.lab.advice.interval import NETWORK_RANGE, interval_s, with_range
+from longca.lab.advice.option import Candidate, candidate_of, mean_forecast, predict_each
 from longca.lab.advice.question import question_of
-from longca.lab.advice.ranking import NETWORK_RANGE, option_of, with_range
 from longca.lab.claims.contract import all_claims
+from longca.lab.studies.cell import DRAWS
 from longca.masks.build import build_mask
 from longca.predict.fitted import fitted_on
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from longca.lab.advice.option import OptionForecast
+    from longca.lab.advice.question import AdviceQuestion
     from longca.lab.claims.contract import Claim, Verdict
 
 FILE = Path(__file__).parent / "many_gpus.csv"
@@ -41,6 +46,7 @@ WORLDS = (8, 16, 32, 64, 96, 1024)
 PER_RANK, HEADS, KERNEL, PROFILE = 8192, (64, 8), "band", "h100-ib400"
 FACTORS = (1.0, *NETWORK_RANGE)  # of the rate between nodes
 MOST_OF_STUDY = 96  # GPUs: claims are judged up to there
+FEWER_DRAWS = {1024: 1}  # GPUs → draws, where planning one sequence takes minutes
 CLAIMS = (15, 17, 18, 21)  # those that need several nodes, and that times decide
 
 
@@ -67,6 +73,10 @@ class PredictedCell:
     straggler: float | None = None
     memory_bytes: float | None = None
     inter_node_bytes: float | None = None
+    draws: int | None = None
+    """sequences that times are means over"""
+    first_in: int | None = None
+    """number of draws in which no strategy is faster"""
 
 
 @dataclass(frozen=True)
@@ -100,49 +110,109 @@ def make(
     for world in worlds:
         for name in masks:
             mask = build_mask(name, seqlen=PER_RANK * world, corpus=MASKS[name])
-            both = question_of(
+            question = question_of(
                 mask,
                 gpus=world,
                 num_q_heads=HEADS[0],
                 num_kv_heads=HEADS[1],
                 profile=PROFILE,
                 kernels=[KERNEL],
+                draws=FEWER_DRAWS.get(world, DRAWS),
             )
-            links, shared = links_of(both.network), dict[Any, Any]()
-            for strategy in strategies:
-                one = candidate_of(both, strategy, KERNEL, shared)
-                for direction in ("fwd", "bwd"):
-                    place = {"strategy": strategy, "mask": name, "world": world, "direction": direction}
-                    if isinstance(one, str):
-                        yield from (
-                            PredictedCell(**place, network_factor=factor, status="unsupported", reason=one)
-                            for factor in FACTORS
-                        )
-                        continue
-                    question = replace(both, directions=(direction,))
-                    predictions = predict_each(one, question, with_range(links))
-                    option, work = (
-                        option_of(one, predictions, question, predictions[0].seconds),
-                        question.flops(direction) / world / 1e12,
-                    )
-                    for factor, made in zip(FACTORS, predictions, strict=True):
-                        found = option if factor == 1 else None
-                        yield PredictedCell(
-                            **place,
-                            network_factor=factor,
-                            status="ok",
-                            reason="",
-                            ms=made.seconds * 1e3,
-                            low_ms=found.low_s * 1e3 if found else None,
-                            high_ms=found.high_s * 1e3 if found else None,
-                            tflops=work / made.seconds,
-                            tflops_low=found.tflops_low if found else None,
-                            tflops_high=found.tflops_high if found else None,
-                            exposed=made.exposed,
-                            straggler=made.straggler,
-                            memory_bytes=made.memory_bytes,
-                            inter_node_bytes=made.inter_node_bytes,
-                        )
+            drawn = [question.drawn(number) for number in range(question.num_draws)]
+            plans = [_planned(of_draw, strategies) for of_draw in drawn]
+            for direction in ("fwd", "bwd"):
+                asked = [replace(of_draw, directions=(direction,)) for of_draw in drawn]
+                yield from _cells(
+                    asked, plans, strategies, {"mask": name, "world": world, "direction": direction}
+                )
+
+
+def _planned(question: AdviceQuestion, strategies: Sequence[str]) -> dict[str, Candidate | str]:
+    """Each strategy with its plan of one draw, or the reason why it cannot run."""
+    shared = dict[Any, Any]()
+    return {strategy: candidate_of(question, strategy, KERNEL, shared) for strategy in strategies}
+
+
+def _cells(
+    questions: Sequence[AdviceQuestion],
+    plans: Sequence[dict[str, Candidate | str]],
+    strategies: Sequence[str],
+    setting: dict[str, Any],
+) -> Iterator[PredictedCell]:
+    """The cells of one mask, world and direction.
+
+    Args:
+        questions: of each draw, in this direction.
+        plans: of each draw.
+    """
+    first = questions[0]
+    speeds = with_range(links_of(first.network))
+    forecasts: dict[str, list[list[OptionForecast]]] = {}  # strategy → draw → rate between nodes
+    refused: dict[str, str] = {}
+    for question, of_draw in zip(questions, plans, strict=True):
+        for strategy in strategies:
+            candidate = of_draw[strategy]
+            if isinstance(candidate, str):
+                refused[strategy] = candidate
+            else:
+                forecasts.setdefault(strategy, []).append(predict_each(candidate, question, speeds))
+    works = [question.flops(question.directions[0]) / first.gpus / 1e12 for question in questions]
+    work = sum(works) / len(works)
+    best = (
+        [
+            min(forecasts[strategy][draw][0].seconds for strategy in strategies if strategy not in refused)
+            for draw in range(len(questions))
+        ]
+        if len(refused) < len(strategies)
+        else []
+    )
+    for strategy in strategies:
+        if strategy in refused:
+            yield from (
+                PredictedCell(
+                    **setting,
+                    strategy=strategy,
+                    network_factor=factor,
+                    status="unsupported",
+                    reason=refused[strategy],
+                )
+                for factor in FACTORS
+            )
+            continue
+        of_draws = forecasts[strategy]
+        spans = [
+            interval_s(candidate, of_draw, question)
+            for question, planned, of_draw in zip(questions, plans, of_draws, strict=True)
+            if isinstance(candidate := planned[strategy], Candidate)
+        ]
+        for place, factor in enumerate(FACTORS):
+            mean, assumed = mean_forecast([of_draw[place] for of_draw in of_draws]), factor == 1
+            low, high = (
+                (min(low for low, _ in spans), max(high for _, high in spans)) if assumed else (None, None)
+            )
+            rates = [(done / high, done / low) for done, (low, high) in zip(works, spans, strict=True)]
+            yield PredictedCell(
+                **setting,
+                strategy=strategy,
+                network_factor=factor,
+                status="ok",
+                reason="",
+                ms=mean.seconds * 1e3,
+                low_ms=low * 1e3 if low else None,
+                high_ms=high * 1e3 if high else None,
+                tflops=work / mean.seconds,
+                tflops_low=min(rate for rate, _ in rates) if assumed else None,
+                tflops_high=max(rate for _, rate in rates) if assumed else None,
+                exposed=mean.exposed,
+                straggler=mean.straggler,
+                memory_bytes=mean.memory_bytes,
+                inter_node_bytes=mean.inter_node_bytes,
+                draws=len(questions) if assumed else None,
+                first_in=sum(of_draw[0].seconds <= best[draw] for draw, of_draw in enumerate(of_draws))
+                if assumed
+                else None,
+            )
 
 
 def save(cells: Sequence[PredictedCell], path: Path = FILE) -> None:
@@ -161,12 +231,14 @@ def save(cells: Sequence[PredictedCell], path: Path = FILE) -> None:
 
 def load(path: Path = FILE) -> list[PredictedCell]:
     """Reads the cells that `save` has written."""
-    numbers = {name for name, kind in PredictedCell.__annotations__.items() if "float" in kind}
+    kinds = {
+        name: int if "int" in kind else float
+        for name, kind in PredictedCell.__annotations__.items()
+        if "str" not in kind
+    }
 
     def value(name: str, text: str) -> Any:
-        if name in numbers:
-            return float(text) if text else None
-        return int(text) if name == "world" else text
+        return (kinds[name](text) if text else None) if name in kinds else text
 
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -251,6 +323,7 @@ def setting() -> str:
         else f"{KERNEL} by the share of peaks"
     )
     return (
-        f"{format_length(PER_RANK)} tokens a GPU ({gpu.name}), {HEADS[0]}:{HEADS[1]} heads, kernel "
-        f"{kernel}, network {PROFILE}"
+        f"{format_length(PER_RANK)} tokens a GPU ({gpu.name}), {HEADS[0]}:{HEADS[1]} heads, kernel {kernel}, "
+        f"network "
+        f"{PROFILE}; documents of {MASKS['causal_document']}"
     )

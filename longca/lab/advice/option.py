@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class Candidate:
     """None on one GPU"""
     params: tuple[tuple[str, Scalar], ...]
     kernel: str
-    work: WorkPartition | None
+    work: WorkPartition | None = field(repr=False)
     """None on one GPU, and of the study's own schedules"""
     forecasts: dict[Hashable, WorkForecast] = field(default_factory=dict, compare=False, repr=False)
     """those made so far, which other speeds of messages share"""
@@ -46,6 +46,11 @@ class Candidate:
             return self.kernel
         params = ",".join(f"{key}={value}" for key, value in self.params)
         return f"{self.strategy}[{params}]+{self.kernel}" if params else f"{self.strategy}+{self.kernel}"
+
+    @property
+    def plan_key(self) -> tuple[str, str]:
+        """Equal for candidates that run the same plan."""
+        return self.kernel, self.how if self.work is not None else str(self.strategy)
 
     @property
     def how(self) -> str:
@@ -92,10 +97,17 @@ class OptionForecast:
         return f"{name}, {100 * most:.0f} %" if most >= LARGE else "the kernel"
 
 
-def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str]]:
-    """(the ways that can run, the reasons of those that cannot by title)."""
+def candidates(
+    question: AdviceQuestion, without: Collection[str] = ()
+) -> tuple[list[Candidate], dict[str, str]]:
+    """(the ways that can run, the reasons of those that cannot by title). Several ways may have made one
+    plan.
+
+    Args:
+        without: titles of ways that are not asked for.
+    """
     if question.gpus == 1:
-        return _single(question)
+        return _single(question, without)
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     shared: dict[Any, Any] = {}  # plans: strategies that divide the tokens alike plan a mask once
@@ -107,22 +119,19 @@ def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str
         (plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)
     ]
     for kernel_name in question.kernels:
-        kernel, seen, unfitted = (
-            Registry("kernel").load(kernel_name),
-            set[str](),
-            _unfitted(question, kernel_name),
-        )
+        kernel, unfitted = Registry("kernel").load(kernel_name), _unfitted(question, kernel_name)
         for plugin, params in sorted(
             ways, key=lambda way: len(way[1])
         ):  # what strategies choose by themselves comes first
             one = Candidate(plugin.name, tuple(params.items()), kernel_name, None)
+            if one.title in without:
+                continue
             one, reason = (
                 (one, unfitted) if unfitted is not None else _planned(one, plugin, kernel, question, shared)
             )
             if reason is not None:
                 refused[one.title] = reason
-            elif one.how not in seen:  # else another strategy, or other parameters, have made the same plan
-                seen.add(one.how)
+            else:
                 found.append(one)
     return found, refused
 
@@ -166,9 +175,11 @@ def _planned(
     ), None
 
 
-def _single(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str]]:
+def _single(question: AdviceQuestion, without: Collection[str]) -> tuple[list[Candidate], dict[str, str]]:
     found, refused = [], {}
     for name in question.kernels:
+        if name in without:
+            continue
         kernel: Kernel = Registry("kernel").load(name)
         reason = kernel.supports(question.call, question.mask.traits, "cuda") or _unfitted(question, name)
         if reason is None:
@@ -228,6 +239,41 @@ def _together(directions: Sequence[str], parts: Sequence[CallForecast]) -> Optio
         sum(part.num_calls for part in parts),
         share([part.slowdown for part in parts]),
         share([part.straggler for part in parts]),
+    )
+
+
+def mean_forecast(parts: Sequence[OptionForecast], factor: float = 1.0) -> OptionForecast:
+    """The forecasts of several draws as one: mean times and amounts, the largest memory, shares of the whole
+    time.
+
+    Args:
+        factor: of all times.
+    """
+    total = sum(part.seconds for part in parts)
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(values) / len(parts)
+
+    def share(values: Iterable[float]) -> float:
+        return (
+            sum(value * part.seconds for value, part in zip(values, parts, strict=True)) / total
+            if total
+            else 0.0
+        )
+
+    ways = {way: mean(part.by_direction[way] for part in parts) * factor for way in parts[0].by_direction}
+    return OptionForecast(
+        mean(part.seconds for part in parts) * factor,
+        ways,
+        max(part.memory_bytes for part in parts),
+        mean(part.sent_bytes for part in parts),
+        mean(part.inter_node_bytes for part in parts),
+        share(part.imbalance for part in parts),
+        share(part.exposed for part in parts),
+        share(part.waste for part in parts),
+        max(part.num_calls for part in parts),
+        share(part.slowdown for part in parts),
+        share(part.straggler for part in parts),
     )
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.call import DTYPE_BYTES, CallSpec, Direction
+from longca.core.call import DTYPE_BYTES, CallSpec, Direction, Scalar
 from longca.core.errors import UserError, check_name, unknown, whole_number
 from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
+from longca.core.units import format_length
 from longca.cp.forecast import PROFILES
+from longca.lab.advice.blocks import check_grid, draws_alike
+from longca.lab.store.text import plural
+from longca.lab.studies.cell import DRAWS
+from longca.masks.build import draw_again
 from longca.masks.mask import Mask
-from longca.predict.fitted import FittedKernels, fitted_on, load_fitted
+from longca.predict.fitted import FOLDER, FittedKernels, fitted_on, load_fitted
 
 if TYPE_CHECKING:
     from longca.core.hardware import GpuModel, Hardware, Network
@@ -46,6 +51,64 @@ class AdviceQuestion:
     """of this GPU, where there are such"""
     reference: FittedKernels
     """for the kernels that `fitted` does not know"""
+    seeds: tuple[int, ...] = ()
+    """of the draws that time is predicted over, first that of `mask`; () for a mask that is not drawn"""
+    parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """by kernel, the kinds of masks (`longca.predict.kernel.part_kind`) in whose parts records have it, on
+    any GPU"""
+
+    def __repr__(self) -> str:
+        return f"<AdviceQuestion {self.setting}>"
+
+    @property
+    def num_draws(self) -> int:
+        return max(len(self.seeds), 1)
+
+    def drawn(self, number: int) -> AdviceQuestion:
+        """The same question about one draw, by its place in `seeds`."""
+        if number == 0 or self.mask.origin is None:
+            return self
+        return replace(self, mask=draw_again(self.mask.origin, self.seeds[number]))
+
+    @property
+    def corpus(self) -> str | None:
+        """The source of document lengths; None where there are none, or where they were given."""
+        return self.mask.origin.corpus if self.mask.origin else None
+
+    @property
+    def mask_params(self) -> dict[str, Scalar]:
+        """The parameters of the mask's pattern; {} for a mask of no pattern."""
+        if self.mask.name not in Registry("mask").names():
+            return {}
+        known = Registry("mask").load(self.mask.name).Params.model_fields
+        return {
+            key: value
+            for key, value in self.mask.params.items()
+            if key in known and isinstance(value, (bool, int, float, str))
+        }
+
+    @property
+    def setting(self) -> str:
+        """All that was asked, in words."""
+        call, name = self.call, self.mask.name or "a mask of bands"
+        params = ", ".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
+        documents = f"documents of {self.corpus}" if self.corpus else ""
+        if not documents and self.mask.documents is not None:
+            documents = f"{plural(len(self.mask.documents), 'document')} as given"
+        ways = " and ".join({"fwd": "forward", "bwd": "backward"}[way] for way in self.directions)
+        gpus = f"{self.gpus} × {self.gpu.name}" if self.gpus > 1 else f"one {self.gpu.name}"
+        facts = [
+            f"{name} ({params})" if params else name,
+            documents,
+            f"{format_length(self.mask.seqlen_q)} tokens",
+            gpus,
+            ways,
+            f"{call.num_q_heads}:{call.num_kv_heads} heads",
+            f"head dim {call.head_dim}",
+            call.dtype,
+            seeds_text(self.seeds),
+        ]
+        return ", ".join(filter(None, facts))
 
     @property
     def is_fitted_gpu(self) -> bool:
@@ -87,6 +150,13 @@ class AdviceQuestion:
         return bool(self.network.kernel_ratio)
 
 
+def seeds_text(seeds: Sequence[int]) -> str:
+    """ "seeds 0 to 7", "seed 3"; "" for none."""
+    if len(seeds) < 2:
+        return f"seed {seeds[0]}" if seeds else ""
+    return f"seeds {seeds[0]} to {seeds[-1]}"
+
+
 def question_of(
     mask: Mask,
     *,
@@ -103,6 +173,7 @@ def question_of(
     kernels: Sequence[str] | None = None,
     strategies: Sequence[str] | None = None,
     fitted: FittedKernels | None = None,
+    draws: int = DRAWS,
 ) -> AdviceQuestion:
     """Checks a question. Arguments are those of `longca.lab.advice.ranking.advise`.
 
@@ -111,6 +182,7 @@ def question_of(
     """
     _check_mask(mask)
     gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
+    draws = whole_number("The number of draws", draws)
     num_q_heads = whole_number("The number of query heads", num_q_heads)
     num_kv_heads = (
         num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
@@ -173,6 +245,9 @@ def question_of(
     for name in strategies or ():
         check_name("strategy", name, Registry("strategy").names())
     call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
+    check_grid(mask, gpus)
+    draws = 1 if draws_alike(mask) else draws
+    seeds = tuple(range(mask.origin.seed, mask.origin.seed + draws)) if mask.origin is not None else ()
     return AdviceQuestion(
         mask,
         gpus,
@@ -185,6 +260,8 @@ def question_of(
         tuple(strategies or every),
         models,
         reference,
+        seeds,
+        _measured_parts(models, reference),
     )
 
 
@@ -205,6 +282,15 @@ def _check_mask(mask: object) -> None:
 def _for_parts(known: Collection[str]) -> list[str]:
     """Kernels that can attend to some keys now and to others later, one of each family; `band` first."""
     return [name for name in ("band", "fa3", "fa4") if name in known]
+
+
+def _measured_parts(*models: FittedKernels) -> dict[str, frozenset[str]]:
+    """`AdviceQuestion.parts` of these models and of all committed ones."""
+    parts: dict[str, frozenset[str]] = {}
+    for fitted in (*models, *map(load_fitted, sorted(FOLDER.glob("*.json")))):
+        for kernel, kinds in fitted.parts.items():
+            parts[kernel] = parts.get(kernel, frozenset()) | frozenset(kinds)
+    return parts
 
 
 def _network(name: str, hardware: Hardware) -> Network:

@@ -8,17 +8,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.lab.cli.options import Json, mask_choice, print_json, print_table
+from longca.core.units import format_length as format_tokens
+from longca.lab.cli.options import (
+    Json,
+    check_call,
+    line_width,
+    mask_choice,
+    print_filled,
+    print_json,
+    print_table,
+)
+from longca.lab.studies.cell import (
+    DRAWS,
+    USUAL_DTYPE,
+    USUAL_HEAD_DIM,
+    USUAL_HEADS,
+    USUAL_SEQLEN,
+    usual_corpus,
+)
 
 if TYPE_CHECKING:
     from longca.lab.advice.ranking import Advice
     from longca.predict.fitted import FittedKernels
 
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-WIDTH = 80
 
 
 def command(
+    context: typer.Context,
     mask: Annotated[
         str,
         typer.Option("--mask", "-m", help="Mask, perhaps with parameters: causal, sliding_window:window=512"),
@@ -26,18 +43,24 @@ def command(
     corpus: Annotated[
         str | None,
         typer.Option(
-            help="Where document lengths come from, for masks with documents  [default: pile]",
+            help="Where document lengths come from, for masks with documents  [default: pile, above 12K "
+            "tokens prolong64k]",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn in the mask")] = 0,
-    tokens: Annotated[str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")] = "32K",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first draw, for masks that are drawn")] = 0,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Sequences that are drawn and predicted, for masks that are drawn")
+    ] = DRAWS,
+    tokens: Annotated[
+        str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")
+    ] = USUAL_SEQLEN,
     gpus: Annotated[
         int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
     ] = 1,
-    heads: Annotated[str, typer.Option(help="Query and KV heads")] = "64:8",
-    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = 128,
-    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = "bf16",
+    heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
     node: Annotated[
         int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)
@@ -92,29 +115,23 @@ def command(
     """Rank strategies, meshes and kernels by predicted time.
 
     Runs nothing and needs no GPU. Kernels are fitted on records, messages follow a profile. Each number has
-    an interval, and what it assumes beyond the records is named.
+    an interval, and what it assumes beyond the records is named. Masks that are drawn are predicted in
+    several draws. `longca choose` answers from records alone.
     """
-    from longca.core.errors import UserError
     from longca.core.plugin import Registry
     from longca.core.units import parse_heads, parse_length
+    from longca.lab.advice.blocks import check_blocks
     from longca.lab.advice.ranking import advise
     from longca.masks.build import build_mask
 
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     pattern = Registry("mask").load(name)
-    try:
-        (num_q_heads, num_kv_heads), seqlen = parse_heads(heads), parse_length(tokens)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    built = build_mask(
-        name,
-        seqlen=seqlen,
-        corpus=corpus if pattern.uses_documents else None,
-        seed=seed,
-        num_kv_heads=num_kv_heads,
-        **params,
-    )
+    check_call(tokens, heads, head_dim, dtype)
+    (num_q_heads, num_kv_heads), seqlen = parse_heads(heads), parse_length(tokens)
+    check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
+    used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
+    built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
     fitted, problems = _fitted(records)
     found = advise(
         built,
@@ -131,15 +148,74 @@ def command(
         kernels=_names(kernel),
         strategies=_names(strategy),
         fitted=fitted,
+        draws=draws,
     )
     for problem in problems:  # after all that can be refused, whose message is one line
         print(f"skipped {problem}", file=sys.stderr)
     if study is not None:
-        _write(found, study, params, (corpus or "pile") if pattern.uses_documents else None, seed)
+        study.write_text(_yaml(found.study()), encoding="utf-8")
+    defaults = _defaults(found, context)
     if as_json:
-        print_json(found.to_dict() | {"check": _check(found, study)})
+        print_json(
+            found.to_dict()
+            | {"defaults": defaults, "check": _check(found, study), "see_also": _choose(found)}
+        )
     else:
-        _print(found, top, study)
+        _print(found, top, study, defaults)
+
+
+def _defaults(found: Advice, context: typer.Context) -> dict[str, str]:
+    """What the options left out, and the values that were taken, those of most records."""
+    question = found.question
+    values = {
+        "mask": question.mask.name,
+        "tokens": context.params["tokens"],
+        "gpus": question.gpus,
+        "heads": context.params["heads"],
+        "head_dim": question.call.head_dim,
+        "dtype": question.call.dtype,
+        "direction": " and ".join(question.directions),
+        "corpus": question.corpus,
+        "seed": question.seeds[0] if question.seeds else None,
+        "draws": question.num_draws if question.seeds else None,
+        "profile": question.network.name,
+        "gpu": question.gpu.name,
+        "node": question.network.ranks_per_node if question.gpus > 1 else None,
+    }
+    if question.gpus == 1:
+        del values["profile"]
+    # the name of the enumeration differs among versions of click
+    return {
+        name: str(value)
+        for name, value in values.items()
+        if value is not None
+        and getattr(context.get_parameter_source(name), "name", "") in ("DEFAULT", "DEFAULT_MAP")
+    }
+
+
+def _choose(found: Advice) -> str:
+    """The command that answers the same question from records."""
+    from longca.core.plugin import Registry
+
+    question, call = found.question, found.question.call
+    usual_params = Registry("mask").load(question.mask.name).resolve({})
+    params = ",".join(
+        f"{key}={value}" for key, value in question.mask_params.items() if value != usual_params[key]
+    )
+    mask = f"{question.mask.name}:{params}" if params else question.mask.name
+    direction = question.directions[0] if len(question.directions) == 1 else "both"
+    seqlen = question.mask.seqlen_q
+    options = {
+        "-s": (format_tokens(seqlen), USUAL_SEQLEN),
+        "--heads": (f"{call.num_q_heads}:{call.num_kv_heads}", USUAL_HEADS),
+        "--head-dim": (str(call.head_dim), str(USUAL_HEAD_DIM)),
+        "--dtype": (call.dtype, USUAL_DTYPE),
+        "-w": (str(question.gpus), "1"),
+        "-d": (direction, "both"),
+        "--corpus": (question.corpus, usual_corpus(seqlen) if question.corpus else None),
+    }
+    given = (f"{option} {value}" for option, (value, usual) in options.items() if value != usual)
+    return " ".join(["longca choose", mask, *given])
 
 
 def _bytes(text: str | None) -> float | None:
@@ -182,18 +258,10 @@ def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]
     ]
 
 
-def _write(found: Advice, path: Path, params: dict[str, Any], corpus: str | None, seed: int) -> None:
+def _yaml(content: dict[str, Any]) -> str:
     import yaml
 
-    content = found.study()
-    name = found.question.mask.name
-    for grid in content["grids"]:
-        grid["mask"] = [{name: params} if params else name]
-        if corpus is not None:
-            grid["corpus"] = corpus
-        if seed:
-            grid["seed"] = seed
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return str(yaml.safe_dump(content, sort_keys=False))
 
 
 def _check(found: Advice, study: Path | None) -> str:
@@ -208,32 +276,36 @@ def _check(found: Advice, study: Path | None) -> str:
     )
 
 
-def _print(found: Advice, top: int, study: Path | None) -> None:
-    import textwrap
-
+def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]) -> None:
     from longca.lab.store.text import format_bytes, number, percent
 
     question = found.question
-    print(textwrap.fill(found.finding, WIDTH))
-    several = question.gpus > 1
+    print_filled(found.finding)
+    several, drawn = question.gpus > 1, len(found.seeds) > 1
     shown = found.options[:top]
-    words = " and ".join({"fwd": "forward", "bwd": "backward"}[way] for way in question.directions)
-    where = f"{question.gpus} × {question.gpu.name}" if several else f"one {question.gpu.name}"
-    print_table(
-        f"{question.mask.name}, {where}, {words}; rate in TFLOP/s a GPU",
-        ["method", "ms", "90 %", "rate", "memory", "limited by"],
+    limits = not several  # else the table of messages has their share, and there is no room for both
+    columns = [
+        "method",
+        "ms",
+        "90 %",
+        *(["first"] if drawn else []),
+        "rate",
+        "memory",
+        *(["limited by"] if limits else []),
+    ]
+    rows = [
         [
-            [
-                option.candidate.title,
-                number(option.prediction.seconds * 1e3),
-                f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
-                number(option.tflops),
-                format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
-                option.prediction.limit.replace(", ", " ").replace(" %", "%"),
-            ]
-            for option in shown
-        ],
-    )
+            option.candidate.title,
+            number(option.prediction.seconds * 1e3),
+            f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
+            *([f"{option.first_in}/{len(option.by_seed)}"] if drawn else []),
+            number(option.tflops),
+            format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
+            *([option.prediction.limit.replace(", ", " ")] if limits else []),
+        ]
+        for option in shown
+    ]
+    print_table(f"{question.setting}; rate in TFLOP/s a GPU", columns, rows)
     if several:
         print_table(
             f"Messages by {question.network.name}",
@@ -251,22 +323,38 @@ def _print(found: Advice, top: int, study: Path | None) -> None:
                 for made in [option.prediction]
             ],
         )
+    for reason in dict.fromkeys(option.extrapolated for option in shown if option.extrapolated):
+        names = ", ".join(option.candidate.title for option in shown if option.extrapolated == reason)
+        print_filled(
+            f"Extrapolated, so that they count with the slow end of their interval: {names} ({reason})."
+        )
+    if drawn:
+        low, middle, high = (number(seconds * 1e3) for seconds in found.best.quantiles.values())
+        print_filled(
+            f"Over draws, {found.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and "
+            f"90 % of draws). Times "
+            "are means over draws; the column 90 % holds them all, and first says in how many a method is "
+            "the fastest."
+        )
     if several:
-        print(textwrap.fill(f"The first is {found.best.candidate.how}.", WIDTH))
+        seed = f" in seed {found.seeds[0]}" if drawn else ""
+        limit = found.best.prediction.limit
+        print_filled(f"The first is {found.best.candidate.how}{seed}; limited by {limit}.")
     for change in found.changes:
-        print(textwrap.fill(f"It would change: {change}.", WIDTH))
+        print_filled(f"It would change: {change}.")
     for assumption in found.assumptions:
-        print(textwrap.fill(f"Assumed: {assumption}.", WIDTH))
+        print_filled(f"Assumed: {assumption}.")
+    if defaults:
+        print_filled(f"Not given: {', '.join(f'{name} {value}' for name, value in defaults.items())}.")
     left = len(found.options) - len(shown)
     if left > 0 or found.refused:
-        print(
-            textwrap.fill(
-                f"{left} more with --top {len(found.options)}; {len(found.refused)} cannot run it (--json "
-                f"says why).",
-                WIDTH,
-            )
-        )
+        more = [f"{left} more with --top {len(found.options)}"] * (left > 0)
+        refused = [f"{len(found.refused)} cannot run it (--json says why)"] * bool(found.refused)
+        print_filled(f"{'; '.join([*more, *refused])}.")
     step = "" if study is not None else " write it with --study check.yaml, then"
-    check = _check(found, study)
-    gap = " " if len(f"To check:{step} {check}") <= WIDTH else "\n  "  # a command stays whole
-    print(f"To check:{step}{gap}{check}")
+    for text, shown_command in (
+        (f"To check:{step}", _check(found, study)),
+        ("From records alone:", _choose(found)),
+    ):
+        gap = " " if len(f"{text} {shown_command}") <= line_width() else "\n  "  # a command stays whole
+        print(f"{text}{gap}{shown_command}")

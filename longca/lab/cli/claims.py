@@ -142,7 +142,7 @@ def _is_number(run: str) -> bool:
 
 
 def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
-    """The claim with its number, its verdicts and its source, wrapped to 80 columns."""
+    """The claim with its number, beside its two verdicts, then what they rest on; wrapped to 80 columns."""
     from longca.lab.claims.contract import AS_STUDY, REPAIRED
 
     first, repaired = verdicts.as_study, verdicts.repaired
@@ -156,10 +156,8 @@ def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
         f"{_sentence(REPAIRED)[:-1]}: {by_gpu}.",
         f"Source: {_source(claim)}.",
     ]
-    return [
-        _paragraph(claim.sentence, f"{claim.number:>2}  ", 4),
-        *(_paragraph(text, " " * 4, 4) for text in texts),
-    ]
+    head = f"{claim.number:>2}  {first.status.upper()}, repaired {repaired.status.upper()}: "
+    return [_paragraph(claim.sentence, head, 4), *(_paragraph(text, " " * 4, 4) for text in texts)]
 
 
 def _source(claim: "Claim") -> str:

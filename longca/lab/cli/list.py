@@ -124,16 +124,25 @@ def _count(plural: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _print_lines(plural: str, rows: list[dict[str, Any]]) -> None:
-    """One line a plug-in, cut at the terminal's width: what it is, or why it cannot run here."""
+    """One line a plug-in, cut at the terminal's width: what it is, and why it cannot run here."""
     print(f"{_count(plural, rows)}. `-v` shows all of each, with its file.")
     width = max((len(row["name"]) for row in rows), default=0) + 2
     for row in rows:
         number = f"{row['no.'] or '':>3} " if "no." in row else ""
         text = row.get("visible iff") or row.get("summary") or row.get("label", "")
-        if not row.get("runs_here", True):
-            text = f"not here: {row['reason']}"
-        line = f"{number}{row['name']:<{width}}{text}"
-        print(line if len(line) <= line_width() else f"{line[: line_width() - 1]}…")
+        head = f"{number}{row['name']:<{width}}"
+        if row.get("runs_here", True):
+            print(_cut(f"{head}{text}", line_width()))
+            continue
+        line = f"{head}{text}; not here: {row['reason']}"
+        mark = "; not here"
+        print(
+            line if len(line) <= line_width() else f"{_cut(f'{head}{text}', line_width() - len(mark))}{mark}"
+        )
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _place(plugin: Any) -> tuple[float, str]:

@@ -179,6 +179,18 @@ def _console() -> "Console":
     return Console(file=styled_output(), markup=False, emoji=False, highlight=False)
 
 
+def show_step(step: str) -> None:
+    """Say on stderr what is done now; on a terminal in one line, which the next step replaces and ""
+    clears."""
+    import sys
+
+    if sys.stderr.isatty():
+        width = line_width() - 1
+        print(f"\r{escaped(step):<{width}.{width}}", end="\r", file=sys.stderr, flush=True)
+    elif step:
+        print(escaped(step), file=sys.stderr, flush=True)
+
+
 def print_filled(text: str) -> None:
     """Print a line, wrapped to the terminal between words. Paths and commands stay whole, so that they can be
     copied."""
@@ -188,26 +200,51 @@ def print_filled(text: str) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
-    """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped."""
+    """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped. The
+    shortest columns stay whole, so that no number is broken."""
     from rich import box
     from rich.table import Table
 
     console = _console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    texts = [
+        [
+            "" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value))
+            for value in row
+        ]
+        for row in rows
+    ]
+    whole = _whole_columns(
+        [max(map(len, column)) for column in zip(columns, *texts, strict=True)], console.width
+    )
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         table.add_column(
-            escaped(column), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0
+            escaped(column),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=index == 0 or index in whole,
         )
-    for row in rows:
-        table.add_row(
-            *(
-                "" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value))
-                for value in row
-            )
-        )
+    for row in texts:
+        table.add_row(*row)
     if title:
         console.print(escaped(title), style="bold")
     console.print(table)
     if caption:
         console.print(escaped(caption), style="italic")
+
+
+def _whole_columns(widths: list[int], room: int) -> set[int]:
+    """The columns that need not be wrapped, the narrowest first, with room left for the others."""
+    whole: set[int] = set()
+    least, gap, edges = 10, 3, 2  # of a column that is wrapped; between columns; left and right of the table
+    for index in sorted(range(len(widths)), key=widths.__getitem__):
+        rest = sum(
+            min(least, width) for other, width in enumerate(widths) if other not in whole and other != index
+        )
+        if (
+            sum(widths[other] for other in whole) + widths[index] + rest + gap * (len(widths) - 1) + edges
+            <= room
+        ):
+            whole.add(index)
+    return whole

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from longca.lab.cli.options import Results
+from longca.lab.cli.options import Results, show_step
 from longca.lab.cli.records import open_runs
 
 REPORTS = Path("reports")  # the project's own pages, which an index names
@@ -30,7 +30,12 @@ def command(
     from longca.lab.paper.build import build_paper
     from longca.lab.report.index import write_index
 
+    show_step("reading the records")
     loaded = open_runs(runs or [], results)
-    print(build_paper(loaded.all_records, loaded.problems, out, environments=loaded.environments))
+    page = build_paper(
+        loaded.all_records, loaded.problems, out, environments=loaded.environments, progress=show_step
+    )
+    show_step("")
+    print(page)
     if out == REPORTS / "paper":
         write_index(REPORTS)

@@ -1,12 +1,18 @@
 """The command `longca report`: the page of a study."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longca.lab.cli.options import Json, Results, print_json
+from longca.lab.cli.options import Json, Results, print_filled, print_json
 from longca.lab.cli.records import open_records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from longca.lab.studies.record import Record
 
 
 def command(
@@ -27,23 +33,27 @@ def command(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make one offline HTML page from records alone."""
+    """Make one offline HTML page from records alone. Prints its finding, the verdict of its controls, and its
+    path."""
     from longca.lab.report.build import build
 
     opened = open_records(source or [], results)
+    everything = [*opened.records, *opened.playoffs, *opened.repeats]
     page = build(
-        [*opened.records, *opened.playoffs, *opened.repeats],
+        everything,
         opened.problems,
         out or opened.folder / "report.html",
         study_title=opened.title,
         sources=opened.files,
         environments=opened.environments,
     )
+    texts = ending(everything)
     if as_json:
         print_json(
             {
                 "page": str(page),
                 "title": opened.title,
+                "finding": texts,
                 "num_records": len(opened.records),
                 "problems": [
                     {"path": str(problem.path), "reason": problem.reason} for problem in opened.problems
@@ -51,8 +61,48 @@ def command(
             }
         )
     else:
+        for text in texts:
+            print_filled(text)
         print(page)
     if open_it:
         import webbrowser
 
         webbrowser.open(page.resolve().as_uri())
+
+
+def ending(records: "Sequence[Record]") -> list[str]:
+    """(the finding, the verdict of the controls) of a page of these records, without what there is nothing
+    of."""
+    from longca.lab.ranking.table import is_beside
+    from longca.lab.report.decide import views
+    from longca.lab.report.series import labelled
+    from longca.lab.store.table import derived
+
+    table = labelled(derived(list(records)))
+    decided = views.decision(table)
+    own = table.loc[~is_beside(table)]
+    return [text for text in (decided.finding if decided else "", controls_text(own)) if text]
+
+
+def controls_text(table: "pd.DataFrame") -> str:
+    """Whether the timer was right, and which controls failed; "" without controls.
+
+    Args:
+        table: derived, with columns `nominal_ms`, `is_control`, `status` and `error`.
+    """
+    from longca.lab.report.controls import ceilings, waits
+    from longca.lab.store.text import plural
+
+    timed = [row for row in waits(table) if row["status"] == "ok"]
+    controls = [*waits(table), *ceilings(table)]
+    if not controls:
+        return ""
+    failed = [row for row in controls if row["status"] != "ok"]
+    parts = []
+    if timed:
+        worst = max(abs(row["time_ms_median"] / row["nominal_ms"] - 1) for row in timed)
+        parts.append(f"{plural(len(timed), 'call')} of known length timed within {100 * worst:.2g} %")
+    if failed:
+        names = ", ".join(dict.fromkeys(f"{row['method']} {row['status']}" for row in failed))
+        return f"Controls: {len(failed)} of {len(controls)} failed ({names}). {'; '.join(parts)}".strip()
+    return f"Controls: all {len(controls)} passed" + (f"; {parts[0]}." if parts else ".")

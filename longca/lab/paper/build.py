@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -140,6 +140,7 @@ def build_paper(
     *,
     hardware: Hardware | None = None,
     environments: Environments | None = None,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> Path:
     """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside
     it.
@@ -152,10 +153,12 @@ def build_paper(
         problems: files and rows that could not be read; the page names them.
         hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
         environments: listings of the software that measured; they go into the records' files, too.
+        progress: is told what is done next.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
+    progress("deriving the table of all records")
     whole = to_report(records, problems)
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
@@ -172,7 +175,11 @@ def build_paper(
         run_pages(folder, table.study),
         folder / DATA,
     )
-    shown = [_shown(exhibit, paper) for exhibit in exhibits()]
+    shown, every = [], exhibits()
+    for place, exhibit in enumerate(every, 1):
+        progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
+        shown.append(_shown(exhibit, paper))
+    progress("judging the claims")
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [
         Judged(
@@ -204,6 +211,7 @@ def build_paper(
             "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), marks, paper.unit),
     )  # fmt: skip
+    progress("writing the page and its data")
     page = page_templates(HERE).get_template("paper.html.j2").render(fields_of(study.frame, study))
     replace_file(
         folder / DATA / "claims.csv",

@@ -13,6 +13,7 @@ from longca.lab.ranking.table import COLUMNS as RANKING
 from longca.lab.report.decide.views import HeatMap, Placed, decision
 from longca.lab.report.series import DIRECTIONS, is_earlier, join, labelled
 from longca.lab.store.table import is_ranked
+from longca.lab.studies.cell import usual_corpus
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +83,8 @@ class CallQuestion:
     direction: str
     world: int = 1
     """ranks; 1 is one device without context parallelism"""
+    corpus: str | None = None
+    """of document lengths; None for the usual one if it was measured, else any"""
 
     @property
     def kind(self) -> str:
@@ -94,7 +97,8 @@ class CallQuestion:
         return f"{self.mask} ({params})" if params else self.mask
 
     def __str__(self) -> str:
-        return join(self.mask_text, _setting({axis: getattr(self, axis) for axis in AXES}))
+        documents = f"documents of {self.corpus}" if self.corpus else ""
+        return join(self.mask_text, documents, _setting({axis: getattr(self, axis) for axis in AXES}))
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,37 @@ class CallRanking:
     studies: tuple[str, ...]
     rests: bool = False
     """its methods compete by measurements with rests of the GPU"""
+    direction: str = "fwd"
+    mask: str = ""
+    params: str = ""
+    """of the mask, as recorded: "window=1024" """
+    corpora: tuple[str, ...] = ()
+    """of document lengths; () for masks without documents"""
+    seeds: tuple[int, ...] = ()
+    """of the masks that were measured"""
+
+    @property
+    def place(self) -> str:
+        """The GPU and the direction."""
+        return f"{' and '.join(self.devices)}, {DIRECTIONS[self.direction]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        methods = [
+            {"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,
+             "tflops_per_device": placed.tflops, "tflops_per_device_low": placed.low,
+             "tflops_per_device_high": placed.high, "share_of_best": placed.share, "num_cells": placed.num_cells,
+             "num_samples": placed.num_samples, "cell_id": placed.cell_id}
+            for method, placed in self.methods
+        ]  # fmt: skip
+        missing = [
+            {"method": method, "status": status, "reason": reason} for method, status, reason in self.missing
+        ]
+        return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,
+                "corpora": list(self.corpora), "seeds": list(self.seeds), "direction": self.direction,
+                "rests": self.rests, "devices": list(self.devices), "studies": list(self.studies),
+                "earlier": self.earlier, "num_cells": self.num_cells, "num_samples": self.num_samples,
+                "methods": methods, "missing": missing}  # fmt: skip
 
     @property
     def num_cells(self) -> int:
@@ -128,6 +163,9 @@ def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
     asked = _of_mask(table, question)
     for axis in AXES:
         asked = asked.loc[asked[axis] == getattr(question, axis)]
+    usual = asked.corpus == usual_corpus(question.seqlen)
+    if question.corpus is not None or usual.any():
+        asked = asked.loc[usual if question.corpus is None else asked.corpus == question.corpus]
     decided = decision(asked) if len(asked) else None
     if decided is None:
         return []
@@ -192,6 +230,11 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
         tuple(sorted(set(ran.device))),
         tuple(sorted(set(ran.study))),
         case.rests,
+        question.direction,
+        question.mask,
+        ", ".join(params),
+        tuple(sorted(set(ran.corpus) - {""})),
+        tuple(sorted(set(map(int, ran.seed)))),
     )
 
 

@@ -44,12 +44,7 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
         UserError: there is no such study or file, or no record in it; or the extra `lab` is not installed.
     """
     check_installed("longca.load", "pandas", "pyarrow")
-    places = [_place(source) for source in sources] or committed()
-    if not places:
-        raise UserError(
-            "This longca has no records of its own",
-            todo="Give a study, a folder of results, or files of records",
-        )
+    places = places_of(*sources)
     loaded = load_records(*places)
     if loaded.problems:
         warnings.warn(
@@ -71,6 +66,21 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
         "meanings": {column.name: column.meaning for column in COLUMNS},
     }
     return frame
+
+
+def places_of(*sources: str | Path) -> list[Path]:
+    """The files and folders of these sources, as of `load`; those of the committed records without any.
+
+    Raises:
+        UserError: there is no such study, or there are no committed records.
+    """
+    places = [_place(source) for source in sources] or committed()
+    if not places:
+        raise UserError(
+            "This longca has no records of its own",
+            todo="Give a study, a folder of results, or files of records",
+        )
+    return places
 
 
 def _place(source: str | Path) -> Path:

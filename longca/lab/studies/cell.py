@@ -16,6 +16,17 @@ SETTLE_SECONDS = 2.0
 # with their values in older cells
 LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}
 
+# what is meant where a question or a study leaves it out: as in most committed records
+USUAL_SEQLEN, USUAL_HEADS, USUAL_HEAD_DIM, USUAL_DTYPE = "32K", "64:8", 128, "bf16"
+# first length → corpus of document lengths from there on: documents of the Pile do not fill longer sequences
+USUAL_CORPORA = {1: "pile", 12289: "prolong64k"}
+DRAWS = 8  # sequences over which a time is predicted, for masks that are drawn
+
+
+def usual_corpus(seqlen: int) -> str:
+    """The corpus of document lengths for sequences of so many tokens, where none is named."""
+    return USUAL_CORPORA[max((start for start in USUAL_CORPORA if start <= seqlen), default=1)]
+
 
 class Cell(Frozen):
     """One measurement request. All defaults are filled in, so equal requests have equal ids on every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -58,12 +59,44 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
         for model in fit_forms(*key, groups[key])
     )
     ranks = max(record.cell.world for record in present if record.outcome.status == "ok")
-    return FittedKernels(devices[0], names, tuple(models), ranks)
+    rests = usual_protocol(records)
+    other = sorted({_pair(record) for record in timed if has_rests(record) != rests})
+    return FittedKernels(devices[0], names, tuple(models), ranks, rests=rests, other_protocol=tuple(other))
 
 
 def to_fit(records: Iterable[Record]) -> list[Record]:
-    """The records that `fits` accepts, without those of earlier kernels of `band`."""
+    """The records that `fits` accepts, without those of earlier kernels of `band`, and of one protocol for
+    each kernel and direction.
+
+    Calls with a rest of the GPU after each are faster than calls without, so a fit to both would be of
+    neither. Most kernels have the protocol of most records. A kernel without enough records of it has that of
+    the other one, if it has enough of these.
+    """
+    timed = _timed(records)
+    usual = usual_protocol(timed)
+    counts = Counter((_pair(record), has_rests(record)) for record in timed)
+    other = {pair for pair, rests in counts if counts[pair, usual] < FEWEST <= counts[pair, not usual]}
+    return [record for record in timed if has_rests(record) == (usual != (_pair(record) in other))]
+
+
+def _timed(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if fits(record) and not is_earlier(record)]
+
+
+def usual_protocol(records: Iterable[Record]) -> bool:
+    """True if most of the records that can be fitted are of calls with rests."""
+    counts = Counter(map(has_rests, _timed(records)))
+    return counts[True] > counts[False]
+
+
+def has_rests(record: Record) -> bool:
+    """True if the GPU rested after each call of a record."""
+    return record.samples is not None and record.samples.duty is not None
+
+
+def _pair(record: Record) -> str:
+    """ "fa3 fwd"."""
+    return f"{record.cell.kernel} {record.cell.direction}"
 
 
 def is_earlier(record: Record) -> bool:

@@ -12,7 +12,7 @@ from longca.core.errors import UserError, unknown
 from longca.core.plugin import Registry
 from longca.core.schema import LARGEST_INT, Frozen, parse
 from longca.core.units import parse_heads, parse_length
-from longca.lab.studies.cell import Cell, InputValues
+from longca.lab.studies.cell import Cell, InputValues, usual_corpus
 
 MOST_NAMED = 10  # unknown names of a grid in a message
 
@@ -82,8 +82,9 @@ class Grid(Frozen):
     """numbers of ranks"""
     mask: tuple[Choice, ...]
     """a name, or `name: {parameter: value or list of values}`"""
-    corpus: tuple[str, ...] = ("pile",)
-    """sources of document lengths; ignored by masks without documents"""
+    corpus: tuple[str, ...] = ()
+    """sources of document lengths; by default `pile`, and `prolong64k` above 12K tokens; ignored by masks
+    without documents"""
     corpus_from: dict[Length, str] = {}
     """first length → corpus; overrides `corpus` from that length on"""
     seqlen: tuple[Length, ...] = ()
@@ -144,7 +145,7 @@ def _num_cells(grid: Grid) -> int:
     others = (
         grid.kernel,
         grid.world,
-        grid.corpus,
+        grid.corpus or (None,),
         grid.seqlen or grid.seqlen_per_rank,
         grid.heads,
         grid.head_dim,
@@ -269,7 +270,7 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
             grid.kernel,
             plans or [(None, {})],
             grid.world,
-            grid.corpus,
+            grid.corpus or (None,),
             grid.seqlen or grid.seqlen_per_rank,
             heads,
             grid.head_dim,
@@ -327,6 +328,6 @@ def _variants(entry: Choice, registry: Registry) -> list[tuple[Any, dict[str, Sc
     return variants
 
 
-def _corpus_at(grid: Grid, corpus: str, seqlen: int) -> str:
+def _corpus_at(grid: Grid, corpus: str | None, seqlen: int) -> str:
     reached = [start for start in grid.corpus_from if start <= seqlen]
-    return grid.corpus_from[max(reached)] if reached else corpus
+    return grid.corpus_from[max(reached)] if reached else corpus or usual_corpus(seqlen)

@@ -14,7 +14,7 @@ import yaml
 import longca
 from longca.core.errors import UserError
 from longca.core.schema import parse
-from longca.lab.advice import question, ranking
+from longca.lab.advice import draws, question, words
 from longca.lab.advice.question import USUAL_NETWORK
 from longca.lab.advice.ranking import Advice, advise
 from longca.lab.cli.advise import command
@@ -42,7 +42,10 @@ def test_the_quickest_comes_first_inside_its_interval(several: Advice):
             and option.tflops_low <= option.tflops <= option.tflops_high
         )
         assert option.prediction.seconds == pytest.approx(sum(option.prediction.by_direction.values()))
-        assert option.tied == (option.low_s <= seconds[0])
+        assert option.low_s <= option.mean_low_s and option.mean_high_s <= option.high_s
+        assert option.tied == (
+            option.mean_low_s <= seconds[0]
+        )  # the single calls' interval holds all draws: too wide for a tie
     strategies = {option.candidate.strategy for option in several.options}
     assert {"ulysses", "ring_p2p", "ring_allgather", "usp"} <= strategies
     plans = [option.candidate.how for option in several.options]
@@ -71,8 +74,8 @@ def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
 
 
 def test_assumptions_name_the_numbers_that_intervals_are_made_of(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ranking, "NETWORK_RANGE", (0.5, 1.5))
-    monkeypatch.setattr(ranking, "OTHER_GPU_WIDER", 3.0)
+    monkeypatch.setattr(words, "NETWORK_RANGE", (0.5, 1.5))
+    monkeypatch.setattr(words, "OTHER_GPU_WIDER", 3.0)
     mask = build_mask("causal", seqlen="64K")
     found = advise(
         mask, gpus=16, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS
@@ -109,6 +112,9 @@ def test_plain_values_and_the_study_that_checks_it(several: Advice):
     assert {cell.strategy for cell in study.cells()} == {
         option.candidate.strategy for option in several.options[:3]
     }
+    assert {cell.seed for cell in study.cells()} == set(range(8)) and {
+        cell.corpus for cell in study.cells()
+    } == {"prolong64k"}
 
 
 def test_on_one_gpu_it_ranks_kernels():
@@ -185,26 +191,99 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
         "4",
         "-k",
         "band",
-        "--study",
-        str(tmp_path / "check.yaml"),
+        "--draws",
+        "3",
         "-d",
         "fwd",
+        "--study",
+        str(tmp_path / "check.yaml"),
     )
     assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
     assert (
-        "is predicted to be the fastest on 4 GPUs" in done.stdout
-        and f"longca run {tmp_path}" in done.stdout.replace("\n", " ")
+        "on 4 GPUs" in said
+        and f"longca run {tmp_path}" in said
+        and "documents of prolong64k, 64K tokens" in said
     )
+    assert "corpus prolong64k" in said.partition("Not given: ")[2] and "seeds 0 to 2" in said
+    [row] = [
+        line for line in done.stdout.splitlines() if line.startswith(" ring_allgather+band") and "/3 " in line
+    ]
+    assert len(row) <= 80 and len(row.split()) == 7, "no number is broken"
     content = yaml.safe_load((tmp_path / "check.yaml").read_text())
     assert (
-        content["grids"][0]["corpus"] == "pile"
-        and len(parse(Study, {"name": "check", **content}, "it").cells()) == 3
+        content["grids"][0]["corpus"] == "prolong64k"
+        and len(parse(Study, {"name": "check", **content}, "it").cells()) == 3 * 3
     )
     refused = run("--memory", "lots")
     assert (
         refused.returncode == 2
         and refused.stderr == "longca: 'lots' is no amount of memory. Write a number of bytes such as 60G\n"
     )
+
+
+def test_draws_decide_together(several: Advice):
+    """Times are means over the draws, the interval holds each of them, and one draw alone is one of them."""
+    assert several.seeds == tuple(range(8)) and several.question.corpus == "prolong64k"
+    for option in several.options:
+        times = option.by_seed.values()
+        assert (
+            option.low_s <= min(times)
+            and max(times) <= option.high_s
+            and len(times) in (draws.FIRST_DRAWS, 8)
+        )
+        if len(times) == 8:
+            assert option.prediction.seconds == pytest.approx(sum(times) / 8)
+    assert sum(option.first_in for option in several.options) >= 8, "each draw has a first"
+    assert f"is first in {several.best.first_in} of 8 draws" in several.finding
+    later = build_mask("causal_document", seqlen="128K", corpus="prolong64k", seed=5)
+    [alone] = advise(later, gpus=16, kernels=["band"], strategies=["usp"], draws=1, **HEADS).options[:1]
+    usp = next(option for option in several.options if option.candidate.title == alone.candidate.title)
+    assert (
+        alone.by_seed == pytest.approx({5: usp.by_seed[5]})
+        and "draws" not in advise(later, draws=1, **HEADS).finding
+    )
+
+
+def test_draws_that_are_alike_end_early_and_given_documents_are_not_drawn():
+    blocks = advise(
+        build_mask("block_sparse_uniform", seqlen="16K", num_kv_heads=8, block=128), kernels=["band"], **HEADS
+    )
+    assert len(blocks.seeds) == 1 and any("blocks" in text for text in blocks.assumptions)
+    steady = advise(
+        build_mask("block_sparse_uniform", seqlen="8K", block=256, density=1.0), kernels=["band"], **HEADS
+    )
+    assert steady.seeds == (0, 1, 2) and steady.draws_asked == 8 and "5 draws were left out" in steady.finding
+    own = advise(Mask.from_documents([4096, 4096]), kernels=["band"], **HEADS)
+    assert own.seeds == () and "2 documents as given" in own.question.setting
+
+
+def test_what_is_extrapolated_loses_to_what_was_measured_within_the_interval():
+    """No record has `fa4` in parts of windows; `band` was measured there."""
+    mask = build_mask("causal_sliding_window", seqlen="256K")
+    found = advise(
+        mask, gpus=8, direction="fwd", kernels=["band", "fa4"], strategies=["ring_allgather"], **HEADS
+    )
+    band, fa4 = (
+        next(one for one in found.options if one.candidate.kernel == name) for name in ("band", "fa4")
+    )
+    assert fa4.extrapolated == "no record has fa4 in parts of windows" and not band.extrapolated
+    behind = found.options.index(fa4) > found.options.index(band)
+    assert behind == (fa4.mean_high_s >= band.prediction.seconds)
+    if behind and fa4.prediction.seconds < band.prediction.seconds:
+        assert "no record has fa4 in parts of windows" in found.finding
+    alone = advise(
+        mask, gpus=8, direction="fwd", kernels=["fa4"], strategies=["ring_allgather", "usp"], **HEADS
+    )
+    assert not any(option.extrapolated for option in alone.options), (
+        "what holds for all of them puts none behind another"
+    )
+
+
+def test_an_answer_is_short_where_it_is_shown(several: Advice):
+    assert len(repr(several)) < 800 and len(repr(several.best)) < 100 and len(repr(several.question)) < 300
+    html = several._repr_html_()
+    assert len(html) < 5000 and several.best.candidate.title in html and "prolong64k" in html
 
 
 @pytest.fixture

@@ -32,6 +32,16 @@ def test_the_committed_cells_are_those_of_the_code():
         assert known[
             one.strategy, one.mask, one.world, one.direction, one.network_factor
         ].tflops == pytest.approx(one.tflops, rel=1e-3), "run `python -m tools.many_gpus --again`"
+    drawn = [one for one in known.values() if one.draws and one.world <= 96]
+    assert {one.draws for one in drawn if "document" in one.mask} == {8} and {
+        one.draws for one in drawn if one.mask == "full"
+    } == {1}
+    firsts = sum(
+        one.first_in or 0
+        for one in drawn
+        if (one.mask, one.world, one.direction) == ("causal_document", 96, "fwd")
+    )
+    assert firsts >= 8, "each draw has a first"
     assert all(
         one.tflops_low < one.tflops < one.tflops_high
         for one in known.values()

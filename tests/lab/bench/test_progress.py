@@ -117,6 +117,15 @@ def test_a_timed_cell_shows_time_rate_and_its_share_of_the_best_so_far(clock):
     assert (ends[1][0], ends[1][5:]) == ("flex", ["GFLOP/s", "100", "%"])
 
 
+def test_a_method_without_a_rival_has_no_share(clock):
+    show = PlainProgress(io.StringIO())
+    show.start(cells(2))
+    show.end(timed("naive", 0.5))
+    assert show.line(80).rstrip().endswith("GFLOP/s")
+    show.end(timed("naive", 0.4))
+    assert "%" not in show.line(80), "another record of the same method is no rival"
+
+
 def test_lines_fit_the_terminal(clock):
     show = PlainProgress(io.StringIO())
     long = kernel_cell("naive", 64, mask="global_sliding_window", mask_params={"window": 16, "num_global": 8})
@@ -163,6 +172,7 @@ def test_the_live_display_keeps_what_went_wrong(clock):
     show.end(record(Failed(type="RuntimeError", message="boom")))
     show.end(record(Unsupported(reason="not this")))
     show.end(timed("naive", 0.5))
+    show.end(timed("sdpa", 1.0))
     show.note("another thing")
     show.close()
     text = console.file.getvalue()

@@ -199,7 +199,7 @@ def test_the_records_that_come_with_the_project(longca):
     assert json.loads(both.stdout)["rankings"][0]["studies"] == ["h100-cp", "h100-dense"], (
         "studies that are named are put together"
     )
-    lone = longca("choose", "full", "-s", "8K", "reports/h200/as-released.parquet")
+    lone = longca("choose", "full", "-s", "8K", "-d", "fwd", "reports/h200/as-released.parquet")
     assert "Only naive ran" in lone.stdout and "100 %" not in lone.stdout
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")
     assert (

@@ -128,7 +128,7 @@ def test_status_run_export_report(longca, tiny, tmp_path):
     assert json.loads(longca("export", tiny, "--json").stdout)["num_records"] == 7
     page = longca("report", tiny)
     assert (
-        page.stdout.strip() == str(folder / "report.html")
+        page.stdout.splitlines()[-1] == str(folder / "report.html")
         and (folder / "report.html").stat().st_size > 10_000
     )
     told = longca("explain", tiny, "-k", "naive", "-m", cut.mask, "-d", cut.direction, "-c", "!*")

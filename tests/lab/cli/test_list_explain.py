@@ -39,9 +39,18 @@ def test_each_has_one_line(longca, kind):
     assert {name for line in found for name in line.split()[:2]} >= set(names)
 
 
-def test_why_a_kernel_is_not_here_stands_in_its_line(longca):
-    band = next(
+def test_a_line_says_what_a_kernel_is_and_why_it_is_not_here(longca):
+    narrow = next(
         line for line in lines(longca("list", "kernels", COLUMNS=str(WIDTH))) if line.startswith("band ")
+    )
+    band = next(
+        line
+        for line in longca("list", "kernels", COLUMNS="300").stdout.splitlines()
+        if line.startswith("band ")
+    )
+    summary = Registry("kernel").load("band").summary
+    assert (
+        summary in band and summary[:30] in narrow and narrow.endswith("; not here") and len(narrow) <= WIDTH
     )
     told = {
         kernel["name"]: kernel for kernel in json.loads(longca("list", "kernels", "--json").stdout)["kernels"]

@@ -36,6 +36,7 @@ def test_it_says_that_it_is_predicted_and_who_is_first(exhibit: PaperFigure, dat
         here = data[(data["mask"] == "causal_document") & (data.direction == direction) & (data.world == 96)]
         best = here.loc[here.value.astype(float).idxmax()]
         assert f"{word} {best.strategy} with {best.value:.0f} TFLOP/s" in title
+        assert f"first in {best.first_in:.0f} of 8 draws" in title
     assert (
         title.startswith("Predicted")
         and exhibit.predicted

@@ -145,6 +145,7 @@ class Scoreboard:
         """
         self.scores: list[Score] = []
         self._best: dict[tuple[Problem, bool], Score] = {}
+        self._rivals: dict[tuple[Problem, bool], set[str]] = defaultdict(set)
         self._standings: dict[Case, Standing] | None = None
         for score in known:
             self.add(score)
@@ -153,6 +154,7 @@ class Scoreboard:
         self.scores.append(score)
         self._standings = None
         if score.is_ranked and score.time_ms is not None:
+            self._rivals[_rivalry(score)].add(score.cell.method)
             best = self._best.setdefault(_rivalry(score), score)
             if best.time_ms is None or score.time_ms < best.time_ms:
                 self._best[_rivalry(score)] = score
@@ -181,8 +183,8 @@ class Scoreboard:
 
     def numbers(self, score: Score) -> str:
         """Time, rate and share of the best, in columns of the same width; "tie" if not told apart from the
-        best."""
-        share = self.share(score)
+        best. A method without a rival so far has no share."""
+        share = self.share(score) if len(self._rivals[_rivalry(score)]) > 1 else None
         text = f"{number(score.time_ms):>7} ms {score.rate:>14} {'' if share is None else percent(share):>5}"
         return f"{text} tie" if self.is_tied(score) else text
 

@@ -1,0 +1,147 @@
+"""Prediction over draws: each way to run a call, in several sequences drawn from the same source.
+
+A strategy plans each sequence by itself, so both its time and its place among the others differ by draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from longca.lab.advice.option import candidates, mean_forecast, predict_each
+
+if TYPE_CHECKING:
+    from longca.cp.schedule.timeline import LinkSpeeds
+    from longca.lab.advice.option import Candidate, OptionForecast
+    from longca.lab.advice.question import AdviceQuestion
+
+FIRST_DRAWS = 3
+"""after these, draws that are all alike end, and ways that are far behind are not planned again"""
+ALIKE = 0.01
+"""spread of the times of every way, from which on further draws tell something"""
+HOPELESS = 1.5
+"""times the best of each of the first draws"""
+FEWEST_WAYS = 3
+"""that are planned in all draws"""
+NEAR = 0.03
+"""within so much of the best of a draw"""
+
+
+@dataclass
+class WayForecasts:
+    """One way to run a call, predicted in some or all draws."""
+
+    candidate: Candidate
+    """with the plan of the first draw"""
+    by_draw: dict[int, list[OptionForecast]] = field(default_factory=dict)
+    """number of a draw → the forecast at each of the speeds that were asked for"""
+    plans: dict[int, Hashable] = field(default_factory=dict)
+    """number of a draw → `Candidate.plan_key`"""
+
+    def seconds(self, speed: int = 0) -> dict[int, float]:
+        """Number of a draw → the predicted time at a speed."""
+        return {draw: forecasts[speed].seconds for draw, forecasts in self.by_draw.items()}
+
+    def mean(self, factor: float = 1.0) -> OptionForecast:
+        """The mean forecast over draws, by `mean_forecast`."""
+        return mean_forecast([forecasts[0] for forecasts in self.by_draw.values()], factor)
+
+
+@dataclass(frozen=True)
+class DrawForecasts:
+    """All ways to run a call in all draws."""
+
+    ways: tuple[WayForecasts, ...]
+    refused: dict[str, str]
+    """by method, the reason why it cannot run"""
+    flops: tuple[int, ...]
+    """floating-point operations of each draw, of all GPUs and directions; fewer draws than were asked for if
+    the first ones were alike"""
+
+    @property
+    def num_draws(self) -> int:
+        return len(self.flops)
+
+    def best(self, speed: int = 0) -> list[float]:
+        """The least time of each draw, at a speed."""
+        seconds = [way.seconds(speed) for way in self.ways]
+        return [min(times[draw] for times in seconds if draw in times) for draw in range(self.num_draws)]
+
+    def factor(self, way: WayForecasts) -> float:
+        """The mean best time of all draws over that of the draws in which a way was predicted: 1 for all
+        draws."""
+        best = self.best()
+        own = [best[draw] for draw in way.by_draw]
+        return (sum(best) / len(best)) / (sum(own) / len(own)) if sum(own) else 1.0
+
+    def mean_seconds(self, way: WayForecasts, speed: int = 0) -> float:
+        """The mean time over draws, at a speed."""
+        times = way.seconds(speed).values()
+        return sum(times) / len(times) * self.factor(way)
+
+    def firsts(self, way: WayForecasts) -> int:
+        """The number of draws in which a way is the fastest; ways with the same plan share the first
+        place."""
+        return sum(seconds <= self.best()[draw] for draw, seconds in way.seconds().items())
+
+    def nears(self, way: WayForecasts) -> int:
+        """The number of draws in which a way takes at most NEAR more than the best."""
+        return sum(seconds <= self.best()[draw] * (1 + NEAR) for draw, seconds in way.seconds().items())
+
+
+def forecast_draws(question: AdviceQuestion, speeds: Sequence[LinkSpeeds]) -> DrawForecasts:
+    """Predicts all ways to run a call in all draws of a question.
+
+    A way that one of the draws refuses is refused. Of several ways with the same plan in all draws, the first
+    stays.
+    """
+    ways: dict[str, WayForecasts] = {}
+    refused: dict[str, str] = {}
+    hopeless: set[str] = set()
+    flops: list[int] = []
+    for number in range(question.num_draws):
+        drawn = question.drawn(number)
+        flops.append(sum(map(drawn.flops, drawn.directions)))
+        able, unable = candidates(drawn, hopeless)
+        seed = f" (seed {question.seeds[number]})" if number else ""
+        refused |= {title: f"{reason}{seed}" for title, reason in unable.items() if title not in refused}
+        known: dict[Hashable, list[OptionForecast]] = {}
+        for candidate in able:
+            if candidate.plan_key not in known:
+                known[candidate.plan_key] = predict_each(candidate, drawn, speeds)
+                candidate.forecasts.clear()
+            way = ways.setdefault(candidate.title, WayForecasts(candidate))
+            way.by_draw[number], way.plans[number] = known[candidate.plan_key], candidate.plan_key
+        for title in refused:
+            ways.pop(title, None)
+        if number + 1 == FIRST_DRAWS < question.num_draws:
+            first = DrawForecasts(_distinct(ways.values()), refused, tuple(flops))
+            if all(_is_steady(way.seconds().values()) for way in first.ways):
+                return first
+            hopeless = _hopeless(DrawForecasts(tuple(ways.values()), refused, tuple(flops)))
+    return DrawForecasts(_distinct(ways.values()), refused, tuple(flops))
+
+
+def _distinct(ways: Iterable[WayForecasts]) -> tuple[WayForecasts, ...]:
+    """These ways without those that made the plan of an earlier one in every draw."""
+    by_plans: dict[Hashable, WayForecasts] = {}
+    for way in ways:
+        by_plans.setdefault(tuple(way.plans.items()), way)
+    return tuple(by_plans.values())
+
+
+def _is_steady(seconds: Iterable[float]) -> bool:
+    times = list(seconds)
+    return max(times) <= min(times) * (1 + ALIKE)
+
+
+def _hopeless(forecasts: DrawForecasts) -> set[str]:
+    """The titles of ways that take HOPELESS times the best in every draw so far; some always remain."""
+    best = forecasts.best()
+    ordered = sorted(forecasts.ways, key=forecasts.mean_seconds)
+    return {
+        way.candidate.title
+        for way in ordered[FEWEST_WAYS:]
+        if all(seconds > HOPELESS * best[draw] for draw, seconds in way.seconds().items())
+    }

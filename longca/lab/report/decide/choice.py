@@ -1,0 +1,331 @@
+"""`longca.choose`: the methods for one call, ranked from records.
+
+answer = longca.choose("causal", seqlen="32K", gpu="h100")
+answer.best          # {"NVIDIA H100 80GB HBM3, forward": "cudnn", …}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from longca.core.errors import UserError, check_installed, check_name, unknown, whole_number
+from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
+from longca.lab.studies.cell import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas as pd
+
+    from longca.lab.report.choose import CallRanking
+    from longca.lab.store.cells import UnusableFile
+    from longca.masks.mask import Mask
+
+DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+MOST_ROWS = 4  # of a ranking, in a notebook
+
+
+@dataclass(frozen=True, repr=False)
+class Choice:
+    """The rankings that answer a question, one for each GPU and direction."""
+
+    question: CallQuestion
+    """of the first direction"""
+    rankings: tuple[CallRanking, ...]
+    aside: tuple[tuple[str, ...], ...]
+    """for each ranking, the studies that measured some of its methods too and are not put into it"""
+    unanswered: tuple[str, ...] = ()
+    """questions of other directions that no record answers"""
+    problems: tuple[UnusableFile, ...] = ()
+    """files that could not be read"""
+
+    def __repr__(self) -> str:
+        return f"<Choice: {self.finding}>"
+
+    @property
+    def finding(self) -> str:
+        return " ".join(f"{ranking.place}: {ranking.finding}" for ranking in self.rankings)
+
+    @property
+    def best(self) -> dict[str, str]:
+        """ "GPU, direction" → the fastest method."""
+        return {ranking.place: ranking.methods[0][0] for ranking in self.rankings}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        both = zip(self.rankings, self.aside, strict=True)
+        return {
+            "rankings": [ranking.to_dict() | {"studies_aside": list(aside)} for ranking, aside in both],
+            "unanswered": list(self.unanswered),
+            "problems": [vars(problem) for problem in self.problems],
+            "see_also": advise_command(self.question),
+        }
+
+    def _repr_html_(self) -> str:
+        from longca.lab.store.text import number, percent
+
+        parts = []
+        for ranking in self.rankings:
+            rows = "".join(
+                f"<tr><td>{escape(method)}</td><td>{number(placed.ms)}</td><td>{number(placed.tflops)}</td>"
+                f"<td>{'' if placed.is_alone else percent(placed.share)}{' tie' if placed.tied and placed.place > 1 else ''}</td></tr>"
+                for method, placed in ranking.methods[:MOST_ROWS]
+            )
+            left = len(ranking.methods) - MOST_ROWS
+            more = f"<p>{left} more in <code>rankings</code>.</p>" if left > 0 else ""
+            parts.append(
+                f"<p><b>{escape(f'{ranking.place}: {ranking.finding}')}</b></p><p>"
+                f"{escape(ranking.setting)}</p><table><thead><tr>"
+                f"<th>method</th><th>ms</th><th>TFLOP/s</th><th>of "
+                f"best</th></tr></thead><tbody>{rows}</tbody></table>{more}"
+            )
+        return "".join(parts)
+
+
+def choose(
+    mask: Mask | str,
+    *sources: str | Path,
+    seqlen: int | str | None = None,
+    num_q_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int = USUAL_HEAD_DIM,
+    dtype: str = USUAL_DTYPE,
+    direction: str = "both",
+    gpus: int = 1,
+    gpu: str | None = None,
+    corpus: str | None = None,
+    **params: Any,
+) -> Choice:
+    """Ranks the methods for an attention call from records. `longca.advise` predicts what no record has.
+
+    Args:
+        mask: a pattern's name, or a mask that `longca.build_mask` made.
+        sources: as of `longca.load`; without any, the committed records, and of these one study for each
+            answer.
+        seqlen: tokens over all GPUs, as a number or "32K"; that of the mask, or 32K.
+        num_q_heads, num_kv_heads: 64 and 8 if neither is given; as many KV heads as query heads if only these
+            are.
+        direction: `fwd`, `bwd` or `both`, each of which has a ranking of its own.
+        gpus: ranks of context parallelism; 1 for one device.
+        gpu: only records of this model: "h100".
+        corpus: of document lengths; the usual one for that length if it was measured.
+        params: of the pattern; others have their defaults if these were measured.
+
+    Raises:
+        UserError: an argument cannot be used, or no record answers: the message names the nearest settings.
+    """
+    check_installed("longca.choose", "pandas", "pyarrow")
+    from longca.lab.store.frame import places_of
+    from longca.lab.store.load import load_columns
+
+    question = question_of(
+        mask,
+        seqlen=seqlen,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        gpus=gpus,
+        corpus=corpus,
+        params=params,
+    )
+    table, problems = load_columns(places_of(*sources), COLUMNS)
+    return answer(table, question, direction, gpu=gpu, together=bool(sources), problems=problems)
+
+
+def question_of(
+    mask: Mask | str,
+    *,
+    seqlen: int | str | None,
+    num_q_heads: int | None,
+    num_kv_heads: int | None,
+    head_dim: int,
+    dtype: str,
+    gpus: int,
+    corpus: str | None,
+    params: dict[str, Any],
+) -> CallQuestion:
+    """Checks a question. Arguments are those of `choose`. Raises UserError."""
+    from longca.core.call import DTYPE_BYTES
+    from longca.core.plugin import Registry
+    from longca.core.units import parse_heads, parse_length
+
+    check_name("dtype", dtype, DTYPE_BYTES)
+    if not isinstance(mask, str):
+        if not getattr(mask, "name", ""):
+            raise UserError(
+                "Records know masks by their pattern",
+                why=f"this is {mask!r}",
+                todo="Give a name of `longca list masks`, or ask longca.advise",
+            )
+        defaults = Registry("mask").load(mask.name).resolve({})
+        params = {key: mask.params[key] for key in defaults if mask.params.get(key) != defaults[key]} | params
+        seqlen = mask.seqlen_q if seqlen is None else seqlen
+        corpus = mask.origin.corpus if corpus is None and mask.origin is not None else corpus
+        mask = mask.name
+    pattern = Registry("mask").load(mask)
+    usual = pattern.resolve(params)
+    if corpus is not None:
+        check_name("corpus", corpus, Registry("corpus").names())
+        if not pattern.uses_documents:
+            raise UserError(f"Mask '{mask}' has no documents", todo="Leave the corpus out")
+    try:
+        tokens = parse_length(USUAL_SEQLEN if seqlen is None else seqlen)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if num_q_heads is None:
+        num_q_heads, usual_kv = parse_heads(USUAL_HEADS)
+        num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
+    num_q_heads = whole_number("The number of query heads", num_q_heads)
+    num_kv_heads = (
+        num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+    )
+    gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
+    return CallQuestion(
+        mask,
+        {key: usual[key] for key in params},
+        usual,
+        tokens,
+        num_q_heads,
+        num_kv_heads,
+        head_dim,
+        dtype,
+        "fwd",
+        gpus,
+        corpus,
+    )
+
+
+def answer(
+    table: pd.DataFrame,
+    question: CallQuestion,
+    direction: str,
+    *,
+    gpu: str | None = None,
+    together: bool = False,
+    problems: Sequence[UnusableFile] = (),
+) -> Choice:
+    """The rankings of one question in one direction or both.
+
+    Args:
+        table: with COLUMNS.
+        together: all studies of the table go into one ranking; otherwise the one that measured the most
+            methods answers.
+
+    Raises:
+        UserError: no record answers.
+    """
+    if direction not in DIRECTIONS:
+        raise unknown("direction", direction, DIRECTIONS)
+    table = _on_gpu(table, gpu) if gpu else table
+    questions = [replace(question, direction=one) for one in DIRECTIONS[direction]]
+    found: list[tuple[CallRanking, tuple[str, ...]]] = []
+    unanswered = []
+    for one in questions:
+        rows = [(ranking, ()) for ranking in rankings(table, one)] if together else _by_study(table, one)
+        found += rows
+        unanswered += [] if rows else [str(one)]
+    if not found:
+        raise _no_record(table, questions[0], direction)
+    return Choice(
+        questions[0],
+        tuple(ranking for ranking, _ in found),
+        tuple(aside for _, aside in found),
+        tuple(unanswered),
+        tuple(problems),
+    )
+
+
+def advise_command(question: CallQuestion, direction: str = "both") -> str:
+    """The command that predicts a question."""
+    from longca.core.units import format_length
+
+    params = ",".join(f"{key}={value}" for key, value in question.params.items() if value is not False)
+    options = {
+        "-m": f"{question.mask}:{params}" if params else question.mask,
+        "-s": format_length(question.seqlen),
+        "--heads": f"{question.num_q_heads}:{question.num_kv_heads}",
+        "--head-dim": str(question.head_dim),
+        "--dtype": question.dtype,
+        "-d": direction,
+        "-w": str(question.world),
+        "--corpus": question.corpus or "",
+    }
+    usual = {
+        "-s": USUAL_SEQLEN,
+        "--heads": USUAL_HEADS,
+        "--head-dim": str(USUAL_HEAD_DIM),
+        "--dtype": USUAL_DTYPE,
+        "-d": "both",
+        "-w": "1",
+        "--corpus": "",
+    }
+    return " ".join(
+        ["longca advise", *(f"{key} {value}" for key, value in options.items() if usual.get(key) != value)]
+    )
+
+
+def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str) -> UserError:
+    asked = table[table.direction == question.direction] if direction == "both" else table
+    others = rankings(asked, replace(question, corpus=None)) if question.corpus else []
+    corpora = dict.fromkeys(f"documents of {' and '.join(ranking.corpora)}" for ranking in others)
+    near = [*corpora, *filter(None, nearest_settings(asked, question))]
+    where = "on one device" if question.world == 1 else "with context parallelism"
+    why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
+    predicted = f"`{advise_command(question, direction)}` predicts it, `longca run` measures it"
+    return UserError(
+        f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
+    )
+
+
+def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRanking, tuple[str, ...]]]:
+    """For each GPU and setting, the ranking of the study that measured the most methods with rests, or
+    without where none has two with rests, and the other studies that measured some.
+
+    Records of several studies are never put together here: they differ in their runs, in what they ask, and
+    in who was measured twice.
+    """
+    from longca.lab.store.table import is_ranked
+
+    found: dict[tuple[tuple[str, ...], str], list[CallRanking]] = {}
+    for _, rows in table.loc[is_ranked(table)].groupby("study", sort=False):
+        for ranking in rankings(rows, question):
+            found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
+    chosen = []
+    for alike in found.values():
+        first, *others = sorted(
+            alike,
+            key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)),
+        )
+        chosen.append((first, tuple(study for ranking in others for study in ranking.studies)))
+    return chosen
+
+
+def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The rows of the GPU of that name, as config/hardware.yaml or the driver has it. Raises UserError: there
+    are none."""
+    from longca.core.hardware import load_hardware, matches
+
+    hardware, devices = load_hardware(), sorted(set(table.device) - {""})
+    names = {
+        device: (*((model.name, *model.also_called) if (model := hardware.find(device)) else ()), device)
+        for device in devices
+    }
+    alike = matches(name, names)
+    if not alike:
+        known = matches(
+            name, {gpu.name: (gpu.name, *gpu.also_called, *gpu.gpu_names) for gpu in hardware.gpus}
+        )
+        raise UserError(
+            f"No record is of GPU '{name}'",
+            why=f"they are of {' and '.join(devices)}" if devices else "there are none",
+            todo=f"`longca advise --gpu '{known[0]}'` predicts it"
+            if known
+            else "Give one of these"
+            if devices
+            else "",
+        )
+    return table.loc[table.device.isin(alike)]
