@@ -6,6 +6,8 @@
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
 # make test-commands                 the commands that README and guides name, as they stand there
 # make test-wheel   the wheel in a virtual environment of its own: every command, away from this checkout
+# make coverage the same tests as make test, and the share of each file's lines that they ran: results/coverage/index.html
+# make release  all files of a release, from the last commit: dist/release. make artifact, make site: the appendix, the web site of docs/
 # make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
 SEED ?= 0
@@ -43,6 +45,17 @@ test-commands: setup
 # the wheel, in an environment of its own away from this checkout
 test-wheel: setup
 	@python -m pytest tests/wheel -m 'wheel and not slow' $(ARGS)
+
+# of the lines below longca/, in this process and its children; kernels of GPUs count as not run where there is none
+coverage: setup
+	@mkdir -p results/coverage
+	@COVERAGE_FILE=results/coverage/data python -m pytest --cov=longca --cov-report=term:skip-covered --cov-report=html:results/coverage $(ARGS)
+
+# ARGS="--sign longca.key --tag v1.0.0"
+release: setup
+	@python -m tools.release $(ARGS)
+
+.PHONY: coverage release
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine

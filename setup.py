@@ -1,10 +1,11 @@
-"""What a wheel holds beside the package: `config`, the project's own records and its commit, as `longca/shipped`.
+"""What a wheel holds beside the package: `config`, the project's own records, its commit and the address of releases, as `longca/shipped`.
 
 All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders. Records keep
 each whole record, and of the columns that follow from it those that commands read without decoding records.
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PART = "shipped"  # longca.core.checkout.SHIPPED
-RECORDS_OF = ("h100", "h200")  # longca.store.load.COMMITTED_OF
+RECORDS = "reports/*/*.parquet"  # as longca.store.load.committed: a folder for each model of GPU
 COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
+RELEASES, ADDRESS = "LONGCA_RELEASES", "RELEASES"  # longca.archive.releases
 VERIFIED = "store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
@@ -93,6 +95,7 @@ class BuildWhole(build_py):
             copy_config(package / PART / "config")
             copy_records(package)
             write_commit(package / PART)
+            write_address(package / PART)
 
 
 class SourcesWithCommit(sdist):
@@ -101,6 +104,7 @@ class SourcesWithCommit(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
         write_commit(Path(base_dir))
+        write_address(Path(base_dir))
 
 
 def copy_config(to: Path) -> None:
@@ -117,7 +121,7 @@ def copy_records(package: Path) -> None:
 
     known = (ROOT / "longca" / VERIFIED).read_text(encoding="utf-8")
     lines = []
-    for path in [path for gpu in RECORDS_OF for path in sorted((ROOT / "reports" / gpu).glob("*.parquet"))]:
+    for path in sorted(ROOT.glob(RECORDS)):
         name = path.relative_to(ROOT).as_posix()
         if sha256(path) not in known:
             sys.exit(f"{name} is not in longca/{VERIFIED}: `make docs` compares its columns with its records")
@@ -141,6 +145,14 @@ def write_commit(folder: Path) -> None:
             described = ""
     if described.strip():
         (folder / COMMIT).write_text(described, encoding="utf-8")
+
+
+def write_address(folder: Path) -> None:
+    """The address of all releases, where the environment or the sources of one give it; else no file."""
+    kept = ROOT / ADDRESS
+    address = os.environ.get(RELEASES) or (kept.read_text(encoding="utf-8") if kept.is_file() else "")
+    if address.strip():
+        (folder / ADDRESS).write_text(f"{address.strip()}\n", encoding="utf-8")
 
 
 def sha256(path: Path) -> str:

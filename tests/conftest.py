@@ -109,7 +109,7 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 HERE = ("--version", "-h", "config", "clean", "plan", "explain", "list", "choose", "new", "bench", "status", "export", "report", "claims",
-        "compare", "environment", "archive", "verify", "data")
+        "compare", "environment", "records", "archive", "verify", "data")
 
 
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"core", "store", "ranking", "advice", "predict"},
     "paper": {"core", "ranking", "data", "masks", "store", "published", "claims", "report", "advice", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "ranking", "published", "report"},
-    "archive": {"core", "store", "report"},
+    "archive": {"core", "store", "ranking", "report"},
     "images": {"core", "store"},
     "cp": set(),
     "cp.comm": {"core"},

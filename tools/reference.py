@@ -1,7 +1,6 @@
 """Writes docs/reference from the code: the columns of the derived table, all settings, and the command
 line."""
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -166,10 +165,10 @@ def command_line() -> str:
 def _commands() -> Iterator[tuple[str, Callable[..., None]]]:
     """(name, the function that runs it) of each command, those of a group with the group's name before
     theirs."""
-    from longca.cli.main import COMMANDS
+    from longca.cli.main import COMMANDS, command_module
 
     for name in COMMANDS:
-        module = importlib.import_module(f"longca.cli.{name}")
+        module = command_module(name)
         if hasattr(module, "app"):
             for command in module.app.registered_commands:
                 yield f"{name} {command.name or command.callback.__name__}", command.callback
