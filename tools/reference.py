@@ -31,6 +31,7 @@ OTHER_VARIABLES = {
                      "it. `none`: there are none",
     "LONGCA_STARTED_AS": "mark of a process that longca has started, and of all that this one starts; set by "
                          "longca",
+    "LONGCA_RELEASES": "address of all releases, for `longca records get`; a wheel of a release knows it",
     "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
     "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for "

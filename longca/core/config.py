@@ -21,7 +21,7 @@ PREFIX = "LONGCA_"
 VARIABLES = f"{PREFIX}* variables"
 NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS",
                 "LONGCA_WORKFLOW",
-                "LONGCA_TRIALS", "LONGCA_STARTED_AS"}  # read elsewhere
+                "LONGCA_TRIALS", "LONGCA_STARTED_AS", "LONGCA_RELEASES"}  # read elsewhere
 
 
 class Config(Frozen):

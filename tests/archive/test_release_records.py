@@ -104,7 +104,7 @@ def test_a_folder_or_its_address(release: Path, tmp_path: Path, longca):
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_transfer_that_was_cut_off_is_resumed(server: Server, tmp_path: Path, resumes: bool):
     server.most, server.resumes, lines = 700, resumes, []
-    with pytest.raises(UserError, match="closed after 700 of .* what has come is kept"):
+    with pytest.raises(UserError, match=r"closed after 700 of .* what has come is kept"):
         get_records(tmp_path / "mine", _address(server))
     server.most = None
     get_records(tmp_path / "mine", _address(server), report=lines.append)
@@ -120,7 +120,7 @@ def test_a_damaged_archive_is_refused_and_forgotten(release: Path, tmp_path: Pat
         get_records(tmp_path / "mine", str(release))
     assert not [path for path in (tmp_path / "mine").rglob("*") if path.is_file() and path.name != SUMS]
     _sum(release)  # the sum fits, and the archive is damaged nevertheless
-    with pytest.raises(UserError, match="cannot be unpacked|is damaged"):
+    with pytest.raises(UserError, match=r"cannot be unpacked|is damaged"):
         get_records(tmp_path / "mine", str(release))
     assert not (tmp_path / "mine/reports").exists()
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_fetched_is_one_line(
 
 
 def test_a_release_that_is_not_there(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match="has no longca-9.9.9-records"):
+    with pytest.raises(UserError, match=r"has no longca-9\.9\.9-records"):
         get_records(tmp_path, _address(server), "9.9.9")
     (server.folder / SUMS).unlink()
     monkeypatch.setenv("LONGCA_RELEASES", _address(server).rpartition("/")[0] + "/")
