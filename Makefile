@@ -55,7 +55,11 @@ coverage: setup
 release: setup
 	@python -m tools.release $(ARGS)
 
-.PHONY: coverage release
+# the Artifact Appendix, from the claims and the committed records
+artifact: setup
+	@python -m tools.artifact
+
+.PHONY: coverage release artifact
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
@@ -121,6 +125,7 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.repeats
 	python -m tools.heat_map
+	python -m tools.artifact
 	python -m tools.fastest
 	python -m tools.verified_tables
 	python -m tools.checks

@@ -28,7 +28,7 @@ SCHEMES = ("https", "http", "file")
 HOW = f"Give a folder or an address that has the release's {SUMS} by `--from`"
 
 
-class Source:
+class ReleaseSource:
     """The files of one release: a folder, or an address that begins with https://, http:// or file://.
 
     Args:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.archive import manifest, signature
-from longca.archive.download import Source
+from longca.archive.download import ReleaseSource
 from longca.archive.packing import opened
 from longca.archive.releases import SUMS, archive_name, release_address
 from longca.core.errors import UserError
@@ -53,7 +53,7 @@ def get_records(
         UserError: the release cannot be reached, is damaged, or has a file that differs from one that is there.
     """
     cache = folder / CACHE
-    source = Source(address or release_address(version), cache)
+    source = ReleaseSource(address or release_address(version), cache)
     try:
         packed, digest = _fetched(source, archive_name(version, KIND), key, cache, report)
         files = _unpacked(packed, folder)
@@ -66,7 +66,7 @@ def get_records(
 
 
 def _fetched(
-    source: Source, name: str, key: Path | None, cache: Path, report: Callable[[str], None]
+    source: ReleaseSource, name: str, key: Path | None, cache: Path, report: Callable[[str], None]
 ) -> tuple[Path, str]:
     """The packed file in the cache, and its SHA-256. Raises UserError."""
     sums = source.sums()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longca.archive import manifest
-from longca.archive.download import Source
+from longca.archive.download import ReleaseSource
 from longca.archive.packing import BundleFile, pack
 from longca.archive.release_records import CACHE, get_records
 from longca.archive.releases import SUMS, archive_name
@@ -167,4 +167,4 @@ def test_a_release_that_is_not_there(server: Server, tmp_path: Path, monkeypatch
 def test_a_list_that_names_a_file_outside_is_refused(release: Path, tmp_path: Path):
     (release / SUMS).write_text(f"{'0' * 64}  ../../x\n")
     with pytest.raises(UserError, match="no list of checksums: line 1"):
-        Source(str(release), tmp_path / "cache").sums()
+        ReleaseSource(str(release), tmp_path / "cache").sums()
