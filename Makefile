@@ -59,7 +59,11 @@ release: setup
 artifact: setup
 	@python -m tools.artifact
 
-.PHONY: coverage release artifact
+# the web site of docs/ and of the Python API: site/index.html. A dead link, or a page without a place in mkdocs.yml, is an error
+site: setup
+	@python -m tools.site $(ARGS)
+
+.PHONY: coverage release artifact site
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
@@ -88,6 +92,8 @@ lock: setup
 	uv pip compile pyproject.toml --extra lab --extra dev --extra tokenizers --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
 	python -m tools.torch_locks
+	echo 'mkdocs>=1.6,<2 mkdocstrings[python]>=1' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tools/site.lock
 	echo 'pip-audit cyclonedx-bom' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tools/audit.lock
 

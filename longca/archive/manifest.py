@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 NAME = "manifest-sha256.txt"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-LEFT_BY_USE = (".venv", ".venv-audit", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache",
+LEFT_BY_USE = (".venv", ".venv-audit", ".venv-site", "build", "site", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache",
                ".hypothesis",
                ".ruff_cache")  # at the top
 

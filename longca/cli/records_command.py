@@ -8,7 +8,7 @@ import typer
 from longca.cli.options import Json, print_json, print_table
 
 app = typer.Typer(
-    no_args_is_help=True, help="Whole records of a release; checks before you contribute some."
+    no_args_is_help=True, help="Get the records of a release; check your own."
 )
 MOST_SHOWN = 5  # problems of one check
 
