@@ -6,8 +6,9 @@
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
 # make test-commands                 the commands that README and guides name, as they stand there
 # make test-wheel   the wheel in a virtual environment of its own: every command, away from this checkout
-# make coverage the same tests as make test, and the share of each file's lines that they ran: results/coverage/index.html
-# make release  all files of a release, from the last commit: dist/release. make artifact, make site: the appendix, the web site of docs/
+# make coverage     the same tests as make test, and the share of each file's lines that they ran: results/coverage/index.html
+# make release      all files of a release, from the last commit: dist/release
+# make artifact, make site           the Artifact Appendix; the web site of docs/ and of the Python API
 # make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
 SEED ?= 0
@@ -46,7 +47,7 @@ test-commands: setup
 test-wheel: setup
 	@python -m pytest tests/wheel -m 'wheel and not slow' $(ARGS)
 
-# of the lines below longca/, in this process and its children; kernels of GPUs count as not run where there is none
+# of the lines below longca/ in the process of the tests: what commands, workers and ranks run that tests start is not counted
 coverage: setup
 	@mkdir -p results/coverage
 	@COVERAGE_FILE=results/coverage/data python -m pytest --cov=longca --cov-report=term:skip-covered --cov-report=html:results/coverage $(ARGS)

@@ -1,4 +1,5 @@
-"""What a wheel holds beside the package: `config`, the project's own records, its commit and the address of releases, as `longca/shipped`.
+"""The files of a wheel beside the package, in `longca/shipped`: `config`, the project's own records, its commit, and the
+address of releases.
 
 All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders. Records keep
 each whole record, and of the columns that follow from it those that commands read without decoding records.

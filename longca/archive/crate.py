@@ -25,12 +25,12 @@ from longca.core.record import Record
 
 NAME = "ro-crate-metadata.json"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
+WORKFLOW_CRATE = "https://w3id.org/workflowhub/workflow-ro-crate/1.0"
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
-    "https://w3id.org/workflowhub/workflow-ro-crate/1.0": ("Workflow RO-Crate", "1.0"),
+    WORKFLOW_CRATE: ("Workflow RO-Crate", "1.0"),
 }
-WORKFLOW_CRATE = "https://w3id.org/workflowhub/workflow-ro-crate/1.0"
 WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 LICENSES = "https://spdx.org/licenses/"
 NO_LICENSE = {"@id": "#licence", "@type": "CreativeWork", "name": "None is stated: ask the maintainers"}
@@ -125,7 +125,7 @@ def _file(path: str, content: bytes) -> Json:
 
 
 def _one_or_more(entries: list[Json]) -> Json | list[Json]:
-    """A list; its only entry by itself, as RO-Crate 1.1 wants it."""
+    """The entries; a single one by itself, as RO-Crate 1.1 recommends."""
     return entries[0] if len(entries) == 1 else entries
 
 
@@ -159,9 +159,8 @@ def _runs(records: list[Record], study_file: str, digests: list[str]) -> list[Js
             "actionStatus": "http://schema.org/CompletedActionStatus",
         }
         if used & set(digests):
-            action["containerImage"] = _one_or_more(
-                [{"@id": f"#image-{digest}"} for digest in digests if digest in used]
-            )
+            measured_in = [{"@id": f"#image-{digest}"} for digest in digests if digest in used]
+            action["containerImage"] = _one_or_more(measured_in)
         actions.append(action)
     return actions
 

@@ -72,8 +72,8 @@ def test_crate_describes_files_as_they_are(bundle):
                 assert entity["sha256"] == sha256(place.read_bytes()) and entity["contentSize"] == str(place.stat().st_size)
     assert graph["ro-crate-metadata.json"]["about"] == {"@id": "./"}
     assert "ComputationalWorkflow" in graph[graph["./"]["mainEntity"]["@id"]]["@type"]
-    run = graph[graph["./"]["mentions"][0]["@id"]]
-    assert run["startTime"] <= run["endTime"] and graph[run["containerImage"][0]["@id"]]["sha256"] == DIGEST.removeprefix("sha256:")
+    run = graph[graph["./"]["mentions"]["@id"]]
+    assert run["startTime"] <= run["endTime"] and graph[run["containerImage"]["@id"]]["sha256"] == DIGEST.removeprefix("sha256:")
 
 
 def test_every_reference_of_the_crate_leads_somewhere(bundle):
