@@ -1,8 +1,9 @@
-"""The files of a wheel beside the package, in `longca/shipped`: `config`, the project's own records, its commit, and the
-address of releases.
+"""The files of a wheel beside the package, in `longca/shipped`: `config`, the project's own records, its
+commit, and the address of releases.
 
-All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders. Records keep
-each whole record, and of the columns that follow from it those that commands read without decoding records.
+All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders.
+Records keep each whole record, and of the columns that follow from it those that commands read without
+decoding records.
 """
 
 import hashlib
@@ -18,10 +19,10 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PART = "shipped"  # longca.core.checkout.SHIPPED
-RECORDS = "reports/*/*.parquet"  # as longca.store.load.committed: a folder for each model of GPU
+RECORDS = "reports/*/*.parquet"  # as longca.lab.store.load.committed: a folder for each model of GPU
 COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
-RELEASES, ADDRESS = "LONGCA_RELEASES", "RELEASES"  # longca.archive.releases
-VERIFIED = "store/checks/verified.sha256"
+RELEASES, ADDRESS = "LONGCA_RELEASES", "RELEASES"  # longca.lab.archive.releases
+VERIFIED = "lab/store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
     "notes",

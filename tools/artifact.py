@@ -1,8 +1,10 @@
-"""The generated parts of the Artifact Appendix: sizes, data with their licences, and the study's claims one by one.
+"""The generated parts of the Artifact Appendix: sizes, data with their licences, and the study's claims one
+by one.
 
     python -m tools.artifact
 
-Verdicts, findings and GPU minutes follow from the committed records, commands from the cells behind each verdict.
+Verdicts, findings and GPU minutes follow from the committed records, commands from the cells behind each
+verdict.
 """
 
 from __future__ import annotations
@@ -16,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from longca.advice.many_gpus import CLAIMS as PREDICTED
-from longca.archive.packing import BundleFile, pack
-from longca.claims.by_gpu import judged
-from longca.claims.contract import OPEN, Claim, Verdict, Verdicts, all_claims
-from longca.claims.evidence import COLUMNS
-from longca.claims.gaps import run_command
-from longca.claims.rows import STUDY_GPU
 from longca.core.checkout import git
-from longca.core.select import Selection
-from longca.core.study import load_study
-from longca.ranking.resolution import Resolutions
-from longca.store.load import committed, load_columns
-from longca.store.text import number, plural, short_device
+from longca.lab.advice.many_gpus import CLAIMS as PREDICTED
+from longca.lab.archive.packing import BundleFile, pack
+from longca.lab.claims.by_gpu import judged
+from longca.lab.claims.contract import OPEN, Claim, Verdict, Verdicts, all_claims
+from longca.lab.claims.evidence import COLUMNS
+from longca.lab.claims.gaps import run_command
+from longca.lab.claims.rows import STUDY_GPU
+from longca.lab.ranking.resolution import Resolutions
+from longca.lab.store.load import committed, load_columns
+from longca.lab.store.text import number, plural, short_device
+from longca.lab.studies.select import Selection
+from longca.lab.studies.study import load_study
 from tools.pages import ROOT, put
 
 if TYPE_CHECKING:
@@ -106,7 +108,8 @@ def data_table() -> str:
         content = json.loads(path.read_text(encoding="utf-8"))
         if {"label", "source", "licence"} <= content.keys():
             rows.append(
-                f"| lengths of documents: {content['label']} | {_linked(content['source'])} | {content['licence']} |"
+                f"| lengths of documents: {content['label']} | {_linked(content['source'])} | "
+                f"{content['licence']} |"
             )
     for path in sorted((ROOT / "longca").rglob("published/data/*.yaml")):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -123,7 +126,8 @@ def tolerances() -> str:
     """The difference of two times of one cell that means nothing, as the tie rule knows it."""
     known = Resolutions.known()
     lines = [
-        f"| {short_device(entry.device)} | {entry.relation} | {'yes' if entry.rests else 'no'} | {entry.percent} | {entry.num_pairs:,} |"
+        f"| {short_device(entry.device)} | {entry.relation} | {'yes' if entry.rests else 'no'} | "
+        f"{entry.percent} | {entry.num_pairs:,} |"
         for entry in known.entries
     ]
     return "\n".join(
@@ -170,7 +174,8 @@ def _expected(verdict: Verdict) -> str:
 
 def _measure(claim: Claim, verdicts: Verdicts) -> list[str]:
     lines = [
-        f"`{again.command}`: {plural(again.num_behind, 'cell')} behind the verdict took {number(again.gpu_minutes, 2)} GPU "
+        f"`{again.command}`: {plural(again.num_behind, 'cell')} behind the verdict took "
+        f"{number(again.gpu_minutes, 2)} GPU "
         f"minutes on {verdicts.repaired.gpu or 'GPUs'}; the command selects {again.num_selected:,}"
         for again in remeasured(verdicts)
     ]
@@ -185,7 +190,8 @@ def _measure(claim: Claim, verdicts: Verdicts) -> list[str]:
 
 
 def remeasured(verdicts: Verdicts) -> list[Remeasured]:
-    """The commands for the cells behind both verdicts, one for each study, as its records on the deciding GPU have them."""
+    """The commands for the cells behind both verdicts, one for each study, as its records on the deciding GPU
+    have them."""
     gpu = verdicts.repaired.gpu or STUDY_GPU
     behind = {*verdicts.as_study.cell_ids, *verdicts.repaired.cell_ids}
     table = _cells()

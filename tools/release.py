@@ -1,9 +1,11 @@
-"""The files of a release, made from the last commit: `make release`, and the job of `.github/workflows/release.yaml`.
+"""The files of a release, made from the last commit: `make release`, and the job of
+`.github/workflows/release.yaml`.
 
     python -m tools.release [--out dist/release] [--sign longca.key] [--tag v1.0.0]
 
-Source distribution, wheel, records, pages, lists of images, and SHA256SUMS over all of them. What is in no commit is
-in no release. Equal commits give equal archives; a wheel also depends on the packages that build it.
+Source distribution, wheel, records, pages, lists of images, and SHA256SUMS over all of them. What is in no
+commit is in no release. Equal commits give equal archives; a wheel also depends on the packages that build
+it.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from longca.archive import manifest, signature
-from longca.archive.packing import BundleFile, pack
-from longca.archive.releases import SUMS, archive_name
 from longca.core.checkout import git
 from longca.core.errors import UserError
-from longca.store.files import replace_file
+from longca.lab.archive import manifest, signature
+from longca.lab.archive.packing import BundleFile, pack
+from longca.lab.archive.releases import SUMS, archive_name
+from longca.lab.store.files import replace_file
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "dist/release"
@@ -50,7 +52,8 @@ def versions(root: Path = ROOT) -> dict[str, str]:
 
 
 def version_of(root: Path, tag: str = "") -> str:
-    """The one version of these files. Raises UserError if they differ, or if the tag or CHANGELOG.md names another."""
+    """The one version of these files. Raises UserError if they differ, or if the tag or CHANGELOG.md names
+    another."""
     stated = versions(root)
     version = stated["pyproject.toml"]
     others = [f"{name} {value!r}" for name, value in stated.items() if value != version]

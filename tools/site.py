@@ -1,11 +1,13 @@
-"""The documents and the Python API as a web site: `make site` writes `site/`, which opens without a server or a network.
+"""The documents and the Python API as a web site: `make site` writes `site/`, which opens without a server or
+a network.
 
     python -m tools.site [--check]    --check: build into a temporary folder and keep nothing
 
-Links between documents, records' pages and code are relative to the repository. So the documents are gathered under
+Links between documents, records' pages and code are relative to the repository. So the documents are gathered
+under
 `build/site-source` at the same places before MkDocs reads them. MkDocs and mkdocstrings are pinned by hash in
-tools/site.lock and live in `.venv-site`, apart from what measures. mkdocs.yml has the navigation; every warning, such as
-a dead link or a page without a place in it, is an error.
+tools/site.lock and live in `.venv-site`, apart from what measures. mkdocs.yml has the navigation; every
+warning, such as a dead link or a page without a place in it, is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ FACE = "longca/__init__.py"
 
 
 def gather(folder: Path) -> None:
-    """Copy all pages and what they link to, each to its own place below `folder`, and write the pages of the API."""
+    """Copy all pages and what they link to, each to its own place below `folder`, and write the pages of the
+    API."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
     reports = {path for pattern in REPORTS for path in ROOT.glob(pattern)}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from longca.claims.contract import all_claims
+from longca.lab.claims.contract import all_claims
 from tools import artifact
 from tools.pages import put
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longca.archive.release_records import get_records
 from longca.core.errors import UserError
 from longca.core.version import VERSION
+from longca.lab.archive.release_records import get_records
 from tests.support import ROOT
 from tools.release import SUMS, release, version_of, versions
 

@@ -1,4 +1,5 @@
-"""The web site: each page has its place, the API pages have each public name, and MkDocs finds nothing to complain of."""
+"""The web site: each page has its place, the API pages have each public name, and MkDocs finds nothing to
+complain of."""
 
 import subprocess
 import sys
