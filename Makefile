@@ -6,6 +6,9 @@
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
 # make test-commands                 the commands that README and guides name, as they stand there
 # make test-wheel   the wheel in a virtual environment of its own: every command, away from this checkout
+# make coverage     the same tests as make test, and the share of each file's lines that they ran: results/coverage/index.html
+# make release      all files of a release, from the last commit: dist/release
+# make artifact, make site           the Artifact Appendix; the web site of docs/ and of the Python API
 # make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
 SEED ?= 0
@@ -45,6 +48,25 @@ test-commands: setup
 test-wheel: setup
 	@python -m pytest tests/wheel -m 'wheel and not slow' $(ARGS)
 
+# of the lines below longca/ in the process of the tests: what commands, workers and ranks run that tests start is not counted
+coverage: setup
+	@mkdir -p results/coverage
+	@COVERAGE_FILE=results/coverage/data python -m pytest --cov=longca --cov-report=term:skip-covered --cov-report=html:results/coverage $(ARGS)
+
+# ARGS="--sign longca.key --tag v1.0.0"
+release: setup
+	@python -m tools.release $(ARGS)
+
+# the Artifact Appendix, from the claims and the committed records
+artifact: setup
+	@python -m tools.artifact
+
+# the web site of docs/ and of the Python API: site/index.html. A dead link, or a page without a place in mkdocs.yml, is an error
+site: setup
+	@python -m tools.site $(ARGS)
+
+.PHONY: coverage release artifact site
+
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
 	@tools/install_apptainer.sh
@@ -72,6 +94,8 @@ lock: setup
 	uv pip compile pyproject.toml --extra lab --extra dev --extra tokenizers --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
 	python -m tools.torch_locks
+	echo 'mkdocs>=1.6,<2 mkdocstrings[python]>=1' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tools/site.lock
 	echo 'pip-audit cyclonedx-bom' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tools/audit.lock
 
@@ -109,6 +133,7 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.repeats
 	python -m tools.heat_map
+	python -m tools.artifact
 	python -m tools.fastest
 	python -m tools.verified_tables
 	python -m tools.checks

@@ -1,5 +1,5 @@
-"""What a wheel holds beside the package: `config`, the project's own records and its commit, as
-`longca/shipped`.
+"""The files of a wheel beside the package, in `longca/shipped`: `config`, the project's own records, its
+commit, and the address of releases.
 
 All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders.
 Records keep each whole record, and of the columns that follow from it those that commands read without
@@ -7,6 +7,7 @@ decoding records.
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PART = "shipped"  # longca.core.project.SHIPPED
-RECORDS_OF = ("h100", "h200")  # longca.lab.store.load.COMMITTED_OF
+RECORDS = "reports/*/*.parquet"  # as longca.lab.store.load.committed: a folder for each model of GPU
 COMMIT = "COMMIT"  # longca.lab.studies.checkout.COMMIT_FILE
+RELEASES, ADDRESS = "LONGCA_RELEASES", "RELEASES"  # longca.lab.archive.releases
 VERIFIED = "lab/store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
@@ -95,6 +97,7 @@ class BuildWhole(build_py):
             copy_config(package / PART / "config")
             copy_records(package)
             write_commit(package / PART)
+            write_address(package / PART)
 
 
 class SourcesWithCommit(sdist):
@@ -103,6 +106,7 @@ class SourcesWithCommit(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
         write_commit(Path(base_dir))
+        write_address(Path(base_dir))
 
 
 def copy_config(to: Path) -> None:
@@ -119,7 +123,7 @@ def copy_records(package: Path) -> None:
 
     known = (ROOT / "longca" / VERIFIED).read_text(encoding="utf-8")
     lines = []
-    for path in [path for gpu in RECORDS_OF for path in sorted((ROOT / "reports" / gpu).glob("*.parquet"))]:
+    for path in sorted(ROOT.glob(RECORDS)):
         name = path.relative_to(ROOT).as_posix()
         if sha256(path) not in known:
             sys.exit(f"{name} is not in longca/{VERIFIED}: `make docs` compares its columns with its records")
@@ -143,6 +147,14 @@ def write_commit(folder: Path) -> None:
             described = ""
     if described.strip():
         (folder / COMMIT).write_text(described, encoding="utf-8")
+
+
+def write_address(folder: Path) -> None:
+    """The address of all releases, where the environment or the sources of one give it; else no file."""
+    kept = ROOT / ADDRESS
+    address = os.environ.get(RELEASES) or (kept.read_text(encoding="utf-8") if kept.is_file() else "")
+    if address.strip():
+        (folder / ADDRESS).write_text(f"{address.strip()}\n", encoding="utf-8")
 
 
 def sha256(path: Path) -> str:

@@ -163,6 +163,7 @@ HERE = (
     "claims",
     "compare",
     "environment",
+    "records",
     "archive",
     "verify",
     "data",

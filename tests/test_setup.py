@@ -15,7 +15,7 @@ from tests.helpers.support import ROOT
 from tools import audit, setup, torch_locks
 
 SETUP = ROOT / "tools/setup.py"
-LOCKS = ("requirements.lock", "torch.lock", "torch-cpu.lock", "tools/audit.lock")
+LOCKS = ("requirements.lock", "torch.lock", "torch-cpu.lock", "tools/audit.lock", "tools/site.lock")
 ENTRY = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(.*?)((?:\\\n\s+--hash=sha256:[0-9a-f]{64} ?)+)$", re.MULTILINE)
 NOWHERE = "http://127.0.0.1:1/simple"
 

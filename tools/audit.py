@@ -25,6 +25,7 @@ AUDITED = (
     setup.LOCK,
     setup.TORCH_LOCK,
     LOCK,
+    ROOT / "tools" / "site.lock",
     *(lock for lock in sorted(ROOT.glob("containers/*/requirements.lock")) if lock.parent.name != "cpu"),
 )
 SBOM = ROOT / "results" / "sbom.cdx.json"

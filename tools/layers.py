@@ -53,7 +53,7 @@ advice         masks kernels store ranking predict claims cp.contract cp.partiti
 report         store ranking advice predict
 paper          ranking data masks kernels store published claims report advice cp.partition cp.schedule
 compare        store ranking published report
-archive        store report
+archive        store ranking report
 images         store
 bench
 bench.check    masks kernels

@@ -1,7 +1,6 @@
 """Writes docs/reference from the code: the columns of the derived table, all settings, and the command
 line."""
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +36,7 @@ OTHER_VARIABLES = {
     "it. `none`: there are none",
     "LONGCA_STARTED_AS": "mark of a process that longca has started, and of all that this one starts; set by "
     "longca",
+    "LONGCA_RELEASES": "address of all releases, for `longca records get`; a wheel of a release knows it",
     "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
     "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for "
@@ -197,10 +197,10 @@ def command_line() -> str:
 def _commands() -> Iterator[tuple[str, Callable[..., None]]]:
     """(name, the function that runs it) of each command, those of a group with the group's name before
     theirs."""
-    from longca.lab.cli.main import COMMANDS
+    from longca.lab.cli.main import COMMANDS, command_module
 
     for name in COMMANDS:
-        module = importlib.import_module(f"longca.lab.cli.{name}")
+        module = command_module(name)
         if hasattr(module, "app"):
             for command in module.app.registered_commands:
                 yield f"{name} {command.name or command.callback.__name__}", command.callback

@@ -12,7 +12,7 @@ import hashlib
 from pathlib import Path
 
 from longca.lab.store.checks.columns import VERIFIED
-from longca.lab.store.load import compared
+from longca.lab.store.load import unmerged
 from tools.pages import ROOT
 
 
@@ -32,7 +32,7 @@ def text() -> str:
     """
     lines = []
     for path in tables():
-        if problems := compared(path).problems:
+        if problems := unmerged(path).problems:
             raise ValueError(str(problems[0]))
         lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(ROOT)}\n")
     return "".join(lines)

@@ -15,12 +15,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from longca.core.version import VERSION
 from longca.lab.store.load import committed
 from tests.helpers.support import ROOT, TINY
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 SHA = "0a" * 20
 MOST_BYTES = 10_000_000
+RELEASES = "file:///nowhere/releases"
 SOURCES = (
     "pyproject.toml",
     "setup.py",
@@ -60,6 +62,7 @@ REFUSED = [
     ("image get cpu", "a checkout has them"),
     ("plan quik", "did you mean 'quick'"),
     ("report quick", "Measure first with `longca run`"),
+    ("records get", f"'{RELEASES}/v{VERSION}/SHA256SUMS' cannot be fetched: No such file"),
 ]
 
 
@@ -78,6 +81,7 @@ def built(folder: Path) -> Path:
         shutil.copy(path, source / path.relative_to(ROOT))
     (source / "config/site.yaml").write_text("account: somebody\n")
     (source / "COMMIT").write_text(f"{SHA}-dirty\n")
+    (source / "RELEASES").write_text(f"{RELEASES}\n")
     code = "from setuptools.build_meta import build_sdist; build_sdist('.')"
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
     [archive] = source.glob("longca-*.tar.gz")

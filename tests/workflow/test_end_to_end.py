@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,12 @@ def test_whole_dag_goes_on_after_a_kill_and_then_has_nothing_to_do(dag: list[str
     )
     assert (folder / "report.html").stat().st_mtime_ns == page
     assert {path: path.stat().st_mtime_ns for path in cells} == cells
+    report = snakemake(*dag, "--report", str(tmp_path / "report.zip"), CI="1")
+    assert report.returncode == 0, report.stdout + report.stderr
+    with zipfile.ZipFile(tmp_path / "report.zip") as packed:
+        named = {Path(name).name for name in packed.namelist()}
+    assert {"report.html", *(path.name for path in (folder / "figures").glob("throughput_*.*"))} <= named
+    assert any(name.startswith("throughput_") for name in named)
 
 
 SMALL = """

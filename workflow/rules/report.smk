@@ -3,7 +3,18 @@ rule report:
     input:
         rules.collect.output,
     output:
-        RESULTS / "report.html",
+        page=report(
+            RESULTS / "report.html",
+            caption="../report/page.rst",
+            category="The study",
+        ),
+        figures=report(
+            directory(RESULTS / "figures"),
+            patterns=["{name}.svg", "{name}.csv"],
+            caption="../report/figure.rst",
+            category="Figures",
+            labels={"figure": "{name}"},
+        ),
     log:
         RESULTS / "logs/report.log",
     container:
@@ -19,7 +30,7 @@ rule report:
         code=code_of("report"),
         hardware=HARDWARE,
     shell:
-        "{params.longca} report {params.study:q} --results {params.results:q} > {log:q} 2>&1"
+        "mkdir -p {output.figures:q}; {params.longca} report {params.study:q} --results {params.results:q} > {log:q} 2>&1"
 
 
 # Judges the study's claims by these records, and draws its figures and tables.
@@ -27,7 +38,11 @@ rule paper:
     input:
         rules.collect.output,
     output:
-        RESULTS / "paper/index.html",
+        report(
+            RESULTS / "paper/index.html",
+            caption="../report/paper.rst",
+            category="The study",
+        ),
     log:
         RESULTS / "logs/paper.log",
     container:

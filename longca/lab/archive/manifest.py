@@ -14,6 +14,9 @@ LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 LEFT_BY_USE = (
     ".venv",
     ".venv-audit",
+    ".venv-site",
+    "build",
+    "site",
     ".snakemake",
     "results",
     "images",

@@ -11,7 +11,7 @@ from longca.lab.claims.contract import OPEN, Claim, Verdict, Verdicts
 from longca.lab.claims.rows import ROLE, STUDY_GPU, prepared
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.ranking.table import has_rests
-from longca.lab.store.text import short_device
+from longca.lab.store.text import distinct_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,8 @@ def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdicts]:
         table: as of `Claim.judge`, of any devices.
     """
     of_gpus = table.loc[table.device_type == "cuda"].groupby("device", sort=True)
-    tables = {short_device(str(device)): prepared(rows) for device, rows in of_gpus}
+    names = distinct_names(str(device) for device in of_gpus.groups)
+    tables = {names[str(device)]: prepared(rows) for device, rows in of_gpus}
     whole = prepared(table)
     return [_verdicts(claim, whole, tables) for claim in claims]
 

@@ -38,7 +38,7 @@ def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Seq
     for combination in _merged(absent, len(axes)):
         told = dict(zip(axes, combination, strict=True))
         text = "; ".join(_told(name, values) for name, values in told.items())
-        command = f": {_command(study, told)}" if study else ""
+        command = f": {run_command(study, told)}" if study else ""
         texts.append(f"{text} (needs {gpus}{command})")
     return Gaps(tuple(texts), len(absent), len(asked))
 
@@ -75,17 +75,21 @@ def _told(name: str, values: Sequence[Any]) -> str:
     return f"{told} ranks" if name == "world" else told if name in (*NAMELESS, "seqlen") else f"{name} {told}"
 
 
-def _command(study: str, axes: Mapping[str, Sequence[Any]]) -> str:
+def run_command(study: str, axes: Mapping[str, Sequence[Any]], *, as_named: bool = False) -> str:
     """The command that measures cells of a study; axes that it has no option for are left out.
 
     Kernels that the study called with a defect have rows as released, too: a glob takes either.
+
+    Args:
+        as_named: without these globs: the axes have the names of all rows.
     """
     chosen = []
     for name, option in OPTIONS.items():
         values = [str(format_length(value) if name == "seqlen" else value) for value in axes.get(name, ())]
         if values:
             text = ",".join(
-                f"*{value}" if name == "kernel" and value in DEFECTIVE else value for value in values
+                f"*{value}" if name == "kernel" and value in DEFECTIVE and not as_named else value
+                for value in values
             )
             chosen.append(f"{option} '{text}'" if "*" in text else f"{option} {text}")
     directions = axes.get("direction", ())

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,7 @@ COMMANDS = (  # in the order of use
     "paper",
     "compare",
     "environment",
+    "records",
     "archive",
     "verify",
     "data",
@@ -39,6 +41,8 @@ COMMANDS = (  # in the order of use
     "config",
     "clean",
 )
+
+MODULES = {"records": "records_command"}  # the others have modules of their own names
 
 MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
 # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
@@ -71,12 +75,17 @@ def build_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
         """Measure attention for long contexts, and report what was measured."""
 
     for name in names:
-        module = importlib.import_module(f"longca.lab.cli.{name}")
+        module = command_module(name)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
             app.command(name)(module.command)
     return app
+
+
+def command_module(name: str) -> ModuleType:
+    """The module with `command`, or with `app` for a group of commands."""
+    return importlib.import_module(f"longca.lab.cli.{MODULES.get(name, name)}")
 
 
 def asked(words: Sequence[str]) -> Sequence[str]:

@@ -138,7 +138,7 @@ class Resolutions:
             if is_strange or own.log_ratio < known.log_ratio:
                 return own
         beyond = sum(ratio > known.log_ratio for ratio in ratios)
-        if _tail(len(ratios), beyond) >= DOUBT:
+        if is_plausible(len(ratios), beyond):
             return None
         return replace(own, log_ratio=max(own.log_ratio, known.log_ratio))
 
@@ -165,6 +165,11 @@ def upper_quantile(values: Sequence[float]) -> float:
         if below >= BOUND:
             return ordered[index]
     return ordered[-1]
+
+
+def is_plausible(count: int, beyond: int) -> bool:
+    """True if chance explains that so many of `count` repeats differ by more than nineteen in twenty do."""
+    return _tail(count, beyond) >= DOUBT
 
 
 def _tail(count: int, beyond: int) -> float:

@@ -48,7 +48,7 @@ LATER_COLUMNS = {
 }
 
 COMMITTED = (origin() or ROOT) / "reports"  # this project's own records, wherever the working folder is
-COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
+FIRST = ("h100", "h200")  # of its folders, each of one model of GPU; the study's GPU first
 MOST_NAMED = 100  # invalid rows of one file in a report
 DISTURBED = "disturbed"  # a later column: unknown for older records
 # a later column, and the key of a GPU's UUID in the text of a record
@@ -91,8 +91,10 @@ def holds_records(folder: Path) -> bool:
 
 
 def committed(study: str = "*") -> list[Path]:
-    """The files of the committed records of one study, or of all studies."""
-    return [path for gpu in COMMITTED_OF for path in sorted((COMMITTED / gpu).glob(f"{study}.parquet"))]
+    """The files of the committed records of one study, or of all studies: those of each folder of a GPU
+    model, the study's GPU first."""
+    paths = COMMITTED.glob(f"*/{study}.parquet")
+    return sorted(paths, key=lambda path: (path.parent.name not in FIRST, path.parent.name, path.name))
 
 
 def load(*sources: Path | str) -> Loaded:
@@ -134,6 +136,24 @@ def _divided(records: Iterable[Record], problems: list[UnusableFile], environmen
         [record for record in content if record.repeat],
         environments,
     )
+
+
+def unmerged(path: Path) -> Loaded:
+    """All records of an untrusted file or folder, the same ones more than once if they are there more than
+    once.
+
+    Raises:
+        UserError: as in `load`.
+    """
+    if path.is_dir() and not (path / "cells").is_dir():
+        path /= "records.parquet"
+    with _no_collection():
+        content = (
+            _from_parquet(path, trusted=False)
+            if path.suffix == ".parquet" and path.is_file()
+            else _load(path)
+        )
+    return _divided(*content)
 
 
 @contextmanager
@@ -227,12 +247,6 @@ def _load(path: Path) -> _Content:
         [problem for _, problems in parts for problem in problems],
         read_listings(path),
     )
-
-
-def compared(path: Path) -> Loaded:
-    """The rows of an untrusted Parquet file whose columns agree with their records, and the others as
-    problems."""
-    return _divided(*_from_parquet(path, trusted=False))
 
 
 def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 NONE = "–"
 
@@ -57,3 +59,15 @@ def plural(count: int, noun: str) -> str:
 def short_device(device: str) -> str:
     """ "H100" for "NVIDIA H100 80GB HBM3"; other names keep the memory size, which may distinguish models."""
     return re.sub(r" \d+GB HBM\d\w*$", "", device.removeprefix("NVIDIA "))
+
+
+def folder_of_gpu(device: str) -> str:
+    """The folder of `reports/` with the records of this model: "h100" for "NVIDIA H100 80GB HBM3"."""
+    return re.sub(r"[^a-z0-9]+", "-", short_device(device).lower()).strip("-")
+
+
+def distinct_names(devices: Iterable[str]) -> dict[str, str]:
+    """Device → its short name, or its whole one where two would have the same."""
+    names = {device: short_device(device) for device in devices}
+    counts = Counter(names.values())
+    return {device: name if counts[name] == 1 else device for device, name in names.items()}

@@ -29,6 +29,7 @@ NOT_SETTINGS = {
     "LONGCA_WORKFLOW",
     "LONGCA_TRIALS",
     "LONGCA_STARTED_AS",
+    "LONGCA_RELEASES",
 }  # read elsewhere
 
 

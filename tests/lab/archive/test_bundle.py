@@ -95,8 +95,8 @@ def test_crate_describes_files_as_they_are(bundle):
                 )
     assert graph["ro-crate-metadata.json"]["about"] == {"@id": "./"}
     assert "ComputationalWorkflow" in graph[graph["./"]["mainEntity"]["@id"]]["@type"]
-    run = graph[graph["./"]["mentions"][0]["@id"]]
-    assert run["startTime"] <= run["endTime"] and graph[run["containerImage"][0]["@id"]][
+    run = graph[graph["./"]["mentions"]["@id"]]
+    assert run["startTime"] <= run["endTime"] and graph[run["containerImage"]["@id"]][
         "sha256"
     ] == DIGEST.removeprefix("sha256:")
 

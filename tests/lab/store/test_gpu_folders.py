@@ -1,0 +1,63 @@
+"""Folders of `reports/`: one for each model of GPU, found by scan, never mixed."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from longca.lab.claims.by_gpu import judged
+from longca.lab.claims.contract import all_claims
+from longca.lab.store import load as store
+from longca.lab.store.export import export
+from longca.lab.store.load import committed
+from longca.lab.store.table import derived
+from longca.lab.store.text import distinct_names, folder_of_gpu
+from tests.helpers.records import gpu_study
+
+MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")
+
+
+def _devices(path: Path) -> set[str]:
+    """The GPUs of a table."""
+    table = pq.read_table(path, columns=["device", "device_type"])
+    return {device for device, kind in zip(*table.to_pydict().values(), strict=True) if kind == "cuda"}
+
+
+def test_each_committed_folder_has_one_model_and_its_name():
+    for path in committed():
+        assert {folder_of_gpu(device) for device in _devices(path)} == {path.parent.name}, path
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with records of one study on two models of GPU."""
+    for gpu in MODELS:
+        [path, *_] = export(gpu_study(gpu)[::3], tmp_path / folder_of_gpu(gpu))
+        path.rename(path.with_name("h100-dense.parquet"))
+    monkeypatch.setattr(store, "COMMITTED", tmp_path)
+    return tmp_path
+
+
+def test_a_contributed_folder_is_found_and_ranked_by_itself(own: Path, longca):
+    assert [path.parent.name for path in committed()] == ["h100", "l40s"]
+    asked = ("choose", "causal", "-s", "8K", "--heads", "64:8", "--json")
+    both = json.loads(longca(*asked).stdout)["rankings"]
+    assert [ranking["devices"] for ranking in both] == [[gpu] for gpu in MODELS]
+    one = json.loads(longca(*asked, "--gpu", "l40s").stdout)["rankings"]
+    assert [ranking["devices"] for ranking in one] == [["NVIDIA L40S"]]
+
+
+def test_claims_are_judged_for_each_model():
+    table = derived([*gpu_study(MODELS[0]), *gpu_study(MODELS[1])])
+    claims = [claim for claim in all_claims() if claim.name == "masks_decide"]
+    [verdicts] = judged(claims, table)
+    assert {verdicts.repaired.gpu, *(verdict.gpu for verdict in verdicts.repaired.elsewhere)} == {
+        "H100",
+        "L40S",
+    }
+
+
+def test_models_with_one_short_name_stay_two():
+    names = distinct_names(["NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM2e", "NVIDIA H200"])
+    assert len(set(names.values())) == 3 and names["NVIDIA H200"] == "H200"

@@ -1,0 +1,30 @@
+"""The Artifact Appendix follows from the records, and its sizes are true."""
+
+import re
+
+import pytest
+
+from longca.lab.claims.contract import all_claims
+from tools import artifact
+from tools.pages import put
+
+TEXT = artifact.PAGE.read_text(encoding="utf-8")
+
+
+def test_every_claim_has_its_section_and_command():
+    headings = re.findall(r"^### (\d+)\. (.+)$", TEXT, flags=re.MULTILINE)
+    assert headings == [(str(claim.number), claim.label) for claim in all_claims()] and len(headings) == 23
+    assert re.findall(r"`longca claims (\d+)`: from", TEXT) == [number for number, _ in headings]
+
+
+def test_sizes_are_those_of_the_files():
+    stated = dict(re.findall(r"^\| (.+) \| (\d+) MB \|$", TEXT, flags=re.MULTILINE))
+    for name, size in artifact.sizes().items():
+        assert float(stated[name]) == pytest.approx(size / artifact.MB, rel=0.1, abs=0.6), name
+
+
+@pytest.mark.slow
+def test_the_page_is_current():
+    for name, content in artifact.blocks():
+        if name != "sizes":
+            assert put(TEXT, name, content) == TEXT, f"{name}: run `make artifact`"
