@@ -8,7 +8,6 @@ q0, q1, k0, k1, lo, hi). A batch has one mask for all entries, or one for each.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +85,9 @@ def traced_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: floa
 
 
 @torch.library.custom_op("longca::masked_attention", mutates_args=())
-def masked_attention_op(q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def masked_attention_op(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
     results = []
     with autocast_disabled(q.device):
         for mask, *entry in zip(_entry_masks(q, k, table), q, k, v, strict=True):
@@ -190,7 +191,9 @@ def _band_plan(mask: Mask, q: Tensor, k: Tensor) -> BandPlan | None:
             mask.kept[key] = plan_band_attention(
                 mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, device=q.device
             )
-            torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
+            torch.cuda.current_stream(
+                q.device
+            ).synchronize()  # so that calls on other streams find it written
     return mask.kept[key]
 
 
@@ -201,4 +204,6 @@ def _band_gradients(
 
     q, k, v, out, lse = (x.contiguous() for x in entry)
     dout = torch.zeros_like(out) if dout is None else dout.to(q.dtype).contiguous()
-    return band_backward(q, k, v, out, lse, dout, plan, scale, dlse=None if dlse is None else dlse.contiguous())
+    return band_backward(
+        q, k, v, out, lse, dout, plan, scale, dlse=None if dlse is None else dlse.contiguous()
+    )

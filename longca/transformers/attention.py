@@ -104,7 +104,9 @@ def _of_one_dtype(*tensors: Tensor) -> Sequence[Tensor]:
     return [x.to(dtype) for x in tensors]
 
 
-def _eager(q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, *, needs_lse: bool) -> tuple[Tensor, Tensor | None]:
+def _eager(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, *, needs_lse: bool
+) -> tuple[Tensor, Tensor | None]:
     masks = masks_of_table(table)
     default = math.isclose(scale * math.sqrt(q.shape[-1]), 1.0)
     results = attention(
@@ -211,9 +213,17 @@ def documents_only(mask: Mask, batch: int, cu_seq_lens_q: Tensor, cu_seq_lens_k:
     bounds = cu_seq_lens_q.detach().cpu().numpy().astype(np.int64).reshape(-1)
     others = bounds if cu_seq_lens_k is None else cu_seq_lens_k.detach().cpu().numpy().reshape(-1)
     if not np.array_equal(bounds, others):
-        raise UserError("cu_seq_lens_q and cu_seq_lens_k differ", todo="Give the same of both, or position_ids")
+        raise UserError(
+            "cu_seq_lens_q and cu_seq_lens_k differ", todo="Give the same of both, or position_ids"
+        )
     lengths = np.diff(bounds)
-    if batch != 1 or (lengths < 0).any() or bounds[0] != 0 or bounds[-1] != mask.seqlen_q or not _is_square(mask):
+    if (
+        batch != 1
+        or (lengths < 0).any()
+        or bounds[0] != 0
+        or bounds[-1] != mask.seqlen_q
+        or not _is_square(mask)
+    ):
         raise UserError(
             f"cu_seq_lens_q from {bounds[0]} to {bounds[-1]} are no documents of {batch} rows of {mask.seqlen_q} tokens",
             todo="Give one row, and bounds from 0 to its number of tokens",

@@ -65,7 +65,9 @@ class GradientSum:
         used = used.to(torch.int32)
         dist.all_reduce(used, group=self._group)
         with torch.no_grad():
-            for bucket in _buckets([p for p, count in zip(self._parameters, used.tolist(), strict=True) if count]):
+            for bucket in _buckets(
+                [p for p, count in zip(self._parameters, used.tolist(), strict=True) if count]
+            ):
                 self._sum(bucket)
             for parameter, earlier in zip(self._parameters, before, strict=True):
                 if earlier is not None:

@@ -68,7 +68,9 @@ def shard(
     register()
     config = getattr(getattr(model, "config", None), "get_text_config", lambda: None)()
     if config is None:
-        raise UserError(f"A {type(model).__name__} is no model of Transformers", todo="Give a PreTrainedModel")
+        raise UserError(
+            f"A {type(model).__name__} is no model of Transformers", todo="Give a PreTrainedModel"
+        )
     if getattr(config, "output_router_logits", False):
         raise UserError(
             "A sharded model cannot compute the load-balancing loss of its router",
@@ -78,7 +80,9 @@ def shard(
     model.set_attn_implementation(NAME)  # type: ignore[operator]
     heads = {
         "num_q_heads": num_q_heads or config.num_attention_heads,
-        "num_kv_heads": num_kv_heads or getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        "num_kv_heads": num_kv_heads
+        or getattr(config, "num_key_value_heads", None)
+        or config.num_attention_heads,
         "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
     }
     options = {**heads, "strategy": strategy, "kernel": kernel, "device": device, "timeout": timeout}
@@ -106,7 +110,9 @@ class Sharding:
     def context(self) -> ContextParallel:
         """The context of the last batch: its strategy, costs and positions."""
         if self._context is None:
-            raise UserError("A sharded model has no context before its first call", todo="Call the model first")
+            raise UserError(
+                "A sharded model has no context before its first call", todo="Call the model first"
+            )
         return self._context
 
     def plan_ahead(self, **inputs: Any) -> None:
@@ -198,12 +204,15 @@ class Sharding:
         for name, value in given.items():
             if isinstance(value, Tensor) and value.ndim and name not in known:
                 raise UserError(
-                    f"A sharded model cannot distribute argument '{name}'", todo=f"Give {', '.join(known)} alone"
+                    f"A sharded model cannot distribute argument '{name}'",
+                    todo=f"Give {', '.join(known)} alone",
                 )
         tokens = given.get("input_ids", given.get("inputs_embeds"))
         for name in ("position_ids", "labels", "shift_labels"):
             x = given.get(name)
-            if x is not None and (x.ndim != 2 or x.shape[1] != tokens.shape[1] or len(x) not in (1, len(tokens))):
+            if x is not None and (
+                x.ndim != 2 or x.shape[1] != tokens.shape[1] or len(x) not in (1, len(tokens))
+            ):
                 raise UserError(
                     f"Argument '{name}' is {tuple(x.shape)}, and the batch is {tuple(tokens.shape[:2])}",
                     todo="Give a number for each token",
@@ -297,7 +306,9 @@ def one_sequence(masks: tuple[Mask, ...], batch: int) -> Mask:
         return entries[0]
     seqlen = entries[0].seqlen_q
     groups = [
-        np.concatenate([band.shift(mask.groups[group], n * seqlen, n * seqlen) for n, mask in enumerate(entries)])
+        np.concatenate(
+            [band.shift(mask.groups[group], n * seqlen, n * seqlen) for n, mask in enumerate(entries)]
+        )
         for group in range(entries[0].num_groups)
     ]
     return Mask(batch * seqlen, batch * seqlen, tuple(groups))
