@@ -86,6 +86,7 @@ def test_pictures_of_masks_are_current():
     assert mask_pictures.FILE.read_text(encoding="utf-8") == mask_pictures.symbols(), "run `make docs`"
     page = mask_pictures.PAGE.read_text(encoding="utf-8")
     assert page == put(page, "masks", mask_pictures.table()), "run `make docs`"
+    assert page == put(page, "other_masks", mask_pictures.other_table()), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["causal", "shared_question", "block_sparse_variable"])
