@@ -64,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "cp.api": {"core", "masks", "lowering", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition",
                "cp.runtime", "cp.schedule", "ops.transfer"},
     "cp.public": {"core", "masks", "cp.api", "cp.comm"},
+    "transformers": {"core", "masks", "dispatch", "cp"},
     "advice": {"core", "masks", "kernels", "store", "ranking", "predict", "claims", "cp.contract", "cp.partition", "cp.schedule",
                "cp.forecast", "cp.paper_style_forecast"},
     "bench": set(),
@@ -81,7 +82,7 @@ ALLOWED: dict[str, set[str]] = {
 # imported inside functions, where at all
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}
 # they only run beside them
-AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}
+AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}, "transformers": {"torch"}}
 NEVER_TORCH = ("core", "data", "masks", "store", "environment", "published", "ranking", "claims", "report",
                "compare", "archive", "images",
                "predict", "advice",

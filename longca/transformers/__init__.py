@@ -10,9 +10,9 @@ The import registers longca in the public registries of Transformers, where that
 import importlib.util
 
 from longca.transformers.registration import register
-from longca.transformers.sharding import Sharding, shard
+from longca.transformers.sharding import ShardedModel, shard
 
-__all__ = ["Sharding", "register", "shard"]
+__all__ = ["ShardedModel", "register", "shard"]
 
 if importlib.util.find_spec("transformers") is not None:
     register()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,9 @@ from longca.dispatch.torch_op import mask_table, masks_of_table, traced_attentio
 from longca.masks import band
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
+from longca.masks.ragged import spread
+from longca.transformers.layers import LayerContext
 from longca.transformers.masks import as_table, table_of_dense
-
-if TYPE_CHECKING:
-    from longca.transformers.sharding import LayerContext
 
 OTHER = 'Set another attn_implementation, such as "eager"'
 MARKER = (1, 1, 1, 1)
@@ -238,8 +237,6 @@ def _is_square(mask: Mask) -> bool:
 
 def _inside(bands: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """The parts of bands in squares on the diagonal, which are sorted and disjoint."""
-    from longca.masks.ragged import spread
-
     first = np.searchsorted(documents[:, band.Q1], bands[:, band.Q0], side="right")
     last = np.searchsorted(documents[:, band.Q0], bands[:, band.Q1])
     owner, document = spread(first, last)

@@ -25,6 +25,7 @@ from longca.masks import band
 from longca.masks.mask import Mask
 from longca.transformers.attention import CONTEXT, MARKER, documents_only
 from longca.transformers.gradients import GradientSum, join_backward, summed
+from longca.transformers.layers import LayerContext
 from longca.transformers.masks import as_table
 from longca.transformers.registration import NAME, register
 
@@ -48,13 +49,13 @@ def shard(
     num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
-) -> Sharding:
+) -> ShardedModel:
     """Distributes each batch of a causal language model over the ranks of a group.
 
     From then on, every rank calls the model with the same whole batch: `input_ids` or `inputs_embeds`, and
     where needed `labels`, `position_ids` that restart at documents, `cu_seq_lens_q`, or `attention_mask` of
     padding. The loss is that of the whole batch. Other outputs, such as logits, are (1, L, …): those of this
-    rank's tokens, which `Sharding.unshard` collects.
+    rank's tokens, which `ShardedModel.unshard` collects.
 
     Args:
         group, strategy, kernel, device, timeout: as of `longca.context_parallel`.
@@ -86,10 +87,10 @@ def shard(
         "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
     }
     options = {**heads, "strategy": strategy, "kernel": kernel, "device": device, "timeout": timeout}
-    return Sharding(model, config, group, options, reduce_gradients)
+    return ShardedModel(model, config, group, options, reduce_gradients)
 
 
-class Sharding:
+class ShardedModel:
     """A model whose batches are distributed over ranks. Created by `shard`."""
 
     def __init__(
@@ -265,38 +266,6 @@ class Sharding:
         if self._context.masks == masks:
             return self._context
         return self._context.with_mask(list(masks))
-
-
-class LayerContext:
-    """The attention of a sharded model's layers for one batch."""
-
-    def __init__(self, cp: ContextParallel, layer_types: tuple[str, ...]) -> None:
-        self._cp, self._layer_types = cp, layer_types
-
-    def attention(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """(1, L, H, D): attention of this rank's queries to all keys that the layer's mask shows.
-
-        Args:
-            module: the layer, which knows its type by its number.
-            q: (1, L, H, D); k, v: (1, L, G, D).
-        """
-        head_dim = q.shape[-1]
-        factor = scale * head_dim**0.5  # the context scales by 1 / √D
-        q = q if abs(factor - 1) < 1e-9 else q * factor
-        return self._cp.attention(q[0], k[0], v[0], mask=self._number(module))[None]
-
-    def _number(self, module: Any) -> int:
-        """The index of the layer's mask."""
-        if len(self._layer_types) == 1:
-            return 0
-        number = getattr(module, "layer_idx", None)
-        kinds = getattr(getattr(module, "config", None), "layer_types", None)
-        if number is None or kinds is None or kinds[number] not in self._layer_types:
-            raise UserError(
-                f"{type(module).__name__} does not say which of {len(self._layer_types)} masks is its own",
-                todo="Train this model on one rank",
-            )
-        return self._layer_types.index(kinds[number])
 
 
 def one_sequence(masks: tuple[Mask, ...], batch: int) -> Mask:

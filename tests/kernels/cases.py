@@ -13,6 +13,7 @@ from longca.masks.band import INF, as_bands
 from longca.masks.grid import BlockGrid
 
 RAGGED = 133
+BEYOND_FLASHMASK = ("block_sparse", "hstu", "longformer")  # keys that are hidden from more than two runs of queries
 SIZES = {  # pattern → (length, parameters): so small that windows, blocks and documents all bind
     "sliding_window": (RAGGED, {"window": 9}),
     "causal_sliding_window": (RAGGED, {"window": 9}),

@@ -11,7 +11,7 @@ from longca.masks import Mask
 from tests.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
 from tests.support import examples
 
-SEGMENTED = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"}
+SEGMENTED = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window", "chunked_local"}
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -83,6 +83,6 @@ def test_the_loss_and_its_gradients_are_those_of_the_unrolled_sequences(tree, se
 )
 @pytest.mark.parametrize("call", [Mask.from_tree, tree_position_ids, tree_predictions, unrolled_tokens])
 def test_what_is_no_tree(call, tree, said):
-    with pytest.raises(UserError, match="^This tree is no mask") as refused:
+    with pytest.raises(UserError, match=r"^This tree is no mask") as refused:
         call(*tree)
     assert said in str(refused.value)

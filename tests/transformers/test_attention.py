@@ -160,9 +160,9 @@ def test_models_with_softcap_or_dropout_are_refused():
     softcap = transformers.AutoModelForCausalLM.from_config(
         transformers.Gemma2Config(**{**config("llama").to_dict(), "model_type": "gemma2", "architectures": None,
                                      "attn_logit_softcapping": 30.0}), attn_implementation="longca")  # fmt: skip
-    with pytest.raises(UserError, match="^Gemma2Attention asks for a softcap of scores"):
+    with pytest.raises(UserError, match=r"^Gemma2Attention asks for a softcap of scores"):
         softcap(**batch())
-    with pytest.raises(UserError, match="^LlamaAttention asks for dropout"):
+    with pytest.raises(UserError, match=r"^LlamaAttention asks for dropout"):
         model("llama", attention_dropout=0.1)(**batch())
 
 

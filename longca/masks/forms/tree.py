@@ -66,7 +66,7 @@ def unrolled_tokens(parents: Any, lengths: Any) -> list[np.ndarray]:
     return sequences
 
 
-class Tree(NamedTuple):
+class SequenceTree(NamedTuple):
     """A checked tree, or several; node n has the tokens bounds[n]..bounds[n + 1]."""
 
     parents: np.ndarray  # int64 (nodes,), −1 for a root; less than the node's own number
@@ -98,10 +98,12 @@ class Tree(NamedTuple):
         """For each node, one band for each run of nodes at or below it: a single one where nodes come depth
         first."""
         node, first, last = _runs_below(self.parents)
-        return band.make(self.bounds[first], self.bounds[last], self.bounds[node], self.bounds[node + 1], hi=0)
+        return band.make(
+            self.bounds[first], self.bounds[last], self.bounds[node], self.bounds[node + 1], hi=0
+        )
 
 
-def of_tree(parents: Any, lengths: Any) -> Tree:
+def of_tree(parents: Any, lengths: Any) -> SequenceTree:
     """The checked tree. Raises ValueError for arguments that are none."""
     above, tokens = whole_numbers(parents, "parents"), whole_numbers(lengths, "lengths of nodes")
     if above.ndim != 1 or above.shape != tokens.shape or len(above) == 0:
@@ -124,7 +126,7 @@ def of_tree(parents: Any, lengths: Any) -> Tree:
     for node in range(len(order) - 1, -1, -1):
         if order[node] >= 0:
             leaves[order[node]] += leaves[node]
-    return Tree(above, tokens, np.concatenate([[0], np.cumsum(tokens)]), depths, leaves)
+    return SequenceTree(above, tokens, np.concatenate([[0], np.cumsum(tokens)]), depths, leaves)
 
 
 def _runs_below(parents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -148,4 +150,3 @@ def _merged(own: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tu
         else:
             merged.append((first, last))
     return merged
-

@@ -1,4 +1,4 @@
-"""Global tokens and a dilated window: Longformer."""
+"""Global tokens and a window, which may be dilated: Longformer."""
 
 import numpy as np
 from pydantic import Field
@@ -14,15 +14,17 @@ MOST_WINDOW = 1 << 16  # each offset of a dilated window is a band
 class Longformer(Pattern):
     label = "Longformer"
     family = "heterogeneous"
-    definition = "i < num_global or j < num_global or (|i − j| ≤ window · dilation and dilation divides i − j)"
+    definition = (
+        "i < num_global or j < num_global or (|i − j| ≤ window · dilation and dilation divides i − j)"
+    )
 
     class Params(Frozen):
         num_global: int = Field(16, ge=0, lt=band.INF)
         """first tokens that see all and are seen by all"""
-        window: int = Field(64, ge=0, le=MOST_WINDOW)
+        window: int = Field(256, ge=0, le=MOST_WINDOW)
         """keys visible on each side, beside the token's own"""
-        dilation: int = Field(4, ge=1, le=MOST_WINDOW)
-        """distance between visible keys; 1 for a window without gaps"""
+        dilation: int = Field(1, ge=1, le=MOST_WINDOW)
+        """distance between visible keys; from 2 on, each offset of the window is a band, and planning slow"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
         seqlen, dilation = draw.seqlen, params.dilation
