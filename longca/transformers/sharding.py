@@ -236,10 +236,10 @@ class ShardedModel:
         tokens = given.get("input_ids", given.get("inputs_embeds"))
         create = getattr(self._model, "create_masks_for_generate", create_masks_for_generate)
         tables = create(
-            config=self._model.config,
-            inputs_embeds=torch.empty((*tokens.shape[:2], 0), device=tokens.device),
-            attention_mask=given.get("attention_mask"),
-            cache=None,
+            self._model.config,
+            torch.empty((*tokens.shape[:2], 0), device=tokens.device),
+            given.get("attention_mask"),
+            None,  # a cache; its name differs between releases
             position_ids=given.get("position_ids"),
         )
         tables = tables if isinstance(tables, dict) else {"": tables}
