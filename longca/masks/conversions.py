@@ -190,9 +190,7 @@ class Conversions:
         """
         with forms.refused("This tree"):
             tree = forms.of_tree(parents, lengths)
-            return cls._of(
-                tree.bands(), tree.seqlen, tree.seqlen, node_parents=tree.parents, node_lengths=tree.lengths
-            )
+            return cls._of(tree.bands(), tree.seqlen, tree.seqlen, **tree.params)
 
     @classmethod
     def from_bands(cls, seqlen: int | str, bands: Any, *, seqlen_k: int | str | None = None) -> Self:

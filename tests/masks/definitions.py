@@ -88,7 +88,7 @@ def node(i, facts):
 def prefix_tree(i, j, seqlen, facts):
     above, own = node(j, facts), node(i, facts)
     while own > above:
-        own = int(facts["node_parents"][own])
+        own = int(facts["node_above"][own]) - 1
     return j <= i and own == above
 
 

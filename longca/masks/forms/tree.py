@@ -84,6 +84,12 @@ class SequenceTree(NamedTuple):
         return np.bincount(self.parents[self.parents >= 0], minlength=len(self.parents)) == 0
 
     @property
+    def params(self) -> dict[str, np.ndarray]:
+        """The tree as parameters of a mask, which records keep: `node_above` is the number of the node above,
+        counted from 1, and 0 for a root."""
+        return {"node_above": self.parents + 1, "node_lengths": self.lengths}
+
+    @property
     def num_unrolled_tokens(self) -> int:
         """Tokens of all sequences, each with its own copy of what it shares."""
         return int(((self.depths + self.lengths) * self.is_leaf).sum())

@@ -38,8 +38,7 @@ class PrefixTree(Pattern):
         tree = of_tree(parents, lengths)
         return draw.mask(
             tree.bands(),
-            node_parents=tree.parents,
-            node_lengths=tree.lengths,
+            **tree.params,
             unrolled_tokens=tree.num_unrolled_tokens,
             unrolled_area=tree.unrolled_area,
         )
