@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 2 examples/finetune_packed.py                            # one sequence over two ranks
     torchrun --nproc-per-node 4 examples/finetune_packed.py --fsdp --tensor-parallel 2 # FSDP2 x TP x CP
 
-Each step packs new documents into one row, so that its mask is new, too: on several ranks a background thread plans
-it while the step before is computed. Documents are arithmetic progressions of tokens, whose pace attention
-must find. At the end one document is changed, and the outputs of all others
+Each step packs new documents into one row, so that its mask is new, too: on several ranks a background thread
+plans it while the step before is computed. Documents are arithmetic progressions of tokens, whose pace
+attention must find. At the end one document is changed, and the outputs of all others
 are compared, bit by bit.
 """
 
@@ -99,7 +99,9 @@ def divide_heads(model: Any, mesh: DeviceMesh) -> None:
     for layer in model.model.layers:
         columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
         plan = {name: ColwiseParallel() for name in columns}
-        parallelize_module(layer, mesh, plan | {n: RowwiseParallel() for n in ("self_attn.o_proj", "mlp.down_proj")})
+        parallelize_module(
+            layer, mesh, plan | {n: RowwiseParallel() for n in ("self_attn.o_proj", "mlp.down_proj")}
+        )
 
 
 def train(options: Options, log: Any = print) -> list[float]:
@@ -120,11 +122,16 @@ def train(options: Options, log: Any = print) -> list[float]:
             waited_ms.append(sharding.context.costs["waited_ms"])
     changed, others = leaks(model, options, sharding)
     if sharding is None or dist.get_rank() == 0:
-        ranks = "one rank" if sharding is None else f"{sharding.context.world} ranks, {sharding.context.strategy}"
+        ranks = (
+            "one rank" if sharding is None else f"{sharding.context.world} ranks, {sharding.context.strategy}"
+        )
         log(f"loss {losses[0]:.4f} → {losses[-1]:.4f} on {ranks}")
         if waited_ms:
             log(f"waited {sorted(waited_ms)[len(waited_ms) // 2]:.1f} ms a step for plans of new masks")
-        log(f"one document changed: {changed} of its tokens have other outputs, and {others} of other documents")
+        log(
+            f"one document changed: {changed} of its tokens have other outputs, and {others} of other "
+            f"documents"
+        )
     if sharding is not None:
         sharding.close()
     return losses

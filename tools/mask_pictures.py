@@ -1,8 +1,9 @@
-"""Draws each mask as a small SVG in docs/design/masks, and writes the tables of docs/design/masks.md that show
+"""Draws each mask as a small SVG in docs/design/masks, and writes the tables of docs/design/masks.md that
+show
 them: the study's, and those of others' benchmarks.
 
-The study's drawings go to longca/report/static/masks.svg, too, from which the report's pages have them: the report
-does not import masks.
+The study's drawings go to longca/lab/report/static/masks.svg, too, from which the report's pages have them:
+the report does not import masks.
 
 A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key,
 a filled square a visible pair. The colours stand out on light and on dark ground.
@@ -14,9 +15,9 @@ import numpy as np
 
 from longca.core.plugin import Registry
 from longca.core.units import format_length
+from longca.lab.report.look.masks import FILE, MaskDrawing, symbol
 from longca.masks import build_mask
 from longca.masks.picture import FRAME, VISIBLE, outline
-from longca.report.look.masks import FILE, MaskDrawing, symbol
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/design/masks.md"
@@ -63,7 +64,8 @@ def picture(visible: np.ndarray, title: str) -> str:
     """An SVG of a bool (S, S) raster."""
     side = len(visible)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" height="{SIDE}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" '
+        f'height="{SIDE}">'
         f"<title>{title}</title>"
         f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{outline(visible)}"/>'
         f'<rect width="{side}" height="{side}" fill="none" stroke="{FRAME}"/></svg>\n'
@@ -83,7 +85,8 @@ def symbols() -> str:
     lines = ['<svg xmlns="http://www.w3.org/2000/svg">']
     for pattern in patterns():
         content = (
-            f'<path fill="var(--picture)" shape-rendering="crispEdges" d="{outline(small_mask(pattern).dense())}"/>'
+            f'<path fill="var(--picture)" shape-rendering="crispEdges" '
+            f'd="{outline(small_mask(pattern).dense())}"/>'
             f'<rect width="{SEQLEN}" height="{SEQLEN}" fill="none" stroke="var(--muted)" stroke-width="2"/>'
         )
         lines.append(symbol(MaskDrawing(pattern.name, pattern.label, pattern.definition, content)))

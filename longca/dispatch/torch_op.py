@@ -1,6 +1,7 @@
 """Attention under any mask as one operator of torch, which `torch.compile` traces without a graph break.
 
-An operator accepts only tensors and numbers, so masks are passed as a table: an int64 tensor (1 + n, 8) on the
+An operator accepts only tensors and numbers, so masks are passed as a table: an int64 tensor (1 + n, 8) on
+the
 CPU. Row 0 is (masks, head groups, queries, keys, 0, 0, 0, 0); each further row is a band, (mask, head group,
 q0, q1, k0, k1, lo, hi). A batch has one mask for all entries, or one for each.
 """
@@ -31,8 +32,8 @@ MOST_KEPT = 64  # masks whose plans are kept for further calls, by their tables
 
 
 def mask_table(masks: Sequence[Mask]) -> Tensor:
-    """The table of masks of equal lengths and head groups, one for each entry of a batch; one row of bands for
-    all entries if the masks are equal. `masks_of_table` is the inverse.
+    """The table of masks of equal lengths and head groups, one for each entry of a batch; one row of bands
+    for all entries if the masks are equal. `masks_of_table` is the inverse.
 
     Raises:
         UserError: the masks differ in lengths or in head groups.
@@ -175,7 +176,8 @@ def _lse_memory(q: Tensor) -> Tensor:
 
 
 def _band_plan(mask: Mask, q: Tensor, k: Tensor) -> BandPlan | None:
-    """`band`'s plan for this mask and such tensors, made at the first call; None if the reference computes."""
+    """`band`'s plan for this mask and such tensors, made at the first call; None if the reference
+    computes."""
     if not q.is_cuda or q.dtype == torch.float64:
         return None
     key = "masked_attention_op", q.shape[-2], k.shape[-2], q.shape[-1], q.dtype, q.device

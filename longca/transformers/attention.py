@@ -157,8 +157,10 @@ def _warn_of_leaks(module: nn.Module, table: Tensor, position_ids: Tensor | None
         token = int(restarts[0])
         if masks_of_table(table)[0].crop((token, token + 1), (token - 1, token)).area:
             warnings.warn(
-                f"position_ids restart at token {token}, and this token sees the one before it: Transformers made "
-                "a mask without documents. For packed documents give cu_seq_lens_q, or use_cache=False and no "
+                f"position_ids restart at token {token}, and this token sees the one before it: Transformers "
+                f"made "
+                "a mask without documents. For packed documents give cu_seq_lens_q, or use_cache=False and "
+                "no "
                 "attention_mask to a model whose masks are made of position_ids",
                 stacklevel=3,
             )
@@ -224,7 +226,8 @@ def documents_only(mask: Mask, batch: int, cu_seq_lens_q: Tensor, cu_seq_lens_k:
         or not _is_square(mask)
     ):
         raise UserError(
-            f"cu_seq_lens_q from {bounds[0]} to {bounds[-1]} are no documents of {batch} rows of {mask.seqlen_q} tokens",
+            f"cu_seq_lens_q from {bounds[0]} to {bounds[-1]} are no documents of {batch} rows of "
+            f"{mask.seqlen_q} tokens",
             todo="Give one row, and bounds from 0 to its number of tokens",
         )
     documents = Mask.from_documents(lengths[lengths > 0], causal=False)

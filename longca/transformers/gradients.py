@@ -1,4 +1,5 @@
-"""Sums over ranks: of the loss in the forward pass, and of the gradients of parameters after a backward pass."""
+"""Sums over ranks: of the loss in the forward pass, and of the gradients of parameters after a backward
+pass."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ class GradientSum:
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters of one dtype and device each, in order, of at most `MOST_ELEMENTS` elements or one parameter."""
+    """Parameters of one dtype and device each, in order, of at most `MOST_ELEMENTS` elements or one
+    parameter."""
     buckets: list[list[nn.Parameter]] = []
     for _, alike in groupby(parameters, key=lambda p: (p.dtype, p.device)):
         size = MOST_ELEMENTS

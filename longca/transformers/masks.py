@@ -1,8 +1,8 @@
 """Masks of Transformers as tables of bands.
 
-Transformers describes a mask by functions of (batch, head, query, key). Those of its own module are read: they
-are a range of offsets inside consecutive segments of the sequence, so that a mask costs O(tokens). Any other
-function is evaluated for each pair, exactly as by "sdpa".
+Transformers describes a mask by functions of (batch, head, query, key). Those of its own module are read:
+they are a range of offsets inside consecutive segments of the sequence, so that a mask costs O(tokens). Any
+other function is evaluated for each pair, exactly as by "sdpa".
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def longca_mask(
 ) -> Tensor:
     """The table of a model's masks for `longca_attention`, as Transformers asks for it in each forward pass.
 
-    It is (1, 1, 1 + n, 8), of `longca.dispatch.torch_op`: Transformers passes on what has four dimensions, and
-    takes what has two for padding.
+    It is (1, 1, 1 + n, 8), of `longca.dispatch.torch_op`: Transformers passes on what has four dimensions,
+    and takes what has two for padding.
 
     Args:
         q_offset, kv_offset: positions of the first query and of the first key.

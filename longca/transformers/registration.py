@@ -9,7 +9,8 @@ from longca.core.errors import UserError
 
 NAME = "longca"
 OLDEST = (5, 20)
-"""the first release whose registries, mask functions and arguments of attention are those that are read here"""
+"""the first release whose registries, mask functions and arguments of attention are those that are read
+here"""
 
 
 def register() -> None:

@@ -60,7 +60,8 @@ def shard(
     Args:
         group, strategy, kernel, device, timeout: as of `longca.context_parallel`.
         reduce_gradients: gradients of parameters are summed over ranks at the end of each backward. False: a
-            wrapper such as FSDP averages them over these ranks, and the loss's gradient is scaled accordingly.
+            wrapper such as FSDP averages them over these ranks, and the loss's gradient is scaled
+            accordingly.
         num_q_heads, num_kv_heads: heads on this rank, if tensor parallelism divides those of the config.
 
     Raises:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from longca.core.facts.drawn import DrawnLengths
 from longca.core.plugin import Registry
+from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.masks import Mask, band, build_mask
 
 NAMES = Registry("mask").names()
@@ -44,4 +44,6 @@ def test_the_seed_decides_and_nothing_else(name):
     pattern = Registry("mask").load(name)
     digests = [build(name, seed=seed).digest for seed in (0, 0, 1, 2)]
     assert digests[0] == digests[1]
-    assert pattern.draws(pattern.Params()) == (len(set(digests)) > 1), "`stochastic` says whether the seed changes the mask"
+    assert pattern.draws(pattern.Params()) == (len(set(digests)) > 1), (
+        "`stochastic` says whether the seed changes the mask"
+    )

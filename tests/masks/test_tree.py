@@ -1,4 +1,5 @@
-"""Prefix trees: what a token sees and where it stands is what its sequences say, and a loss on the tree is theirs."""
+"""Prefix trees: what a token sees and where it stands is what its sequences say, and a loss on the tree is
+theirs."""
 
 import numpy as np
 import pytest
@@ -45,7 +46,11 @@ class Model(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.place, self.read = torch.nn.Embedding(11, 16), torch.nn.Embedding(64, 16), torch.nn.Linear(16, 11)
+        self.embed, self.place, self.read = (
+            torch.nn.Embedding(11, 16),
+            torch.nn.Embedding(64, 16),
+            torch.nn.Linear(16, 11),
+        )
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask) -> Tensor:
         x = (self.embed(tokens) + self.place(positions)).unflatten(1, (2, 8))
@@ -64,9 +69,13 @@ def test_the_loss_and_its_gradients_are_those_of_the_unrolled_sequences(tree, se
     unrolled = torch.zeros((), dtype=torch.float64)
     for sequence in map(torch.from_numpy, unrolled_tokens(*tree)):
         own = model(tokens[sequence], torch.arange(len(sequence)), Mask.from_windows(len(sequence), (-1, 0)))
-        unrolled = unrolled + torch.nn.functional.cross_entropy(own[:-1], tokens[sequence][1:], reduction="sum")
+        unrolled = unrolled + torch.nn.functional.cross_entropy(
+            own[:-1], tokens[sequence][1:], reduction="sum"
+        )
     torch.testing.assert_close(loss, unrolled)
-    for grads in zip(*(torch.autograd.grad(of, list(model.parameters())) for of in (loss, unrolled)), strict=True):
+    for grads in zip(
+        *(torch.autograd.grad(of, list(model.parameters())) for of in (loss, unrolled)), strict=True
+    ):
         torch.testing.assert_close(*grads)
 
 
@@ -76,7 +85,10 @@ def test_the_loss_and_its_gradients_are_those_of_the_unrolled_sequences(tree, se
         (([], []), "parents and lengths are one number for each node"),
         (([-1, 0], [3]), "parents and lengths are one number for each node"),
         (([-1, 0], [3, 0]), "a node has at least 1 token, and node 1 has 0"),
-        (([-1, 1], [3, 1]), "the parent of a node is an earlier node, or −1 for a root, and that of node 1 is 1"),
+        (
+            ([-1, 1], [3, 1]),
+            "the parent of a node is an earlier node, or −1 for a root, and that of node 1 is 1",
+        ),
         (([-1, -2], [3, 1]), "that of node 1 is -2"),
         (([-1, 0.5], [3, 1]), "parents must be whole numbers"),
     ],

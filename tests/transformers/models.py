@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-transformers = pytest.importorskip("transformers", reason="these tests need Transformers: pip install longca[transformers]")
+transformers = pytest.importorskip(
+    "transformers", reason="these tests need Transformers: pip install longca[transformers]"
+)
 
 VOCABULARY, TOKENS = 97, 50
 _SIZES = {
@@ -35,7 +37,9 @@ def config(family: str, **changes: Any) -> Any:
 def model(family: str, implementation: str = "longca", **changes: Any) -> Any:
     """The same weights for each implementation."""
     torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM.from_config(config(family, **changes), attn_implementation=implementation)
+    made = transformers.AutoModelForCausalLM.from_config(
+        config(family, **changes), attn_implementation=implementation
+    )
     return made.float().train()
 
 
@@ -59,11 +63,18 @@ def step(made: Any, **inputs: Any) -> dict[str, Tensor]:
     return {"loss": out.loss.detach(), "logits": out.logits.detach(), **grads}
 
 
-def assert_equal(results: dict[str, Tensor], expected: dict[str, Tensor], rows: Tensor | None = None, tolerance: float = 2e-6) -> None:
+def assert_equal(
+    results: dict[str, Tensor],
+    expected: dict[str, Tensor],
+    rows: Tensor | None = None,
+    tolerance: float = 2e-6,
+) -> None:
     """`rows`: bool (batch, tokens), the logits that are compared; None: all."""
     assert results.keys() == expected.keys() and len(results) > 10
     for name, wanted in expected.items():
         got = results[name]
         if name == "logits" and rows is not None:
             got, wanted = got[rows], wanted[rows]
-        torch.testing.assert_close(got, wanted, rtol=tolerance * 10, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            got, wanted, rtol=tolerance * 10, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )

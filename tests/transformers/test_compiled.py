@@ -1,4 +1,5 @@
-"""Models with longca's attention under `torch.compile`: breaks of the graph where masks are made, none in layers."""
+"""Models with longca's attention under `torch.compile`: breaks of the graph where masks are made, none in
+layers."""
 
 from collections.abc import Iterator
 
@@ -42,7 +43,9 @@ def test_documents_that_change_compile_nothing_again(family: str):
             results = step(compiled, **inputs)
         expected = step(made, **inputs)
         for name, result in results.items():
-            torch.testing.assert_close(result, expected[name.removeprefix("_orig_mod.")], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                result, expected[name.removeprefix("_orig_mod.")], rtol=1e-5, atol=1e-6
+            )
 
 
 def test_the_operator_passes_torchs_own_checks():

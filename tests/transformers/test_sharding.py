@@ -81,13 +81,38 @@ def test_one_process_without_a_group():
 @pytest.mark.parametrize(
     ("family", "changes", "given", "said"),
     [
-        ("llama", {}, {"past_key_values": ()}, "A sharded model takes no cache, and 'past_key_values' is one"),
+        (
+            "llama",
+            {},
+            {"past_key_values": ()},
+            "A sharded model takes no cache, and 'past_key_values' is one",
+        ),
         ("llama", {}, {"input_ids": None}, "A sharded model needs input_ids or inputs_embeds"),
-        ("llama", {}, {"labels": torch.zeros(2, 7)}, r"Argument 'labels' is \(2, 7\), and the batch is \(2, 30\)"),
-        ("llama", {}, {"token_type_ids": torch.zeros(2, 30)}, "A sharded model cannot distribute argument 'token_type_ids'"),
+        (
+            "llama",
+            {},
+            {"labels": torch.zeros(2, 7)},
+            r"Argument 'labels' is \(2, 7\), and the batch is \(2, 30\)",
+        ),
+        (
+            "llama",
+            {},
+            {"token_type_ids": torch.zeros(2, 30)},
+            "A sharded model cannot distribute argument 'token_type_ids'",
+        ),
         ("gpt_oss", {}, {}, "A sharded model cannot have attention sinks"),
-        ("gemma3", {"is_causal": False, "layer_types": ["full_attention"] * 2}, {"token_type_ids": torch.zeros(1)}, "cannot distribute"),
-        ("llama4", {"floor_scale": 16}, {}, "This model scales attention by the place of a token from 16 tokens on"),
+        (
+            "gemma3",
+            {"is_causal": False, "layer_types": ["full_attention"] * 2},
+            {"token_type_ids": torch.zeros(1)},
+            "cannot distribute",
+        ),
+        (
+            "llama4",
+            {"floor_scale": 16},
+            {},
+            "This model scales attention by the place of a token from 16 tokens on",
+        ),
     ],
 )
 def test_refusals(family: str, changes: dict[str, Any], given: dict[str, Any], said: str):

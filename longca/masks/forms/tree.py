@@ -1,7 +1,7 @@
 """Trees of sequences that share prefixes: rollouts, several answers to a prompt, trees of reasoning.
 
-A node is a run of tokens. A token sees the tokens of the nodes above its own, and the earlier tokens of its own:
-exactly what it would see in each of the sequences from a root to a leaf.
+A node is a run of tokens. A token sees the tokens of the nodes above its own, and the earlier tokens of its
+own: exactly what it would see in each of the sequences from a root to a leaf.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from longca.masks.ragged import spread
 
 
 class TreePredictions(NamedTuple):
-    """What the sequences of a tree predict: `target[n]` from `source[n]`, both numbers of tokens, in `count[n]`
-    sequences.
+    """What the sequences of a tree predict: `target[n]` from `source[n]`, both numbers of tokens, in
+    `count[n]` sequences.
 
     The sum of count · loss(logits[source], tokens[target]) is the sum of the losses of all sequences.
     """
@@ -121,7 +121,8 @@ def of_tree(parents: Any, lengths: Any) -> SequenceTree:
     wrong = np.flatnonzero((above < -1) | (above >= np.arange(len(above))))
     if len(wrong):
         raise ValueError(
-            f"the parent of a node is an earlier node, or −1 for a root, and that of node {wrong[0]} is {above[wrong[0]]}"
+            f"the parent of a node is an earlier node, or −1 for a root, and that of node {wrong[0]} is "
+            f"{above[wrong[0]]}"
         )
     depths, leaves = np.zeros(len(above), dtype=np.int64), np.zeros(len(above), dtype=np.int64)
     order = above.tolist()

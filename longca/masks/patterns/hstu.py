@@ -1,4 +1,5 @@
-"""Recommendation by packed users, each with context, a history, and candidates that do not see each other: HSTU."""
+"""Recommendation by packed users, each with context, a history, and candidates that do not see each other:
+HSTU."""
 
 import numpy as np
 from pydantic import Field
@@ -22,8 +23,8 @@ class Hstu(Pattern):
         num_context: int = Field(8, ge=0, lt=band.INF)
         """first tokens of a document, which see all of it but candidates"""
         num_candidates: int = Field(64, ge=0, lt=band.INF)
-        """last tokens of a document, each of which sees all but the other candidates; they come before context
-        where a document is short"""
+        """last tokens of a document, each of which sees all but the other candidates; they come before
+        context where a document is short"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
         start, end = draw.bounds[:-1], draw.bounds[1:]

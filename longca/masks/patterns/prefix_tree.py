@@ -16,7 +16,10 @@ MOST_DRAWN = 1 << 20  # size of the random numbers that share out tokens among n
 class PrefixTree(Pattern):
     label = "Prefix tree"
     family = "heterogeneous"
-    definition = "j ≤ i and the node of j is that of i or above it; trees of U{1..branches} branches and random lengths"
+    definition = (
+        "j ≤ i and the node of j is that of i or above it; trees of U{1..branches} branches and "
+        "random lengths"
+    )
     stochastic = True
 
     class Params(Frozen):
