@@ -101,7 +101,7 @@ def test_reference_names_every_setting_and_command():
 
 def test_pictures_of_masks_are_current():
     current = mask_pictures.pictures()
-    assert len(current) == 14
+    assert len(current) == len(Registry("mask").names())
     assert {path.name for path in mask_pictures.FOLDER.iterdir()} == {path.name for path in current}
     for path, content in current.items():
         assert path.read_text(encoding="utf-8") == content, "run `make docs`"
@@ -109,6 +109,7 @@ def test_pictures_of_masks_are_current():
     assert mask_pictures.FILE.read_text(encoding="utf-8") == mask_pictures.symbols(), "run `make docs`"
     page = mask_pictures.PAGE.read_text(encoding="utf-8")
     assert page == put(page, "masks", mask_pictures.table()), "run `make docs`"
+    assert page == put(page, "other_masks", mask_pictures.other_table()), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["causal", "shared_question", "block_sparse_variable"])

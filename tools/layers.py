@@ -39,6 +39,7 @@ cp.baselines                   core masks kernels cp.comm cp.partition cp.contra
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
 cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.kernel_times cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
 cp.public                      core masks cp.api cp.comm
+transformers                   core masks dispatch cp
 """
 # in the laboratory, "lab." is left out
 _LABORATORY = """
@@ -95,6 +96,7 @@ AT_TOP = {
     "lab.bench": {"torch"},
     "dispatch": {"torch"},
     "ops": {"torch", "triton"},
+    "transformers": {"torch"},
     "lab.templates": {"torch"},
 }
 NEVER_TORCH = (

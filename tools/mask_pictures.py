@@ -1,8 +1,9 @@
-"""Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of
-docs/design/masks.md that shows them.
+"""Draws each mask as a small SVG in docs/design/masks, and writes the tables of docs/design/masks.md that
+show
+them: the study's, and those of others' benchmarks.
 
-The same drawings go to longca/lab/report/static/masks.svg, from which the report's pages have them: the
-report does not import masks.
+The study's drawings go to longca/lab/report/static/masks.svg, too, from which the report's pages have them:
+the report does not import masks.
 
 A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key,
 a filled square a visible pair. The colours stand out on light and on dark ground.
@@ -27,6 +28,11 @@ PARAMS = {  # small enough for 64 tokens; other patterns have no parameters that
     "sliding_window": {"window": 8},
     "causal_sliding_window": {"window": 12},
     "global_sliding_window": {"num_global": 6, "window": 6},
+    "prefix_tree": {"trees": 2, "branches": 3},
+    "sink_local": {"num_sinks": 4, "window": 9},
+    "chunked_local": {"chunk": 20},
+    "longformer": {"num_global": 3, "window": 4, "dilation": 3},
+    "hstu": {"num_context": 3, "num_candidates": 4},
     "block_causal_document": {"block": 5},
     "block_sparse_uniform": {"block": 8, "density": 0.4},
     "block_sparse_variable": {"mean_block": 8, "density": 0.4},
@@ -41,6 +47,11 @@ def patterns() -> list:
         (pattern for pattern in Registry("mask").load_all() if pattern.number is not None),
         key=lambda pattern: pattern.number,
     )
+
+
+def others() -> list:
+    """The patterns that are not the study's, by their name."""
+    return [pattern for pattern in Registry("mask").load_all() if pattern.number is None]
 
 
 def small_mask(pattern):
@@ -65,7 +76,7 @@ def pictures() -> dict[Path, str]:
     """File → its content, for all masks."""
     return {
         FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), _title(pattern))
-        for pattern in patterns()
+        for pattern in (*patterns(), *others())
     }
 
 
@@ -98,13 +109,22 @@ def table() -> str:
         "| # | mask | | query i sees key j iff | density |",
         "|---|---|---|---|---:|",
     ]
-    for pattern in patterns():
-        corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
-        mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)
-        definition = pattern.definition.replace("|", "\\|")
-        image = f'<img src="masks/{pattern.name}.svg" alt="{pattern.label}" width="{SIDE}">'
-        lines.append(f"| {pattern.number} | `{pattern.name}` | {image} | {definition} | {mask.density:.3f} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| {pattern.number} {_row(pattern)}" for pattern in patterns())])
+
+
+def other_table() -> str:
+    """The gallery of the other patterns as Markdown."""
+    lines = ["| mask | | query i sees key j iff | density |", "|---|---|---|---:|"]
+    return "\n".join([*lines, *map(_row, others())])
+
+
+def _row(pattern) -> str:
+    """The row of a gallery: name, picture, definition, density."""
+    corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
+    mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)
+    definition = pattern.definition.replace("|", "\\|")
+    image = f'<img src="masks/{pattern.name}.svg" alt="{pattern.label}" width="{SIDE}">'
+    return f"| `{pattern.name}` | {image} | {definition} | {mask.density:.3f} |"
 
 
 def main() -> None:
@@ -112,7 +132,8 @@ def main() -> None:
     for path, content in pictures().items():
         path.write_text(content, encoding="utf-8")
     FILE.write_text(symbols(), encoding="utf-8")
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "masks", table()), encoding="utf-8")
+    page = put(PAGE.read_text(encoding="utf-8"), "masks", table())
+    PAGE.write_text(put(page, "other_masks", other_table()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -86,8 +86,7 @@ def settings() -> str:
     assert set(OTHER_VARIABLES) >= NOT_SETTINGS
     fields = ("key", "values", "default", "meaning")
     patterns = sorted(
-        (pattern for pattern in Registry("mask").load_all() if pattern.number),
-        key=lambda pattern: pattern.number,
+        Registry("mask").load_all(), key=lambda pattern: (pattern.number or float("inf"), pattern.name)
     )
     strategies = Registry("strategy").load_all()
     masks, plans = (

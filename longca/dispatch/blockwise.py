@@ -59,10 +59,10 @@ class _Blockwise(torch.autograd.Function):
         dout, dlse = grad_outputs
         q, k, v, out, lse = ctx.saved_tensors
         with autocast_disabled(q.device):
-            return *_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale), None, None
+            return *blockwise_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale), None, None
 
 
-def _gradients(
+def blockwise_gradients(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -73,7 +73,11 @@ def _gradients(
     mask: Mask,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv) in the dtypes of q, k and v."""
+    """(dq, dk, dv) of `blockwise_attention`, in the dtypes of q, k and v; without autograd.
+
+    Args:
+        dout, dlse: gradients by the output and by the LSE; None for zeros.
+    """
     num_kv_heads = k.shape[1]
     dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
     for block in _blocks(mask, q):

@@ -177,6 +177,22 @@ class Conversions:
             return cls._of(forms.of_windows(length, windows), length, length)
 
     @classmethod
+    def from_tree(cls, parents: Any, lengths: Any) -> Self:
+        """Sequences that share prefixes: rollouts, several answers to a prompt, trees of reasoning.
+
+        A token sees the tokens of the nodes above its own, and the earlier tokens of its own.
+        `longca.masks.tree_position_ids` has the position of each token. Several trees do not see each other.
+
+        Args:
+            parents: for each node, the number of an earlier node, or -1 for a root. Nodes that come depth
+                first have one band each.
+            lengths: tokens of each node, in the order of the nodes.
+        """
+        with forms.refused("This tree"):
+            tree = forms.of_tree(parents, lengths)
+            return cls._of(tree.bands(), tree.seqlen, tree.seqlen, **tree.params)
+
+    @classmethod
     def from_bands(cls, seqlen: int | str, bands: Any, *, seqlen_k: int | str | None = None) -> Self:
         """Bands (q0, q1, k0, k1, lo, hi): query i of [q0, q1) sees key j of [k0, k1) where lo <= j - i <= hi.
 

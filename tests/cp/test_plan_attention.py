@@ -20,6 +20,9 @@ SCHEDULES = {
     "double-ring": Ring(2),
     "two-way": Ring(two_way=True),
 }
+MASKS = STATIC_MASKS | {
+    "prefix_tree": {"trees": 2, "branches": 3}, "sink_local": {"num_sinks": 3, "window": 9}, "chunked_local": {"chunk": 20},
+    "longformer": {"num_global": 3, "window": 4, "dilation": 3}, "hstu": {"num_context": 3, "num_candidates": 4}}  # fmt: skip
 NAMES = ("contiguous", "zigzag", "stripes", "heap-8", "level-8")
 HEADS = ((4, 4), (4, 1))
 
@@ -42,11 +45,11 @@ def check(
 
 @pytest.mark.parametrize("permutation", NAMES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", STATIC_MASKS)
+@pytest.mark.parametrize("name", MASKS)
 @pytest.mark.sample(7)
 def test_every_mask(name: str, schedule: str, permutation: str):
-    number = list(STATIC_MASKS).index(name) + NAMES.index(permutation)
-    mask = build_mask(name, seqlen=64 if "block" in STATIC_MASKS[name] else 61 + number, **STATIC_MASKS[name])
+    number = list(MASKS).index(name) + NAMES.index(permutation)
+    mask = build_mask(name, seqlen=64 if "block" in MASKS[name] else 61 + number, **MASKS[name])
     check(mask, (2, 4, 6)[number % 3], permutation, SCHEDULES[schedule], HEADS[number // 3 % 2])
 
 

@@ -11,10 +11,10 @@ from longca.core.plugin import Registry
 from longca.lowering.flashmask import flashmask_columns
 from longca.masks import Mask
 from longca.ops.flashmask.tiles import TileLists, col_lists, row_lists
-from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_mask
+from tests.helpers.kernels.cases import BEYOND_FLASHMASK, Case, hand_made_cases, pattern_mask
 from tests.helpers.support import in_interpreter
 
-STATIC = [pattern_mask(name, 2) for name in Registry("mask").names() if not name.startswith("block_sparse")]
+STATIC = [pattern_mask(name, 2) for name in Registry("mask").names() if not name.startswith(BEYOND_FLASHMASK)]
 HAND_MADE = [case.mask for case in hand_made_cases()]
 
 

@@ -11,7 +11,15 @@ from longca.masks import Mask
 from tests.helpers.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
 from tests.helpers.support import examples
 
-SEGMENTED = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"}
+SEGMENTED = {
+    "full",
+    "causal",
+    "full_document",
+    "causal_document",
+    "sliding_window",
+    "causal_sliding_window",
+    "chunked_local",
+}
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
+from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.masks import Mask, band, build_mask
 
 NAMES = Registry("mask").names()
@@ -31,6 +32,11 @@ def test_bands_are_disjoint_and_inside(name):
         assert bands.dtype == np.int64 and bands.shape[1] == 6
         assert (bands[:, [0, 2]] >= 0).all() and (bands[:, [1, 3]] <= SEQLEN).all()
         assert band.dense(bands, SEQLEN, SEQLEN).sum() == band.areas(bands).sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_records_can_keep_what_was_drawn(name):
+    assert all(DrawnLengths.of(values).count == len(values) for values in build(name).drawn_lengths.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,6 +30,12 @@ GOLDEN = [
     ("block_sparse_uniform", {"block": 16, "num_kv_heads": 2}, "b34643c7d84aa3db"),
     ("block_sparse_uniform", {"block": 16, "num_kv_heads": 2, "scores": "qk"}, "34e51a697b46eff6"),
     ("block_sparse_variable", {"mean_block": 16, "num_kv_heads": 2}, "81a8373e316f54dd"),
+    ("prefix_tree", {}, "26157bd3aca6b60e"),
+    ("prefix_tree", {"order": "breadth"}, "96213d3f07fca01f"),
+    ("sink_local", {"window": 64}, "ccafd228fa604131"),
+    ("chunked_local", {"chunk": 100}, "50298c89df1892ad"),
+    ("longformer", {"window": 8, "dilation": 4}, "695044b895592afc"),
+    ("hstu", {"documents": DOCUMENTS}, "868736ff9e7f9c35"),
 ]
 
 

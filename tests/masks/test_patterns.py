@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
 from longca.masks import band, build_mask
-from tests.helpers.masks.definitions import DEFINITIONS, block_raster, raster
+from tests.helpers.masks.definitions import DEFINITIONS, OF_THE_STUDY, block_raster, raster
 from tests.helpers.masks.strategies import DYNAMIC, PATTERNS, WITH_DOCUMENTS, masks, quick
 
 
 def _of_the_study():
-    """The patterns with a number, in its order: every other is checked by `test_contract_masks`."""
+    """The patterns with a number, in its order."""
     return sorted(
         (pattern for pattern in Registry("mask").load_all() if pattern.number),
         key=lambda pattern: pattern.number,
@@ -20,7 +20,8 @@ def _of_the_study():
 
 
 def test_the_tests_know_every_pattern():
-    assert sorted(PATTERNS) == sorted(pattern.name for pattern in _of_the_study())
+    assert sorted(PATTERNS) == Registry("mask").names()
+    assert sorted((*OF_THE_STUDY, *DYNAMIC)) == sorted(pattern.name for pattern in _of_the_study())
 
 
 def test_patterns_describe_themselves():
@@ -98,7 +99,7 @@ def test_paper_window_is_drawn_and_is_the_number_of_global_tokens():
 
 def test_only_drawn_masks_differ_by_seed():
     patterns = Registry("mask")
-    for name in DEFINITIONS:
+    for name in OF_THE_STUDY:
         if name in WITH_DOCUMENTS and name != "prefix_lm_document":
             continue
         given = {"documents": [40, 50]} if name in WITH_DOCUMENTS else {}

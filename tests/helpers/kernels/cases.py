@@ -13,10 +13,17 @@ from longca.masks.band import INF, as_bands
 from longca.masks.grid import BlockGrid
 
 RAGGED = 133
+# keys that are hidden from more than two runs of queries
+BEYOND_FLASHMASK = "block_sparse", "hstu", "longformer"
 SIZES = {  # pattern → (length, parameters): so small that windows, blocks and documents all bind
     "sliding_window": (RAGGED, {"window": 9}),
     "causal_sliding_window": (RAGGED, {"window": 9}),
     "global_sliding_window": (RAGGED, {"num_global": 5, "window": 9}),
+    "prefix_tree": (RAGGED, {"trees": 2, "branches": 3}),
+    "sink_local": (RAGGED, {"num_sinks": 5, "window": 9}),
+    "chunked_local": (RAGGED, {"chunk": 30}),
+    "longformer": (RAGGED, {"num_global": 3, "window": 4, "dilation": 3}),
+    "hstu": (RAGGED, {"num_context": 3, "num_candidates": 5}),
     "block_causal_document": (RAGGED, {"block": 19}),
     "block_sparse_uniform": (128, {"block": 16}),
     "block_sparse_variable": (160, {"mean_block": 32}),

@@ -10,7 +10,7 @@ from longca.core.plugin import Registry
 from longca.kernels.backends import flashmask as flashmask_row
 from longca.kernels.backends.flashmask import FlashMaskPrepared
 from longca.ops.tuning import Tuning
-from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_mask
+from tests.helpers.kernels.cases import BEYOND_FLASHMASK, Case, hand_made_cases, pattern_mask
 from tests.helpers.kernels.plain_attention import plain_attention
 
 
@@ -19,7 +19,7 @@ def flashmask(whole: bool) -> None:
     head."""
     groups, names = (
         2 if whole else 1,
-        [name for name in Registry("mask").names() if not name.startswith("block_sparse")],
+        [name for name in Registry("mask").names() if not name.startswith(BEYOND_FLASHMASK)],
     )
     static = [Case(pattern_mask(name, groups), 2 * groups, groups) for name in names]
     ragged = [case for case in hand_made_cases() if case.mask.traits.max_col_intervals == 1]

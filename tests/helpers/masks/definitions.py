@@ -1,4 +1,4 @@
-"""The 14 patterns pair by pair, in plain Python: what the bands are held against.
+"""The patterns pair by pair, in plain Python: what the bands are held against.
 
 Each function says whether query i sees key j; `facts` are the mask's parameters and what was drawn
 (`Mask.params`).
@@ -84,7 +84,42 @@ def block_causal_document(i, j, seqlen, facts):
     return document(i, facts) == document(j, facts) and j // facts["block"] <= i // facts["block"]
 
 
-DEFINITIONS = {
+def node(i, facts):
+    return bisect_right(list(accumulate(facts["node_lengths"].tolist())), i)
+
+
+def prefix_tree(i, j, seqlen, facts):
+    above, own = node(j, facts), node(i, facts)
+    while own > above:
+        own = int(facts["node_above"][own]) - 1
+    return j <= i and own == above
+
+
+def sink_local(i, j, seqlen, facts):
+    return j <= i and (j < facts["num_sinks"] or i - j <= facts["window"])
+
+
+def chunked_local(i, j, seqlen, facts):
+    return j <= i and j // facts["chunk"] == i // facts["chunk"]
+
+
+def longformer(i, j, seqlen, facts):
+    dilation = facts["dilation"]
+    is_near = abs(i - j) <= facts["window"] * dilation and (i - j) % dilation == 0
+    return i < facts["num_global"] or j < facts["num_global"] or is_near
+
+
+def hstu(i, j, seqlen, facts):
+    if document(i, facts) != document(j, facts):
+        return False
+    begin, length = start(i, facts), facts["documents"][document(i, facts)]
+    first_candidate = begin + max(length - facts["num_candidates"], 0)
+    if j >= first_candidate:
+        return i == j
+    return j <= i or i < begin + facts["num_context"]
+
+
+OF_THE_STUDY = {
     function.__name__: function
     for function in (
         full,
@@ -100,6 +135,9 @@ DEFINITIONS = {
         global_sliding_window,
         block_causal_document,
     )
+}
+DEFINITIONS = OF_THE_STUDY | {
+    function.__name__: function for function in (prefix_tree, sink_local, chunked_local, longformer, hstu)
 }
 
 

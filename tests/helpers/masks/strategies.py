@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from longca.masks import Mask, band, build_mask
-from tests.helpers.masks.definitions import DEFINITIONS
+from tests.helpers.masks.definitions import DEFINITIONS, OF_THE_STUDY
 from tests.helpers.support import examples
 
 quick = settings(examples(60), derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -47,6 +47,25 @@ def arguments(draw, name, seqlen):
         chosen["window"] = draw(size)
     if name == "global_sliding_window":
         chosen["num_global"] = draw(size)
+    if name == "prefix_tree":
+        chosen |= {
+            "trees": draw(st.integers(1, 4)),
+            "levels": draw(st.integers(0, 4)),
+            "branches": draw(st.integers(1, 4)),
+            "order": draw(st.sampled_from(["depth", "breadth"])),
+        }
+    if name == "sink_local":
+        chosen |= {"num_sinks": draw(size), "window": draw(size)}
+    if name == "chunked_local":
+        chosen["chunk"] = max(1, draw(size))
+    if name == "longformer":
+        chosen |= {"num_global": draw(size), "window": draw(size), "dilation": max(1, draw(size))}
+    if name == "hstu":
+        chosen |= {
+            "documents": draw(documents(seqlen)),
+            "num_context": draw(size),
+            "num_candidates": draw(size),
+        }
     if name == "block_causal_document":
         chosen["block"] = max(1, draw(size))
     if name == "block_sparse_uniform":
@@ -57,7 +76,7 @@ def arguments(draw, name, seqlen):
     if name in DYNAMIC:
         chosen["density"] = draw(st.sampled_from([1e-3, 0.1, 0.25, 0.5, 0.9, 1.0]))
         chosen["num_kv_heads"] = draw(st.integers(1, 3))
-    elif name not in ("full", "causal", "causal_sliding_window"):
+    elif name in OF_THE_STUDY and name not in ("full", "causal", "causal_sliding_window"):
         enough = seqlen >= 6 if name == "global_sliding_window" else seqlen % chosen.get("block", 1) == 0
         chosen["paper_compat"] = enough and draw(st.booleans())
     return chosen

@@ -1,0 +1,129 @@
+"""A model that `shard` distributes over ranks has the loss and the gradients of one process."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from longca.cp.comm.backend import Comm
+from tests.helpers.cp.ranks import on_ranks
+from tests.transformers.models import VOCABULARY, assert_equal, batch, model, restarting, step
+
+import longca.transformers  # isort: skip
+from longca.core.errors import UserError  # isort: skip
+
+FAMILIES = {"llama": "auto", "mistral": "ring_p2p", "gemma3": "usp", "llama4": "ring_allgather"}
+VISIBLE = torch.arange(30) >= torch.tensor([[0], [7]])
+
+
+def inputs(number: int) -> dict[str, Any]:
+    """Batches of several kinds: two rows, two packed rows, padding."""
+    given = batch(2, 30, seed=number)
+    if number == 1:
+        given["position_ids"] = torch.cat([restarting(13, 17), restarting(30)])
+    if number == 2:
+        given["attention_mask"] = VISIBLE.long()
+        given["labels"][~(VISIBLE & VISIBLE.roll(1, 1))] = -100
+    return given
+
+
+def trained(made: Any, unshard: Any = None) -> list[dict[str, Tensor]]:
+    """Each batch by itself, then two of them with gradients that add up."""
+    results = []
+    for number in range(3):
+        results.append(step(made, **inputs(number)))
+        if unshard is not None:
+            results[-1]["logits"] = unshard(results[-1]["logits"])
+    made.zero_grad()
+    for number in range(2):
+        made(**inputs(number)).loss.backward()
+    results.append({name: parameter.grad.clone() for name, parameter in made.named_parameters()})
+    return results
+
+
+def on_one_of_the_ranks(comm: Comm, family: str, strategy: str) -> list[dict[str, Tensor]]:
+    made = model(family)
+    sharding = longca.transformers.shard(made, strategy=strategy)
+    results = trained(made, sharding.unshard)
+    sharding.plan_ahead(**inputs(1))
+    made(**inputs(1))
+    assert sharding.context.world == comm.world and sharding.context.num_tokens < 60
+    sharding.close()
+    results.append(step(made, **inputs(0)))  # again a model for one process
+    return results
+
+
+@pytest.mark.parametrize(
+    ("family", "world"),
+    [("llama", 2), ("gemma3", 3), *(pytest.param(family, 4, marks=pytest.mark.slow) for family in FAMILIES)],
+)
+def test_loss_and_gradients_are_those_of_one_process(family: str, world: int):
+    expected = trained(model(family))
+    for results in on_ranks(on_one_of_the_ranks, world, family, FAMILIES[family]):
+        for number, (got, wanted) in enumerate(zip(results, [*expected, expected[0]], strict=True)):
+            rows = VISIBLE if number == 2 else None
+            assert_equal(got, wanted, rows, tolerance=4e-6)
+
+
+def test_one_process_without_a_group():
+    expected, made = step(model("llama"), **inputs(1)), model("llama")
+    sharding = longca.transformers.shard(made)
+    with pytest.raises(UserError, match="no context before its first call"):
+        print(sharding.context)
+    results = step(made, **inputs(1))
+    assert_equal({**results, "logits": sharding.unshard(results["logits"])}, expected)
+    ids = inputs(1)["input_ids"]
+    assert made.eval()(ids).logits.shape == (1, ids.numel(), VOCABULARY)  # in its place, without labels
+    sharding.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "given", "said"),
+    [
+        (
+            "llama",
+            {},
+            {"past_key_values": ()},
+            "A sharded model takes no cache, and 'past_key_values' is one",
+        ),
+        ("llama", {}, {"input_ids": None}, "A sharded model needs input_ids or inputs_embeds"),
+        (
+            "llama",
+            {},
+            {"labels": torch.zeros(2, 7)},
+            r"Argument 'labels' is \(2, 7\), and the batch is \(2, 30\)",
+        ),
+        (
+            "llama",
+            {},
+            {"token_type_ids": torch.zeros(2, 30)},
+            "A sharded model cannot distribute argument 'token_type_ids'",
+        ),
+        ("gpt_oss", {}, {}, "A sharded model cannot have attention sinks"),
+        (
+            "gemma3",
+            {"is_causal": False, "layer_types": ["full_attention"] * 2},
+            {"token_type_ids": torch.zeros(1)},
+            "cannot distribute",
+        ),
+        (
+            "llama4",
+            {"floor_scale": 16},
+            {},
+            "This model scales attention by the place of a token from 16 tokens on",
+        ),
+    ],
+)
+def test_refusals(family: str, changes: dict[str, Any], given: dict[str, Any], said: str):
+    made = model(family, **changes)
+    longca.transformers.shard(made)
+    with pytest.raises(UserError, match=said):
+        made(**{**inputs(0), **given})
+
+
+def test_models_that_cannot_be_sharded():
+    with pytest.raises(UserError, match=r"^A Linear is no model of Transformers"):
+        longca.transformers.shard(torch.nn.Linear(2, 2))
+    with pytest.raises(UserError, match="load-balancing loss of its router"):
+        longca.transformers.shard(model("gpt_oss", output_router_logits=True))
