@@ -18,9 +18,12 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: report paper test test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean
 
+# a study's name reaches commands as it is: neither make nor the shell runs what is between its backticks or in $$()
+unexport STUDY
+report: export LONGCA_STUDY := $(value STUDY)
 report: setup
-	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
-	@name=$$(basename "$(STUDY)"); echo "$(CURDIR)/results/$${name%.y*ml}/report.html"
+	@snakemake --profile workflow/profiles/local $(ARGS)
+	@name=$$(basename "$$LONGCA_STUDY"); echo "$(CURDIR)/results/$${name%.y*ml}/report.html"
 
 paper: setup
 	@longca paper $(RUNS)

@@ -142,28 +142,35 @@ class PlainProgress(Progress):
 
 
 class LogProgress(PlainProgress):
-    """Appends one line for each cell to a file. Raises UserError if it cannot be written."""
+    """Appends one line for each cell to a file. Where a line cannot be written, the run goes on, and the end says so.
+
+    Raises UserError if the file cannot be opened.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._as_user_error():
+        self.path, self._error = path, ""
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             super().__init__(path.open("a", encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error)) from error
 
     def close(self) -> None:
-        with self._as_user_error():
+        with self._patience():
             self.stream.close()
+        if self._error:
+            print(f"longca: {UserError(f'Some lines of {self.path} are missing', why=self._error)}", file=sys.stderr)
 
     def _say(self, text: str) -> None:
-        with self._as_user_error():
+        with self._patience():
             super()._say(text)
 
     @contextmanager
-    def _as_user_error(self) -> Iterator[None]:
+    def _patience(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise UserError(f"Cannot write '{self.path}'", why=error.strerror or str(error)) from error
+            self._error = self._error or error.strerror or str(error)
 
 
 class RichProgress(Progress):
