@@ -86,11 +86,12 @@ class PatientStream:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Standard output writes control characters as escapes. Standard error has the text of UserErrors, which is safe.
+    """Standard output and standard error write control characters as escapes, whatever they come from.
 
     Raises OSError at the end if the rest of the output cannot be written.
     """
-    with redirect_stdout(cast("TextIO", EscapingStream(sys.stdout, "standard output"))):
+    output, errors = EscapingStream(sys.stdout, "standard output"), EscapingStream(sys.stderr, "standard error")
+    with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
         try:
             yield
         finally:
@@ -138,7 +139,16 @@ def _give_up(stream: TextIO) -> None:
 
 def styled_output() -> TextIO:
     """Standard output for who styles text by escapes of its own; what it is given must be escaped before."""
-    return sys.stdout.below if isinstance(sys.stdout, EscapingStream) else sys.stdout
+    return _below(sys.stdout)
+
+
+def styled_errors() -> TextIO:
+    """Standard error, likewise."""
+    return _below(sys.stderr)
+
+
+def _below(stream: TextIO) -> TextIO:
+    return stream.below if isinstance(stream, EscapingStream) else stream
 
 
 def escaped_json(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from longca.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.core.cell import Cell
-from longca.core.errors import UserError
+from longca.core.errors import UserError, escaped
 from longca.core.record import STATUSES, Record
 from longca.store.text import number, plural
 
@@ -182,7 +182,9 @@ class RichProgress(Progress):
 
         super().__init__()
         self._cell: Cell | None = None
-        self._live = Live(console=console or Console(stderr=True), refresh_per_second=2, get_renderable=self.render)
+        # the command's standard error escapes control characters, and so the display's own: it writes below
+        console = console or Console(file=getattr(sys.stderr, "below", sys.stderr))
+        self._live = Live(console=console, refresh_per_second=2, get_renderable=self.render)
 
     def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
         super().start(cells, kept, logs)
@@ -205,7 +207,7 @@ class RichProgress(Progress):
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._live.console.print(Text(text, style=style))
+        self._live.console.print(Text(escaped(text), style=style))
 
     def close(self) -> None:
         self._live.stop()
@@ -223,7 +225,7 @@ class RichProgress(Progress):
         bar.add_column(no_wrap=True)
         bar.add_row(ProgressBar(total=max(todo, 1), completed=self.num_done), f"{self.num_done}/{todo}  ETA {self.eta}")
         counts = "  ".join(f"{name} {sum(self.counts[status] for status in members)}" for name, members in GROUPS.items())
-        current = Text(f"now: {self._cell.title}" if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim")
+        current = Text(escaped(f"now: {self._cell.title}") if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim")
         playoffs = f"  play-offs {self.num_played}/{self.num_playoffs}" if self.num_playoffs else ""
         return Group(bar, Text(f"{counts}  left {self.num_left}{playoffs}", no_wrap=True, overflow="ellipsis"), current)
 
