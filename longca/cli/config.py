@@ -20,8 +20,9 @@ def show(as_json: Json = False) -> None:
     from longca.core.checkout import studies_folder
     from longca.core.config import settings
     from longca.core.plugin import PACKAGE_ROOT, plugin_folders
+    from longca.core.secrets import data_without_secrets
 
-    found = settings()
+    found = [setting._replace(value=data_without_secrets(setting.value)) for setting in settings()]
     studies = studies_folder().absolute()
     folders: dict[str, Any] = {"package": PACKAGE_ROOT, "studies": studies, "plug-ins": plugin_folders()}
     results = next(setting.value for setting in found if setting.name == "results").absolute()

@@ -17,6 +17,7 @@ from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
+from longca.core.secrets import without_secrets
 from longca.core.units import parse_heads, parse_length
 
 STUDIES = Path("config/studies")
@@ -165,6 +166,11 @@ class Study(Frozen):
     @classmethod
     def _switched(cls, value: Any) -> Any:
         return ({} if value else None) if isinstance(value, bool) else value
+
+    @field_validator("title")
+    @classmethod
+    def _has_no_secret(cls, value: str) -> str:
+        return without_secrets(value)  # pages and bundles have it
 
     @field_validator("name")
     @classmethod

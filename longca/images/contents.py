@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError
+from longca.core.secrets import without_secrets
 from longca.images.image import locate
 from longca.images.render import CONTENTS
 
@@ -96,7 +97,8 @@ def finding(first: str, second: str, changes: list[ImageDifference], num_files: 
 
 
 def bill_of_materials(name: str, listed: Mapping[str, Any]) -> dict[str, Any]:
-    """The packages as a CycloneDX 1.5 document."""
+    """The packages as a CycloneDX 1.5 document; the password in an image's address is left out."""
+    name = without_secrets(name)
     components = [_component("deb", package.partition(":")[0], version,
                              f"pkg:deb/debian/{package.partition(':')[0]}@{_escaped(version)}")
                   for package, version in sorted(listed["system"].items())]

@@ -10,7 +10,7 @@ from typing import Any
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
-from longca.store.decode import Decoder, Unusable, encode
+from longca.store.decode import Decoder, Unusable, encode, record_without_secrets
 from longca.store.environments.listings import write_listings
 from longca.store.files import TEMPORARY, keep, remove_leftovers
 from longca.store.lock import lock_folder
@@ -68,7 +68,7 @@ class CellStore:
         return self.controls / hashlib.sha256(device.encode()).hexdigest()[:12]
 
     def _write(self, path: Path, record: Record) -> Path:
-        return keep(path, encode(record), safe="Finished cells are")
+        return keep(path, encode(record_without_secrets(record)), safe="Finished cells are")
 
     def write_listings(self, listings: Mapping[str, Any]) -> None:
         """Write listings of environments, JSON by digest, next to the cells. Raises UserError."""
