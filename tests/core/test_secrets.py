@@ -92,7 +92,9 @@ def test_neither_messages_nor_files_of_images_nor_bundles_have_the_password_of_a
     assert image.file == locate(f"docker://host/name@{DIGEST}").file and image.wanted == address
     assert SECRET not in str(UserError(f"Image '{address}' could not be made", why=f"`pull {address}` failed"))
     study = tmp_path / "s.yaml"
-    study.write_text(f"title: by https://me:{SECRET}@host\ngrids: [{{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}}]\n")
+    study.write_text(
+        f"title: by https://me:{SECRET}@host\n"
+        "grids: [{{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}}]\n")
     loaded = load_study(str(study))
     assert loaded.title == "by https://***@host"
     settings = yaml.safe_load(_config(loaded, Config(image=address), {}))
