@@ -31,6 +31,8 @@ FOLDER = Path(__file__).parent / "models"
 REFERENCE = FOLDER / "h200.json"  # has the most kernels: predictions for other GPUs are scaled from it
 # longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
 MOST_BLOCK_TOKENS = 70_000
+# of one call that differ in nothing else: others repeat what these tell, and each takes a mask to build
+MOST_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,19 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
 
 
 def to_fit(records: Iterable[Record]) -> list[Record]:
-    """The records that `fits` accepts, without those of earlier kernels of `band`."""
-    return [record for record in records if fits(record) and not is_earlier(record)]
+    """The records that `fits` accepts, without those of earlier kernels of `band`. Of the seeds of a call, the
+    lowest `MOST_SEEDS` are taken."""
+    fitting = [record for record in records if fits(record) and not is_earlier(record)]
+    seeds: dict[str, set[int]] = {}
+    for record in fitting:
+        seeds.setdefault(_but_seed(record.cell), set()).add(record.cell.seed)
+    taken = {call: set(sorted(known)[:MOST_SEEDS]) for call, known in seeds.items()}
+    return [record for record in fitting if record.cell.seed in taken[_but_seed(record.cell)]]
+
+
+def _but_seed(cell: Cell) -> str:
+    """All of a cell but its seed, as a text that only equal ones have."""
+    return cell.model_dump_json(exclude={"seed"})
 
 
 def is_earlier(record: Record) -> bool:
@@ -188,32 +201,42 @@ def fits(record: Record) -> bool:
 
 
 def samples(records: Iterable[Record]) -> list[Sample]:
-    """The samples of records, in their order. Each mask is built and analysed once."""
-    counted: dict[tuple[str, int], _Counted] = {}
-    kept = []
-    for record in records:
-        cell = record.cell
-        ratio = cell.num_q_heads // cell.num_kv_heads
-        key = mask_name(cell), ratio
-        if key not in counted:
-            counted[key] = _Counted(cell_mask(cell), ratio)
-        known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
-        assert record.samples is not None
-        seconds = (
-            sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[
-                len(record.samples.time_ms[0]) // 2
-            ]
-            / 1e3
-        )
-        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
-        items, covered = (
-            items_of(cell.kernel, cell.direction, way),
-            covers_all(cell.kernel, cell.direction, known.mask.traits),
-        )
-        kept.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads,
-                                          covered=covered) for shape in SHAPES), seconds,
-                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
-    return kept
+    """The samples of records, in their order. Each mask is built and analysed once, and one is in memory at a
+    time."""
+    content = list(records)
+    of_masks: dict[str, list[int]] = {}
+    for number, record in enumerate(content):
+        of_masks.setdefault(mask_name(record.cell), []).append(number)
+    found: dict[int, Sample] = {}
+    for numbers in of_masks.values():
+        mask = cell_mask(content[numbers[0]].cell)
+        counted: dict[int, _Counted] = {}
+        for number in numbers:
+            cell = content[number].cell
+            ratio = cell.num_q_heads // cell.num_kv_heads
+            known = counted.get(ratio) or counted.setdefault(ratio, _Counted(mask, ratio))
+            found[number] = _sample(content[number], known, ratio)
+    return [found[number] for number in range(len(content))]
+
+
+def _sample(record: Record, known: _Counted, ratio: int) -> Sample:
+    cell, heads = record.cell, (record.cell.num_q_heads, record.cell.num_kv_heads)
+    assert record.samples is not None
+    slowest = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))
+    way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
+    items = items_of(cell.kernel, cell.direction, way)
+    covered = covers_all(cell.kernel, cell.direction, known.mask.traits)
+    return Sample(
+        tuple(
+            amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES
+        ),
+        slowest[len(record.samples.time_ms[0]) // 2] / 1e3,
+        _mask_group(cell),
+        cell.seqlen,
+        form_labels(known.mask.traits, ratio),
+        way,
+        ratio,
+    )
 
 
 class _Counted:
