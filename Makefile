@@ -38,6 +38,7 @@ test-all: setup
 # ends by itself; says which trial was bad and the command that runs it again. ARGS=--save writes docs/results/reliability.md
 test-chaos: setup
 	@$(NOTED) python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
+	@python -m tests.chaos.faults
 
 # the rest of what pages name is run elsewhere, or is listed as not run: tests/commands/elsewhere.yaml
 test-commands: setup

@@ -43,7 +43,10 @@ try:
 except UserError as error:
     sys.exit(f"longca: {error}")
 """
-STUDY = "title: killed\ngrids: [{kernel: naive, mask: causal, seqlen: [64, 128], heads: '2:1', head_dim: 16, dtype: fp32, direction: fwd}]\n"
+STUDY = """
+title: killed
+grids: [{kernel: naive, mask: causal, seqlen: [64, 128], heads: '2:1', head_dim: 16, dtype: fp32, direction: fwd}]
+"""
 COMMANDS = ("status", "export", "report", "archive")
 """that write beside records; all others only read"""
 FAULTS = [
@@ -234,22 +237,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("no process can be traced here: install strace")
         return 3
     bad: list[str] = []
-    for call, error in [("power", ""), *FAULTS]:
-        held = tries = 0
-        for when in range(1, (1 if call == "power" else options.tries) + 1):
+    kinds: dict[str, Callable[[Path, int], list[str]]] = {
+        "loss of power": lambda folder, when: lost_to_power(folder)
+    }
+    for call, error in FAULTS:
+        kinds[f"{call} fails with {error}"] = partial(_fault, call, error)
+    for command in COMMANDS:
+        kinds[f"{command} is killed"] = partial(_killed, command)
+    for kind, harms_of in kinds.items():
+        held = 0
+        tries = 1 if kind == "loss of power" else options.tries
+        for when in range(1, tries + 1):
             with tempfile.TemporaryDirectory() as name:
-                harms = (
-                    lost_to_power(Path(name))
-                    if call == "power"
-                    else fault_harms(Path(name), call, error, when)
-                )
-            tries += 1
+                harms = harms_of(Path(name), when)
             held += not harms
-            bad += [f"{call} {error} {when}: {harm}" for harm in harms]
-        rows.append(
-            f"| {'loss of power' if call == 'power' else f'{call} fails with {error}'} | {tries} | {held} |"
-        )
-        print(rows[-1], flush=True)
+            bad += [f"{kind}, {when}: {harm}" for harm in harms]
+        print(f"| {kind} | {tries} | {held} |", flush=True)
     print("\n".join(bad))
     return int(bool(bad))
 
