@@ -107,15 +107,16 @@ def _temporary(path: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 def remove_leftovers(temporary: Iterable[Path]) -> None:
-    """Remove temporary files of ended writers."""
-    for path in temporary:
-        with contextlib.suppress(OSError):  # already removed, still being written, or not removable: ignored
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(file)
+    """Remove temporary files of ended writers, as far as they can be found and removed."""
+    with contextlib.suppress(OSError):  # a folder cannot be searched
+        for path in temporary:
+            with contextlib.suppress(OSError):  # already removed, still being written, or not removable: ignored
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(file)
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> Path:
