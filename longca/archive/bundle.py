@@ -16,7 +16,7 @@ from longca.archive.provenance import Provenance
 from longca.core.checkout import COMMIT_FILE, ROOT, described
 from longca.core.config import Config
 from longca.core.errors import UserError
-from longca.core.secrets import bytes_without_secrets, data_without_secrets
+from longca.core.facts.secrets import bytes_without_secrets, data_without_secrets
 from longca.core.study import Study
 from longca.store.cells import UnusableFile
 from longca.store.environments.images import own_lists

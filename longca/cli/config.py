@@ -19,8 +19,8 @@ def show(as_json: Json = False) -> None:
     """Show each setting with the file or variable that it comes from, and the folders in use."""
     from longca.core.checkout import studies_folder
     from longca.core.config import settings
+    from longca.core.facts.secrets import data_without_secrets
     from longca.core.plugin import PACKAGE_ROOT, plugin_folders
-    from longca.core.secrets import data_without_secrets
 
     found = [setting._replace(value=data_without_secrets(setting.value)) for setting in settings()]
     studies = studies_folder().absolute()

@@ -65,10 +65,10 @@ def _counted(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableF
     """
     from longca.core.code.source import source_digest
     from longca.core.plugin import plugin_folders
+    from longca.store.beside.kept import kept_answer
     from longca.store.beside.playoffs import PlayoffStore
     from longca.store.cells import CellStore
     from longca.store.index import FEWEST, files_of_cells
-    from longca.store.kept import kept_answer
 
     cells = folder / "cells"
     files, strays = files_of_cells(CellStore(folder))

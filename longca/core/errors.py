@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from longca.core.secrets import without_secrets
+from longca.core.facts.secrets import without_secrets
 
 MOST_OF_VALUE = 250  # characters of a value in quotes
 MOST_OF_LINE = 2_000  # characters of one part of a message

@@ -7,17 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import studies_folder
 from longca.core.errors import UserError, raise_all, unknown
+from longca.core.facts.secrets import without_secrets
 from longca.core.playoff.repeats import RepeatRules
 from longca.core.playoff.rules import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
-from longca.core.secrets import without_secrets
 from longca.core.units import parse_heads, parse_length
 
 STUDIES = Path("config/studies")
@@ -127,7 +127,7 @@ class Study(Frozen):
 
     name: str = ""
     """name of the results folder; the file name if empty"""
-    title: str = ""
+    title: Annotated[str, AfterValidator(without_secrets)] = ""
     """title of the page"""
     seed: int = Field(default=0, ge=0, le=LARGEST_INT)
     """order of measurement"""
@@ -166,11 +166,6 @@ class Study(Frozen):
     @classmethod
     def _switched(cls, value: Any) -> Any:
         return ({} if value else None) if isinstance(value, bool) else value
-
-    @field_validator("title")
-    @classmethod
-    def _has_no_secret(cls, value: str) -> str:
-        return without_secrets(value)  # pages and bundles have it
 
     @field_validator("name")
     @classmethod

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError
-from longca.core.secrets import without_secrets
+from longca.core.facts.secrets import without_secrets
 from longca.images.image import locate
 from longca.images.render import CONTENTS
 

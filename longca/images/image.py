@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longca.core.checkout import IMAGES
 from longca.core.errors import UserError
-from longca.core.secrets import HIDDEN, without_secrets
+from longca.core.facts.secrets import HIDDEN, without_secrets
 from longca.images.recipe import ELSEWHERE, names
 from longca.store.files import replace_file
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longca.core.errors import UserError
-from longca.core.secrets import bytes_without_secrets, without_secrets
+from longca.core.facts.secrets import bytes_without_secrets, without_secrets
 from longca.images.contents import bill_of_materials, contents
 from longca.images.fetch import fetch, reachable
 from longca.images.image import IMAGES, Image, check_architecture, stamp

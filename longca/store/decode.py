@@ -7,10 +7,10 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from longca.core.errors import shown
+from longca.core.facts.secrets import data_without_secrets
 from longca.core.reading import CELL_FILE, JsonError, read_json
 from longca.core.record import Environment, Record
 from longca.core.schema import Model, problems_of
-from longca.core.secrets import data_without_secrets
 from longca.store.checks.record import (
     CHECKSUM_KEY,
     CHECKSUM_SINCE,

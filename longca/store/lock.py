@@ -146,13 +146,11 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
             _wait(file, mode, given_up)
     except OSError as error:
         os.close(file)
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise UserError(
-                f"Cannot lock '{path}'",
-                why=error.strerror or str(error),
-                todo="Put the results on a file system that has locks, with `--results`",
-            ) from error
-        raise
+        raise UserError(
+            f"Cannot lock '{path}'",
+            why=error.strerror or str(error),
+            todo="Put the results on a file system that has locks, with `--results`",
+        ) from error
     except BaseException:
         os.close(file)
         raise

@@ -12,8 +12,8 @@ from longca.archive.bundle import _config
 from longca.core.children.output import Output
 from longca.core.config import Config
 from longca.core.errors import UserError
+from longca.core.facts.secrets import HIDDEN, bytes_without_secrets, data_without_secrets, without_secrets
 from longca.core.record import Failed
-from longca.core.secrets import HIDDEN, bytes_without_secrets, data_without_secrets, without_secrets
 from longca.core.study import load_study
 from longca.images.image import locate
 from longca.store.cells import CellStore
@@ -47,8 +47,16 @@ def test_what_is_none_stays(text: str):
 
 
 def test_values_of_variables_that_are_named_like_secrets():
-    environ = {"MY_TOKEN": SECRET, "PWD": "/home/me/folder", "TOKENIZERS_PARALLELISM": "something", "DB_PASSWORD": "short"}
-    assert without_secrets(f"in {SECRET}: /home/me/folder something short", environ) == "in ***: /home/me/folder something short"
+    environ = {
+        "MY_TOKEN": SECRET,
+        "PWD": "/home/me/folder",
+        "TOKENIZERS_PARALLELISM": "something",
+        "DB_PASSWORD": "short",
+    }
+    assert (
+        without_secrets(f"in {SECRET}: /home/me/folder something short", environ)
+        == "in ***: /home/me/folder something short"
+    )
 
 
 def test_data_without_a_secret_are_not_copied():
@@ -62,7 +70,9 @@ def test_no_record_has_one(tmp_path: Path, make_record, monkeypatch: pytest.Monk
     """Neither a new one nor one that an earlier version has written, and so no page, table or bundle of them."""
     monkeypatch.setenv("MY_TOKEN", SECRET + "x")
     log = f"raised at: a.py:1 in f\npulling https://me:{SECRET}@host/x\n{SECRET}x\n"
-    failed = record(make_record().cell, Failed(type="RuntimeError", message=f"no https://me:{SECRET}@host", log=log))
+    failed = record(
+        make_record().cell, Failed(type="RuntimeError", message=f"no https://me:{SECRET}@host", log=log)
+    )
     leaking = failed.model_copy(update={"notes": (f"docker://me:{SECRET}@host/n",)})
     store = CellStore(tmp_path / "s")
     path = store.write(leaking)
@@ -90,11 +100,14 @@ def test_neither_messages_nor_files_of_images_nor_bundles_have_the_password_of_a
     address = f"docker://me:{SECRET}@host/name@{DIGEST}"
     image = locate(address)
     assert image.file == locate(f"docker://host/name@{DIGEST}").file and image.wanted == address
-    assert SECRET not in str(UserError(f"Image '{address}' could not be made", why=f"`pull {address}` failed"))
+    assert SECRET not in str(
+        UserError(f"Image '{address}' could not be made", why=f"`pull {address}` failed")
+    )
     study = tmp_path / "s.yaml"
     study.write_text(
         f"title: by https://me:{SECRET}@host\n"
-        "grids: [{{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}}]\n")
+        "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}]\n"
+    )
     loaded = load_study(str(study))
     assert loaded.title == "by https://***@host"
     settings = yaml.safe_load(_config(loaded, Config(image=address), {}))

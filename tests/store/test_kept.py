@@ -7,11 +7,13 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.store import index
+from longca.store.beside.kept import kept_answer
 from longca.store.cells import CellStore
-from longca.store.kept import kept_answer
 from tests.records import record
 
-STUDY = "title: kept\ngrids: [{kernel: naive, mask: causal, seqlen: [64, 128, 256], heads: '2:1', head_dim: 16, dtype: fp32, direction: fwd}]\n"
+STUDY = """title: kept
+grids: [{kernel: naive, mask: causal, seqlen: [64, 128, 256], heads: '2:1', head_dim: 16, dtype: fp32, direction: fwd}]
+"""
 
 
 def test_it_is_made_again_where_a_cause_or_the_file_has_changed(tmp_path: Path):
