@@ -57,6 +57,5 @@ def test_the_model_sees_each_step_that_is_left_out(left_out: int | None, loses: 
 @needs_strace
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("call", ["openat", "rename"])
-def test_a_killed_command_changes_no_record_and_can_be_run_again(tmp_path: Path, command: str, call: str):
-    assert command_harms(tmp_path, command, call, 1) == []
+def test_a_killed_command_changes_no_record_and_can_be_run_again(tmp_path: Path, command: str):
+    assert command_harms(tmp_path, command, "rename", 1) == []
