@@ -64,8 +64,17 @@ class _Blockwise(torch.autograd.Function):
             return *_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale), None, None
 
 
-def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor | None,
-               dlse: Tensor | None, mask: Mask, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor | None,
+    dlse: Tensor | None,
+    mask: Mask,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) in the dtypes of q, k and v."""
     num_kv_heads = k.shape[1]
     product = _product_for(q, k, v, out, *(x for x in (dout, dlse) if x is not None))
@@ -82,7 +91,8 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: 
             by_score += of_out @ block.heads(v[keys]).mT - delta
         if dlse is not None:
             by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
-        # the gradient of the LSE of a row without keys is arbitrary, and so is that of a row with NaN at hidden keys
+        # the gradient of the LSE of a row without keys is arbitrary, and so is that of a row with NaN at
+        # hidden keys
         by_score = block.hide(by_score.mul_(weights).mul_(scale), 0.0)
         dq[rows] = block.joined(product(by_score, block, block.heads(k[keys]), False), num_kv_heads)
         dk[keys] += product(by_score, block, block.of_rows(q[rows], num_kv_heads), True).transpose(0, 1)
@@ -141,11 +151,13 @@ def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
 
 
 Product = Callable[[Tensor, _Block, Tensor, bool], Tensor]
-"""(weights by pair, their block, values of keys or rows, True to sum over rows) → the sums by row or by key"""
+"""(weights by pair, their block, values of keys or rows, True to sum over rows) → the sums by row or by
+key"""
 
 
 def _product_for(*inputs: Tensor) -> Product:
-    """The plain product for finite inputs, else that which confines NaN and infinity to those who see them."""
+    """The plain product for finite inputs, else that which confines NaN and infinity to those who see
+    them."""
     if inputs[0].is_cuda and torch.cuda.is_current_stream_capturing():  # the host cannot look
         return _plain_product
     return _plain_product if all_finite(*inputs) else _confined_product

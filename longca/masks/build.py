@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen
 from longca.core.units import parse_length
+from longca.lab.studies.cell import MOST_TOKENS, Cell, Scalar
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.graph_break import breaks_graph
@@ -18,9 +18,16 @@ from longca.masks.mask import Mask
 
 
 @breaks_graph
-def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
-               num_kv_heads: int = 1,
-               documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
+def build_mask(
+    name: str,
+    *,
+    seqlen: int | str,
+    corpus: str | None = None,
+    seed: int = 0,
+    num_kv_heads: int = 1,
+    documents: np.ndarray | Sequence[int] | None = None,
+    **params: Scalar,
+) -> Mask:
     """The mask of that pattern.
 
     Args:
@@ -35,8 +42,15 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
     Raises:
         UserError: unknown name or parameter, or inconsistent values.
     """
-    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads,
-                               documents=documents, **params)
+    return MaskBuilder().build(
+        name,
+        seqlen=seqlen,
+        corpus=corpus,
+        seed=seed,
+        num_kv_heads=num_kv_heads,
+        documents=documents,
+        **params,
+    )
 
 
 class MaskBuilder:
@@ -46,9 +60,17 @@ class MaskBuilder:
         self._patterns: dict[str, Pattern] = {}
         self._documents: dict[tuple[str, int, int, bool], np.ndarray] = {}
 
-    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
-              num_kv_heads: int = 1,
-              documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
+    def build(
+        self,
+        name: str,
+        *,
+        seqlen: int | str,
+        corpus: str | None = None,
+        seed: int = 0,
+        num_kv_heads: int = 1,
+        documents: np.ndarray | Sequence[int] | None = None,
+        **params: Scalar,
+    ) -> Mask:
         """As of `build_mask`."""
         pattern = self._pattern(name)
         seqlen = _length(name, seqlen)
@@ -147,7 +169,10 @@ def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
             continue
         why = f"bands must be disjoint, and {overlap}"
         if len(outside):
-            why = f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} pairs"
+            why = (
+                f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} "
+                f"pairs"
+            )
         given = "".join(f", {key}={value}" for key, value in params.model_dump().items())
         of_group = f" (head group {group})" if mask.num_groups > 1 else ""
         raise UserError(
@@ -162,14 +187,15 @@ def _checked_documents(given: np.ndarray | Sequence[int], seqlen: int) -> np.nda
     """Lengths of documents that fill a mask."""
     lengths: np.ndarray
     try:
-        lengths = np.asarray(given.detach().cpu() if hasattr(given,
-                                                             "detach") else given)  # type: ignore[union-attr]
+        lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
     except ValueError:  # rows of different lengths
         lengths = np.empty((0, 0))
     if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
         raise UserError("Lengths of documents must be a list of whole numbers")
     total = sum(lengths.tolist())  # exact, however large they are
     if total != seqlen or lengths.min() < 1:
-        raise UserError(f"Documents of {total} tokens do not fill a mask of {seqlen}",
-                        todo="Give positive lengths that sum to the mask's length")
+        raise UserError(
+            f"Documents of {total} tokens do not fill a mask of {seqlen}",
+            todo="Give positive lengths that sum to the mask's length",
+        )
     return lengths.astype(np.int64)

@@ -1,7 +1,8 @@
 """Matrix products in which NaN and infinity reach only those who see them.
 
-A hidden pair has weight 0, but 0 · NaN and 0 · inf are NaN: in a plain product one bad value of a packed document
-would reach all others. Finite inputs take the plain product; to find out costs one sum over each input.
+A hidden pair has weight 0, but 0 · NaN and 0 · inf are NaN: in a plain product one bad value of a packed
+document would reach all others. Finite inputs take the plain product; to find out costs one sum over each
+input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from torch import Tensor
 
 
 def all_finite(*inputs: Tensor) -> bool:
-    """False if one of the tensors has a NaN or an infinity, or if its sum overflows. On a GPU the host waits."""
+    """False if one of the tensors has a NaN or an infinity, or if its sum overflows. On a GPU the host
+    waits."""
     return all(
         bool(torch.isfinite(x.sum(dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)))
         for x in inputs

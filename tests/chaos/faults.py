@@ -1,4 +1,5 @@
-"""Failing system calls and a loss of power, by strace: no file system can be shut down here, so the order of calls is checked.
+"""Failing system calls and a loss of power, by strace: no file system can be shut down here, so the order of
+calls is checked.
 
     python -m tests.chaos.faults [--tries 3]
 
@@ -21,9 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from longca.core.cell import Cell
-from longca.store.cells import CellStore
-from longca.store.decode import Decoder, encode
+from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import Decoder, encode
+from longca.lab.studies.cell import Cell
 from tests.records import record
 from tests.support import ROOT
 
@@ -31,8 +32,8 @@ NUM_RECORDS = 6
 WRITER = """
 import sys
 from longca.core.errors import UserError
-from longca.store.cells import CellStore
-from longca.store.decode import Decoder
+from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import Decoder
 store = CellStore(sys.argv[1])
 try:
     with store.lock():
@@ -106,8 +107,8 @@ def kept(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 
 @dataclass
 class Disk:
-    """What a disk has for certain, as far as a trace has come: a name is safe once its folder was synced after it
-    was made, and a file's content once it was synced after the last write."""
+    """What a disk has for certain, as far as a trace has come: a name is safe once its folder was synced
+    after it was made, and a file's content once it was synced after the last write."""
 
     folder: str
     unsafe_names: set[str] = field(default_factory=set)

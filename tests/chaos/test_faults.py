@@ -30,12 +30,7 @@ def test_a_failing_call_ends_in_one_line_and_loses_nothing(tmp_path: Path, call:
 
 @pytest.mark.parametrize(
     ("left_out", "loses"),
-    [
-        (None, ""),
-        (2, "its content"),
-        (4, "the name /r/cells/aa/x.json"),
-        (5, "the name /r/cells/aa"),
-    ],
+    [(None, ""), (2, "its content"), (4, "the name /r/cells/aa/x.json"), (5, "the name /r/cells/aa")],
 )
 def test_the_model_sees_each_step_that_is_left_out(left_out: int | None, loses: str):
     steps = [

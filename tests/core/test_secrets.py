@@ -8,20 +8,25 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longca.archive.bundle import _config
 from longca.core.children.output import Output
-from longca.core.config import Config
 from longca.core.errors import UserError
-from longca.core.facts.secrets import HIDDEN, bytes_without_secrets, data_without_secrets, without_secrets
-from longca.core.record import Failed
-from longca.core.study import load_study
-from longca.images.image import locate
-from longca.store.cells import CellStore
-from longca.store.decode import Decoder, encode
-from longca.store.export import export
-from longca.store.load import load
+from longca.lab.archive.bundle import _config
+from longca.lab.images.image import locate
+from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import Decoder, encode
+from longca.lab.store.export import export
+from longca.lab.store.load import load
+from longca.lab.studies.config import Config
+from longca.lab.studies.facts.secrets import (
+    HIDDEN,
+    bytes_without_secrets,
+    data_without_secrets,
+    without_secrets,
+)
+from longca.lab.studies.record import Failed
+from longca.lab.studies.study import load_study
+from tests.lab.store.test_cells import make_record  # noqa: F401
 from tests.records import record
-from tests.store.test_cells import make_record  # noqa: F401
 
 SECRET = "hunter2-Zx9"
 DIGEST = f"sha256:{'0' * 64}"
@@ -67,7 +72,8 @@ def test_data_without_a_secret_are_not_copied():
 
 
 def test_no_record_has_one(tmp_path: Path, make_record, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
-    """Neither a new one nor one that an earlier version has written, and so no page, table or bundle of them."""
+    """Neither a new one nor one that an earlier version has written, and so no page, table or bundle of
+    them."""
     monkeypatch.setenv("MY_TOKEN", SECRET + "x")
     log = f"raised at: a.py:1 in f\npulling https://me:{SECRET}@host/x\n{SECRET}x\n"
     failed = record(
@@ -87,7 +93,10 @@ def test_no_record_has_one(tmp_path: Path, make_record, monkeypatch: pytest.Monk
 def test_no_log_has_one_even_in_two_parts(tmp_path: Path):
     output = Output(tmp_path / "worker.log")
     output.begin(f"start https://me:{SECRET}@host")
-    program = f"import os, time; os.write(1, b'x https://me:{SECRET[:5]}'); time.sleep(0.3); os.write(1, b'{SECRET[5:]}@host y\\nend')"
+    program = (
+        f"import os, time; os.write(1, b'x https://me:{SECRET[:5]}'); time.sleep(0.3); os.write(1, "
+        f"b'{SECRET[5:]}@host y\\nend')"
+    )
     subprocess.run([sys.executable, "-c", program], stdout=output.writer, check=True)
     os.close(output.writer)
     tail = output.tail()

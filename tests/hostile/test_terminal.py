@@ -7,10 +7,10 @@ import sys
 import pytest
 from rich.console import Console
 
-from longca.bench.run.progress import PlainProgress, RichProgress
-from longca.cli.terminal import escaped_output, styled_errors, styled_output
-from longca.core.record import Failed
-from tests.bench.test_progress import cells, record
+from longca.lab.bench.run.progress import PlainProgress, RichProgress
+from longca.lab.cli.terminal import escaped_output, styled_errors, styled_output
+from longca.lab.studies.record import Failed
+from tests.lab.bench.test_progress import cells, record
 
 HOSTILE = "\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e\r"
 SAFE = r"\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e\r"
@@ -29,10 +29,13 @@ def test_both_streams_of_a_command_escape():
 
 @pytest.mark.parametrize("display", ["plain", "rich"])
 def test_a_failed_cells_message_reaches_no_terminal(display: str):
-    """A worker's exception may hold anything, and the display writes it while it draws with escapes of its own."""
+    """A worker's exception may hold anything, and the display writes it while it draws with escapes of its
+    own."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), escaped_output():
-        show = PlainProgress(sys.stderr) if display == "plain" else RichProgress(Console(file=errors, width=400))
+        show = (
+            PlainProgress(sys.stderr) if display == "plain" else RichProgress(Console(file=errors, width=400))
+        )
         show.start(cells(1))
         show.end(record(Failed(type="RuntimeError", message=HOSTILE, log="")))
         show.note(HOSTILE)

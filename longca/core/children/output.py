@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from longca.core.facts.secrets import bytes_without_secrets, without_secrets
 from longca.core.reading import LOG
+from longca.lab.studies.facts.secrets import bytes_without_secrets, without_secrets
 
 BEFORE = ".before"  # suffix of the previous file of a log
 CHUNK_BYTES = 1 << 16

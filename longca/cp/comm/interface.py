@@ -38,8 +38,9 @@ def on_one_machine(environ: Mapping[str, str]) -> bool:
 
 
 def local_store(environ: Mapping[str, str]) -> tuple[str, socket.socket | None] | None:
-    """(URL of torch's store at loopback, socket of rank 0 that listens there), where MASTER_ADDR names loopback
-    and nobody has made the store: torch's own would listen at all addresses. None where torch has to find it.
+    """(URL of torch's store at loopback, socket of rank 0 that listens there), where MASTER_ADDR names
+    loopback and nobody has made the store: torch's own would listen at all addresses. None where torch has to
+    find it.
 
     Raises OSError if the port is taken.
     """
