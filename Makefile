@@ -21,9 +21,12 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: report paper test test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean
 
+# a study's name reaches commands as it is: neither make nor the shell runs what is between its backticks or in $$()
+unexport STUDY
+report: export LONGCA_STUDY := $(value STUDY)
 report: setup
-	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
-	@name=$$(basename "$(STUDY)"); page="$(CURDIR)/results/$${name%.y*ml}"; \
+	@snakemake --profile workflow/profiles/local $(ARGS)
+	@name=$$(basename "$$LONGCA_STUDY"); page="$(CURDIR)/results/$${name%.y*ml}"; \
 	if [ -f "$$page/logs/report.log" ]; then sed '$$d' "$$page/logs/report.log"; fi; echo "$$page/report.html"
 
 paper: setup
@@ -39,6 +42,7 @@ test-all: setup
 # ends by itself; says which trial was bad and the command that runs it again. ARGS=--save writes docs/results/reliability.md
 test-chaos: setup
 	@$(NOTED) python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
+	@python -m tests.chaos.faults
 
 # the rest of what pages name is run elsewhere, or is listed as not run: tests/commands/elsewhere.yaml
 test-commands: setup

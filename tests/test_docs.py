@@ -156,3 +156,13 @@ def test_every_guard_of_the_threat_model_is_there():
     assert [
         name for _, name in named if name and not any(f"def {name}(" in text for text in tests.values())
     ] == []
+    untrusted = page.partition("## What is not trusted")[2].partition("\n## ")[0]
+    rows = [line for line in untrusted.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 20 and [row for row in rows if "`test_" not in row] == [], (
+        "each line is tried by a test"
+    )
+    listening = [
+        line for line in page.partition("## What listens where")[2].splitlines() if line.startswith("| ")
+    ][2:]
+    at_home = [line for line in listening if "nowhere" in line or "loopback" in line]
+    assert len(at_home) >= 6 and [line for line in at_home if "test" not in line.rsplit("|", 2)[1]] == []

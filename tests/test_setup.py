@@ -445,3 +445,27 @@ def test_actions_are_pinned_by_commit():
     targets = set(re.findall(r"^([a-z-]+)[a-z -]*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = [step["run"] for job in flow["jobs"].values() for step in job["steps"] if "run" in step]
     assert {command.split()[1] for command in commands if command.startswith("make ")} <= targets
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(
+    "name", ["`touch ran`", "$(touch ran)", "$(shell touch ran)", 'x"; touch ran; "', "quick", "a 'b'.yaml"]
+)
+def test_make_runs_nothing_of_a_studys_name(tmp_path: Path, name: str):
+    """On the command line and in the environment; the workflow gets it as it is."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    snakemake = tmp_path / ".venv/bin/snakemake"
+    snakemake.parent.mkdir(parents=True)
+    snakemake.write_text('#!/bin/sh\nprintf "study is %s\\n" "$LONGCA_STUDY"\n')
+    snakemake.chmod(0o755)
+    for words, environ in ([f"STUDY={name}"], {}), ([], {"STUDY": name}):
+        done = subprocess.run(
+            ["make", "-s", "report", "PYTHON=true", *words],
+            cwd=tmp_path,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0 and f"study is {name}\n" in done.stdout, done.stdout + done.stderr
+        assert not (tmp_path / "ran").exists()

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from longca.core.secrets import without_secrets
+
 MOST_OF_VALUE = 250  # characters of a value in quotes
 MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
@@ -61,12 +63,13 @@ class UserError(Exception):
 
 
 def shown(text: str, most: int = MOST_OF_LINE) -> str:
-    """The text on one line: control characters and unpaired surrogates are escaped, and long texts are
-    shortened in the middle.
+    """The text on one line: control characters and unpaired surrogates are escaped, passwords are hidden, and
+    long texts are shortened in the middle.
 
     Args:
         most: largest length of the result; a quoted value has at most `MOST_OF_VALUE` characters.
     """
+    text = without_secrets(text)
     if len(text) > MOST_OF_VALUE:
         text = shortened(
             _QUOTED.sub(lambda match: f"'{shortened(match[0][1:-1], MOST_OF_VALUE)}'", text), most

@@ -4,7 +4,7 @@ operator runs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from longca.lowering.dense import dense_mask
 from longca.masks.band import K0, K1
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
+from longca.ops.confined import all_finite, confined_product
 
 # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
 MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}
@@ -38,13 +39,14 @@ def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: floa
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
-        exact = _exact(q)
+        exact, product = _exact(q), _product_for(q, k, v)
         out, lse = torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, dtype=exact, device=q.device)
         for block in _blocks(mask, q):
             scores = block.scores(q, k, scale)
             of_rows = scores.logsumexp(-1)
+            probabilities = _probabilities(scores, of_rows)
             out[block.rows] = block.joined(
-                _probabilities(scores, of_rows) @ block.heads(v[block.keys]), k.shape[1]
+                product(probabilities, block, block.heads(v[block.keys]), False), k.shape[1]
             ).to(q.dtype)
             lse[block.rows] = block.joined(of_rows.unsqueeze(-1), k.shape[1]).squeeze(-1)
         ctx.save_for_backward(q, k, v, out, lse)
@@ -79,6 +81,7 @@ def blockwise_gradients(
         dout, dlse: gradients by the output and by the LSE; None for zeros.
     """
     num_kv_heads = k.shape[1]
+    product = _product_for(q, k, v, out, *(x for x in (dout, dlse) if x is not None))
     dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
     for block in _blocks(mask, q):
         rows, keys = block.rows, block.keys
@@ -87,15 +90,16 @@ def blockwise_gradients(
         by_score = torch.zeros_like(weights)
         if dout is not None:
             of_out = block.of_rows(dout[rows], num_kv_heads)
-            dv[keys] += (weights.mT @ of_out).transpose(0, 1)
+            dv[keys] += product(weights, block, of_out, True).transpose(0, 1)
             delta = (of_out * block.of_rows(out[rows], num_kv_heads)).sum(-1, keepdim=True)
             by_score += of_out @ block.heads(v[keys]).mT - delta
         if dlse is not None:
             by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
-        # the gradient of the LSE of a row without keys is arbitrary
-        by_score = torch.where(weights > 0, by_score * weights, 0.0) * scale
-        dq[rows] = block.joined(by_score @ block.heads(k[keys]), num_kv_heads)
-        dk[keys] += (by_score.mT @ block.of_rows(q[rows], num_kv_heads)).transpose(0, 1)
+        # the gradient of the LSE of a row without keys is arbitrary, and so is that of a row with NaN at
+        # hidden keys
+        by_score = block.hide(by_score.mul_(weights).mul_(scale), 0.0)
+        dq[rows] = block.joined(product(by_score, block, block.heads(k[keys]), False), num_kv_heads)
+        dk[keys] += product(by_score, block, block.of_rows(q[rows], num_kv_heads), True).transpose(0, 1)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
@@ -123,9 +127,13 @@ class _Block(NamedTuple):
         """scale·q·k, −inf where hidden."""
         num_kv_heads = k.shape[1]
         scores = (self.of_rows(q[self.rows], num_kv_heads) @ self.heads(k[self.keys]).mT).mul_(scale)
+        return self.hide(scores, -math.inf)
+
+    def hide(self, by_pair: Tensor, value: float) -> Tensor:
+        """Write `value` to the hidden pairs of (G, H/G · rows, keys), in place."""
         groups, num_rows, num_keys = self.hidden.shape
-        scores.view(groups, -1, num_rows, num_keys).masked_fill_(self.hidden[:, None], -math.inf)
-        return scores
+        by_pair.view(groups, -1, num_rows, num_keys).masked_fill_(self.hidden[:, None], value)
+        return by_pair
 
 
 def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
@@ -144,6 +152,28 @@ def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
             )
             hidden = ~dense_mask(mask.crop(rows, keys), q.device)
             yield _Block(slice(*rows), slice(*keys), hidden.reshape(mask.num_groups, *hidden.shape[-2:]))
+
+
+Product = Callable[[Tensor, _Block, Tensor, bool], Tensor]
+"""(weights by pair, their block, values of keys or rows, True to sum over rows) → the sums by row or by
+key"""
+
+
+def _product_for(*inputs: Tensor) -> Product:
+    """The plain product for finite inputs, else that which confines NaN and infinity to those who see
+    them."""
+    if inputs[0].is_cuda and torch.cuda.is_current_stream_capturing():  # the host cannot look
+        return _plain_product
+    return _plain_product if all_finite(*inputs) else _confined_product
+
+
+def _plain_product(by_pair: Tensor, block: _Block, x: Tensor, over_rows: bool) -> Tensor:
+    return (by_pair.mT if over_rows else by_pair) @ x
+
+
+def _confined_product(by_pair: Tensor, block: _Block, x: Tensor, over_rows: bool) -> Tensor:
+    visible = block.hide(torch.ones_like(by_pair, dtype=torch.bool), False)
+    return confined_product(by_pair.mT, visible.mT, x) if over_rows else confined_product(by_pair, visible, x)
 
 
 def _exact(x: Tensor) -> torch.dtype:

@@ -15,12 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.core.reading import LOG
+from longca.core.secrets import bytes_without_secrets, without_secrets
 
 BEFORE = ".before"  # suffix of the previous file of a log
 CHUNK_BYTES = 1 << 16
 LEAST_BYTES = 1 << 20  # minimum size of a log, for any size of the run's other logs
 PIPE_BYTES = 256 << 10  # capacity of the pipe while the parent is busy
 MOST_READ = 256 << 10  # bytes read from a log's end
+MOST_OF_LINE = 64 << 10  # bytes of a line without an end that are held back
 DRAIN_SECONDS = 1.0  # to collect the output so far of a process that keeps printing
 
 
@@ -36,6 +38,7 @@ class Output:
         self._log, self._before = log, log.with_name(log.name + BEFORE)
         self._file = _opened(log)
         self._size = os.fstat(self._file).st_size
+        self._partial = b""  # a line whose end has not come: a secret may be in two parts of the output
         self._num_printed = self._mark = 0  # bytes since the start: all, and those up to the last headline
         self._reader, self.writer = os.pipe()
         self._wake, self._end = os.pipe()
@@ -51,7 +54,7 @@ class Output:
         """Write a headline; `tail` shows what follows it."""
         self._drain()
         with self._lock:
-            self._write(f"== {title}\n".encode())
+            self._write(f"== {without_secrets(title)}\n".encode())
             self._mark = self._num_printed
 
     def tail(self) -> str:
@@ -88,6 +91,9 @@ class Output:
         deadline = time.monotonic() + DRAIN_SECONDS
         while not self._is_closed and _bytes_in(self._reader) and time.monotonic() < deadline:
             self._take()
+        with self._lock:
+            self._write(bytes_without_secrets(self._partial))
+            self._partial = b""
 
     def _take(self) -> bool:
         """Write the next part of the pipe, if any. Returns False at the end."""
@@ -96,11 +102,16 @@ class Output:
                 content = os.read(self._reader, CHUNK_BYTES)
             except BlockingIOError:  # another thread has taken it
                 return True
-            self._write(content)
+            whole, end, self._partial = (self._partial + content).rpartition(b"\n")
+            if not content or len(self._partial) > MOST_OF_LINE:
+                end, self._partial = end + self._partial, b""
+            self._write(bytes_without_secrets(whole + end))
         return bool(content)
 
     def _write(self, content: bytes) -> None:
         """Errors are ignored: if the disk is full, the store reports it."""
+        if not content:
+            return
         self._num_printed += len(content)
         with suppress(OSError):
             if self._size + len(content) > self._most:

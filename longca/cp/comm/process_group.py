@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from longca.core.errors import UserError
+from longca.cp.comm.interface import gloo_interface, local_store
 
 if TYPE_CHECKING:
     from typing import Self
@@ -98,15 +99,16 @@ class WorldGroup:
         ):  # not by torch's own reading of the URL, which takes no path that needs quoting
             store = dist.FileStore(unquote(url.path), world)
             store.set_timeout(timeout)
-        dist.init_process_group(
-            backend,
-            init_method=None if store else rendezvous,
-            store=store,
-            rank=rank,
-            world_size=world,
-            timeout=timeout,
-            device_id=device_id,
-        )
+        with gloo_interface():
+            dist.init_process_group(
+                backend,
+                init_method=None if store else rendezvous,
+                store=store,
+                rank=rank,
+                world_size=world,
+                timeout=timeout,
+                device_id=device_id,
+            )
         self._enter(rank, world, device, timeout)
 
     @classmethod
@@ -172,7 +174,9 @@ class WorldGroup:
                 todo="Start the ranks with torchrun",
             )
         rank, world, local_rank = (int(os.environ[name]) for name in TORCHRUN[:3])
-        return cls(rank, world, local_rank, "env://", device_type, timeout_s)
+        url, listener = local_store(os.environ) or ("env://", None)
+        meeting = None if listener is None else listener.detach()  # torch closes it
+        return cls(rank, world, local_rank, url, device_type, timeout_s, meeting)
 
     @property
     def timeout_s(self) -> float:
@@ -348,7 +352,7 @@ class WorldGroup:
         """A further torch process group of these ranks. Ranks outside it take no part."""
         import torch.distributed as dist
 
-        with as_peer_lost():
+        with as_peer_lost(), gloo_interface():
             group = dist.new_group(
                 self._members,
                 self._timeout,

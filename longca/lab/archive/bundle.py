@@ -10,6 +10,7 @@ import yaml
 
 from longca.core.errors import UserError
 from longca.core.project import ROOT
+from longca.core.secrets import bytes_without_secrets, data_without_secrets
 from longca.lab.archive import crate, manifest, provenance
 from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.page import page_files
@@ -66,7 +67,7 @@ def write_bundle(
     _refuse_damaged(study, loaded.problems)
     entries = project_files(ROOT) | plugin_files()
     entries |= {
-        f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
+        f"config/studies/{study.name}.yaml": BundleFile(bytes_without_secrets(study_file.read_bytes())),
         "config/config.yaml": BundleFile(_config(study, config, entries)),
     }
     entries |= _measured(study, loaded, results, ROOT)
@@ -103,19 +104,23 @@ def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[s
     """The page with figures and tables, rebuilt from the records, and the files with sampled documents and
     masks."""
     made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))
-    drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
+    drawn = {
+        path: bytes_without_secrets((results / path).read_bytes())
+        for path in BESIDE
+        if (results / path).is_file()
+    }
     return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
 
 
 def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
     """The present settings, so that the workflow repeats this study by default, without local files such as
-    an image or a key."""
+    an image or a key, and without the password in an image's address."""
     settings = config.model_dump(mode="json") | {"study": study.name, "results": "results", "image_key": ""}
     if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
         settings |= {"image": "", "image_digest": ""}
     return (
         b"# Settings of the study that is archived here.\n"
-        + yaml.safe_dump(settings, sort_keys=False).encode()
+        + yaml.safe_dump(data_without_secrets(settings), sort_keys=False).encode()
     )
 
 

@@ -32,7 +32,7 @@ def sign(bundle: Path, key: Path) -> Path:
         UserError: minisign is missing, or cannot sign.
     """
     check_key(key)
-    signature = _of(bundle)
+    signature = signature_of(bundle)
     comment = f"{bundle.name} sha256:{manifest.file_sha256(bundle)}"
     command = ("-S", "-s", str(key), "-m", str(bundle), "-x", str(signature), "-t", comment)
     done = _run(command)
@@ -67,7 +67,7 @@ def refusal(bundle: Path, key: Path) -> str:
         raise UserError(
             f"'{key}' is not a public key of minisign", todo="Give the file that `minisign -G -p` wrote"
         )
-    signature = _of(bundle)
+    signature = signature_of(bundle)
     if not signature.is_file():
         return f"there is no signature '{signature}'"
     done = _run(("-V", "-q", "-p", str(key), "-m", str(bundle), "-x", str(signature)))
@@ -80,7 +80,8 @@ def refusal(bundle: Path, key: Path) -> str:
     )
 
 
-def _of(bundle: Path) -> Path:
+def signature_of(bundle: Path) -> Path:
+    """The file that has the signature of a packed bundle, if there is one."""
     return bundle.with_name(bundle.name + SUFFIX)
 
 

@@ -167,14 +167,13 @@ def _announce(title: str) -> None:
     import shutil
     import sys
 
+    from longca.core.errors import shown
+    from longca.lab.cli.terminal import styled_errors
+
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
-        print(
-            f"\r{f'measuring {title}' if title else '':<{width}.{width}}",
-            end="\r" if not title else "",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = shown(f"measuring {title}") if title else ""
+        print(f"\r{text:<{width}.{width}}", end="\r" if not title else "", file=styled_errors(), flush=True)
 
 
 def _print(run: OwnFileRun) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from longca.core.errors import UserError
-from longca.lab.cli.terminal import escaped_output
+from longca.lab.cli.terminal import escaped_output, patient_output
 
 COMMANDS = (  # in the order of use
     "doctor",
@@ -118,6 +118,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
+    if set(names) & set(MEASURING) and len(names) == 1:
+        with patient_output():
+            _run(names)
+    else:
+        _run(names)
+
+
+def _run(names: Sequence[str]) -> None:
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
         with escaped_output():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,21 +17,19 @@ if TYPE_CHECKING:
     from longca.lab.studies.study import Study
 
 
+KEPT = ".status.json"
+
+
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
     """Show what is measured, left, damaged, disturbed and drifting. Exit code 1 if cells failed."""
     from longca.lab.store.text import plural
 
     _, chosen, folder = open_study(study, results=results)
-    found, problems = _facts(folder)
-    methods: dict[str, Counter[str]] = {}
-    num_disturbed = num_drifting = 0
-    for cell in chosen.cells():
-        facts = found.get(cell.cell_id)
-        methods.setdefault(cell.method, Counter())[facts.status if facts else "left"] += 1
-        num_disturbed += facts is not None and facts.num_disturbed > 0
-        num_drifting += facts is not None and facts.is_drifting
+    content, problems = _counted(chosen, folder)
+    methods = {method: Counter(counts) for method, counts in content["methods"].items()}
+    num_disturbed, num_drifting = content["disturbed"], content["drifting"]
+    num_played, num_playoffs = content["num_played_off"], content["num_playoffs"]
     columns = [status for status in (*STATUSES, "left") if any(counts[status] for counts in methods.values())]
-    num_played, num_playoffs = _playoffs(chosen, found, folder)
     if as_json:
         print_json(
             {
@@ -75,12 +73,54 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         raise typer.Exit(1)
 
 
-def _playoffs(study: Study, facts: dict[str, CellFacts], folder: Path) -> tuple[int, int]:
-    """(cases that are played off, cases that have a play-off) of what is measured."""
+def _counted(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableFile]]:
+    """(what there is to say about a study's cells, files and rows that could not be read).
+
+    For many cells the first is kept beside them, and counted again where the study, a cell's file, a play-off
+    or the code has changed. A file that cannot be read is read again each time.
+    """
+    from longca.core.plugin import plugin_folders
+    from longca.lab.code.source import source_digest
+    from longca.lab.store.beside.kept import kept_answer
+    from longca.lab.store.beside.playoffs import PlayoffStore
+    from longca.lab.store.cells import CellStore
+    from longca.lab.store.index import FEWEST, files_of_cells
+
+    cells = folder / "cells"
+    files, strays = files_of_cells(CellStore(folder))
+    if len(files) < FEWEST or strays or plugin_folders():
+        return _count(study, folder)
+    made: list[tuple[dict[str, Any], list[UnusableFile]]] = []
+
+    def count() -> dict[str, Any] | None:
+        made.append(_count(study, folder))
+        return None if made[0][1] else made[0][0]
+
+    code = source_digest("longca.lab.cli.status", "longca.lab.studies.study", "longca.lab.bench.run.playoffs")
+    causes = (code, study.model_dump_json(), PlayoffStore(folder).digest(), repr(sorted(files.items())))
+    content = kept_answer(cells / KEPT, causes, count)
+    return made[0] if made else (content, [])
+
+
+def _count(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableFile]]:
     from longca.lab.bench.run.playoffs import count_playoffs
     from longca.lab.store.beside.playoffs import PlayoffStore
 
-    return count_playoffs(study, facts, PlayoffStore(folder)) if (folder / "cells").is_dir() else (0, 0)
+    found, problems = _facts(folder)
+    methods: dict[str, Counter[str]] = {}
+    num_disturbed = num_drifting = 0
+    for cell in study.cells():
+        facts = found.get(cell.cell_id)
+        methods.setdefault(cell.method, Counter())[facts.status if facts else "left"] += 1
+        num_disturbed += facts is not None and facts.num_disturbed > 0
+        num_drifting += facts is not None and facts.is_drifting
+    has_cells = (folder / "cells").is_dir()
+    played, due = count_playoffs(study, found, PlayoffStore(folder)) if has_cells else (0, 0)
+    content = {
+        "methods": methods, "disturbed": num_disturbed, "drifting": num_drifting,
+        "num_played_off": played, "num_playoffs": due,
+    }  # fmt: skip
+    return content, problems
 
 
 def _facts(folder: Path) -> tuple[dict[str, CellFacts], list[UnusableFile]]:

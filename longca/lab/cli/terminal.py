@@ -3,10 +3,11 @@ terminal."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
 from longca.core.errors import escaped
@@ -15,14 +16,29 @@ _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class EscapingStream:
-    """A text stream that writes control characters as escapes; all else is that of the stream below."""
+    """A text stream that writes control characters as escapes; all else is that of the stream below. An
+    OSError gets the stream's name as that of its file."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.below = stream
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self.below, self._name = stream, name
 
     def write(self, text: str) -> int:
-        self.below.write(escaped(text))
+        with self._named_errors():
+            self.below.write(escaped(text))
         return len(text)
+
+    def flush(self) -> None:
+        with self._named_errors():
+            self.below.flush()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._name) from None
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -32,17 +48,115 @@ class EscapingStream:
         return getattr(self.below, name)
 
 
+class PatientStream:
+    """A text stream whose owner goes on where its disk is full or broken: what cannot be written is left out.
+
+    A reader that has left (`head`) still ends the command.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.below = stream
+        self.error: OSError | None = None
+        """the first error; None if all was written"""
+
+    def write(self, text: str) -> int:
+        with self._patience():
+            self.below.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with self._patience():
+            self.below.flush()
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.error = self.error or error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)
+
+
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Standard output writes control characters as escapes. Standard error has the text of UserErrors, which
-    is safe."""
-    with redirect_stdout(cast("TextIO", EscapingStream(sys.stdout))):
-        yield
+    """Standard output and standard error write control characters as escapes, whatever they come from.
+
+    Raises OSError at the end if the rest of the output cannot be written.
+    """
+    output, errors = (
+        EscapingStream(sys.stdout, "standard output"),
+        EscapingStream(sys.stderr, "standard error"),
+    )
+    with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
+        try:
+            yield
+        finally:
+            _flush(sys.stdout)
+
+
+@contextmanager
+def patient_output() -> Iterator[None]:
+    """A full disk under standard output or standard error ends nothing in this block. At its end, the other
+    one of them says what is missing."""
+    streams = {"standard output": PatientStream(sys.stdout), "standard error": PatientStream(sys.stderr)}
+    output, errors = streams.values()
+    with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
+        try:
+            yield
+        finally:
+            for (name, stream), other in zip(streams.items(), (errors, output), strict=True):
+                stream.flush()
+                if stream.error is not None:
+                    why = stream.error.strerror or str(stream.error)
+                    print(
+                        f"longca: Some of {name} is missing: {why}. Nothing that was measured is lost",
+                        file=cast("TextIO", other),
+                    )
+            for stream in streams.values():
+                stream.flush()
+                if stream.error is not None:
+                    _give_up(stream.below)
+
+
+def _flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _give_up(stream)
+        raise
+
+
+def _give_up(stream: TextIO) -> None:
+    """Let the interpreter's last flush of a stream succeed, which otherwise prints a traceback and changes
+    the exit code."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def styled_output() -> TextIO:
     """Standard output for who styles text by escapes of its own; what it is given must be escaped before."""
-    return sys.stdout.below if isinstance(sys.stdout, EscapingStream) else sys.stdout
+    return _below(sys.stdout)
+
+
+def styled_errors() -> TextIO:
+    """Standard error, likewise."""
+    return _below(sys.stderr)
+
+
+def _below(stream: TextIO) -> TextIO:
+    return stream.below if isinstance(stream, EscapingStream) else stream
 
 
 def escaped_json(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from longca.lab.cli.options import Json, print_json, print_table
+from longca.lab.cli.options import Json, print_json, print_table, print_text
 
 
 def command(
@@ -27,13 +27,16 @@ def command(
     """
     from longca.lab.archive.manifest import NAME, file_sha256
     from longca.lab.archive.packing import Limits, opened
-    from longca.lab.archive.signature import refusal
+    from longca.lab.archive.signature import refusal, signature_of
     from longca.lab.archive.verify import SHOWN, Check, verify
 
     checks: list[Check] = []
     if key is not None:
         why = refusal(bundle, key)
         checks.append(Check("signature", not why, why or f"holds, by the key {key}"))
+    unchecked = None
+    if key is None and bundle.is_file() and signature_of(bundle).is_file():
+        unchecked = str(signature_of(bundle))
     digests: dict[str, str] = {}
     if all(check.passed for check in checks):
         with opened(bundle, Limits(max_gib << 30, max_files)) as found:
@@ -41,7 +44,14 @@ def command(
             digests["manifest_sha256"] = file_sha256(found.folder / NAME)
             checks += verify(found.folder)
     if as_json:
-        print_json({"bundle": bundle, **digests, "checks": [vars(check) for check in checks]})
+        print_json(
+            {
+                "bundle": bundle,
+                **digests,
+                "unchecked_signature": unchecked,
+                "checks": [vars(check) for check in checks],
+            }
+        )
     else:
         print_table(
             str(bundle),
@@ -54,5 +64,11 @@ def command(
                 print(f"{check.name}: {line}")
         for name, digest in digests.items():  # who has the bundle's sum from its maker compares it
             print(f"{'bundle' if name == 'sha256' else 'manifest'} sha256:{digest}")
+        if unchecked:
+            print_text(
+                f"There is a signature, '{unchecked}', which was not checked. To check it, give its maker's "
+                f"public key: "
+                "`longca verify … --key FILE`"
+            )
     if not all(check.passed for check in checks):
         raise typer.Exit(1)

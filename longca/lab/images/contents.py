@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError
+from longca.core.secrets import without_secrets
 from longca.lab.images.image import locate
 from longca.lab.images.render import CONTENTS
 
@@ -106,7 +107,8 @@ def finding(first: str, second: str, changes: list[ImageDifference], num_files: 
 
 
 def bill_of_materials(name: str, listed: Mapping[str, Any]) -> dict[str, Any]:
-    """The packages as a CycloneDX 1.5 document."""
+    """The packages as a CycloneDX 1.5 document; the password in an image's address is left out."""
+    name = without_secrets(name)
     components = [
         _component(
             "deb",

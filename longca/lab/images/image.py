@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.core.errors import UserError
+from longca.core.secrets import HIDDEN, without_secrets
 from longca.lab.images.recipe import ELSEWHERE, names
 from longca.lab.store.files import replace_file
 from longca.lab.studies.checkout import IMAGES
@@ -52,7 +53,8 @@ def locate(wanted: str) -> Image:
             raise UserError(
                 f"Image '{wanted}' is not pinned", todo="Give docker://NAME@sha256:… or oras://NAME@sha256:…"
             )
-        file = IMAGES / (re.sub(r"[^A-Za-z0-9]+", "-", wanted.partition("://")[2])[-120:].strip("-") + ".sif")
+        address = without_secrets(wanted).replace(f"{HIDDEN}@", "").partition("://")[2]
+        file = IMAGES / (re.sub(r"[^A-Za-z0-9]+", "-", address)[-120:].strip("-") + ".sif")
     else:
         file = Path(wanted).expanduser().resolve()
     return Image(wanted, file, IMAGES / f"{file.name}.sha256")

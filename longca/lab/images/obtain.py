@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longca.core.errors import UserError
+from longca.core.secrets import bytes_without_secrets, without_secrets
 from longca.lab.images.contents import bill_of_materials, contents
 from longca.lab.images.fetch import fetch, reachable
 from longca.lab.images.image import IMAGES, Image, check_architecture, stamp
@@ -54,7 +55,7 @@ def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[st
         _build(recipe, image, announce)
         replace_file(image.recipe, f"{recipe_digest(recipe)}\n".encode())
     elif "://" in image.wanted:
-        announce(f"pulling {image.wanted}")
+        announce(f"pulling {without_secrets(image.wanted)}")
         _into_place(image, [_apptainer(), "pull"], image.wanted, key)
     if image.file.is_file():
         check_architecture(image)
@@ -153,6 +154,7 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
                 check=False,
                 env={**QUICK, **os.environ},
             )
+        image.log.write_bytes(bytes_without_secrets(image.log.read_bytes()))
         if done.returncode:
             said = image.log.read_text(encoding="utf-8", errors="replace")
             print("\n".join(said.splitlines()[-LAST_LINES:]), file=sys.stderr)

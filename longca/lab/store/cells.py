@@ -9,7 +9,7 @@ from typing import Any
 
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, read_file
-from longca.lab.store.decode import Decoder, Unusable, encode
+from longca.lab.store.decode import Decoder, Unusable, encode, record_without_secrets
 from longca.lab.store.environments.listings import write_listings
 from longca.lab.store.files import TEMPORARY, keep, remove_leftovers
 from longca.lab.store.lock import lock_folder
@@ -68,7 +68,7 @@ class CellStore:
         return self.controls / hashlib.sha256(device.encode()).hexdigest()[:12]
 
     def _write(self, path: Path, record: Record) -> Path:
-        return keep(path, encode(record), safe="Finished cells are")
+        return keep(path, encode(record_without_secrets(record)), safe="Finished cells are")
 
     def write_listings(self, listings: Mapping[str, Any]) -> None:
         """Write listings of environments, JSON by digest, next to the cells. Raises UserError."""

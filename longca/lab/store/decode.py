@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
 from longca.core.schema import Model, problems_of
+from longca.core.secrets import data_without_secrets
 from longca.lab.store.checks.record import (
     CHECKSUM_KEY,
     CHECKSUM_SINCE,
@@ -47,8 +48,18 @@ def encode(record: Record) -> bytes:
     return text[:-1] + f',"{CHECKSUM_KEY}":"{checksum_of(text)}"}}\n'.encode()
 
 
+def record_without_secrets(record: Record) -> Record:
+    """The record with `***` for passwords and tokens in any of its texts; the same object if it has none."""
+    data = record.model_dump(mode="json")
+    hidden = data_without_secrets(data)
+    return record if hidden is data else Record.model_validate(hidden)
+
+
 class Decoder:
     """Reads the texts of records. Only records of an old schema may lack a checksum.
+
+    Records of earlier versions, or of others, may have a password in an address or in an error's log: these
+    are read without it.
 
     The environment is half of a text and the same in many records, so each is parsed once and shared.
     """
@@ -68,7 +79,9 @@ class Decoder:
         written = _as_written(text)
         record = self._decode_quickly(text.strip() if written is None else written)
         if record is not None:
-            return _checked(record, written is not None)
+            record = _checked(record, written is not None)
+            # the whole search would take as long as all else
+            return record_without_secrets(record) if b"://" in text or b'"log":"' in text else record
         try:
             content = read_json(text)
         except JsonError as error:
@@ -77,7 +90,7 @@ class Decoder:
         record = _checked(from_content(content), has_checksum)
         if has_checksum and written is None:
             raise Unusable(_CHANGED)
-        return record
+        return record_without_secrets(record)
 
     def _decode_quickly(self, text: bytes) -> Record | None:
         """The record of a text in this project's own format; None for other texts, which need the slower

@@ -1,6 +1,7 @@
 """Atomic writing of files."""
 
 import contextlib
+import errno
 import fcntl
 import filecmp
 import glob
@@ -13,6 +14,8 @@ from typing import BinaryIO
 from longca.core.errors import UserError
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
+# of folders, on some network file systems
+CANNOT_SYNC = errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES
 
 
 def write_atomically(
@@ -20,6 +23,9 @@ def write_atomically(
 ) -> None:
     """Write to a temporary file and rename it, so that readers see the old file or the new one even if the
     writer dies. Raises OSError.
+
+    When it returns, the new file is on the disk under its name: a loss of power cannot take it back. A folder
+    that is made for it must be made by `make_folder`.
 
     Args:
         content: the whole content, or its chunks.
@@ -36,11 +42,37 @@ def write_atomically(
             else:
                 os.fsync(file.fileno())
                 temporary.replace(path)
+                sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
     remove_leftovers(path.parent.glob(f".{glob.escape(path.stem)}.*{TEMPORARY}"))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its missing parents so that a loss of power cannot take them back. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk: without it, a loss of power can take back a rename that has
+    returned. File systems that cannot do so are left as they are.
+
+    Raises OSError if the disk is full or broken.
+    """
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
+    finally:
+        os.close(file)
 
 
 def keep(path: Path, content: bytes, *, safe: str) -> Path:
@@ -53,7 +85,7 @@ def keep(path: Path, content: bytes, *, safe: str) -> Path:
         UserError: the disk is full, the folder is read-only, or the like; the old file is kept.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, content)
     except OSError as error:
         raise UserError(
@@ -79,15 +111,18 @@ def _temporary(path: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 def remove_leftovers(temporary: Iterable[Path]) -> None:
-    """Remove temporary files of ended writers."""
-    for path in temporary:
-        with contextlib.suppress(OSError):  # already removed, still being written, or not removable: ignored
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(file)
+    """Remove temporary files of ended writers, as far as they can be found and removed."""
+    with contextlib.suppress(OSError):  # a folder cannot be searched
+        for path in temporary:
+            with contextlib.suppress(
+                OSError
+            ):  # already removed, still being written, or not removable: ignored
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(file)
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> Path:
@@ -95,7 +130,7 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> Path:
     try:
         if isinstance(content, bytes) and path.exists() and path.read_bytes() == content:
             return path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, content, unless_equal=not isinstance(content, bytes))
     except OSError as error:
         raise UserError(

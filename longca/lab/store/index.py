@@ -202,6 +202,12 @@ def cell_facts(store: CellStore) -> tuple[dict[str, CellFacts], list[UnusableFil
     return {name: facts for name, (_, facts) in entries.items()}, problems
 
 
+def files_of_cells(store: CellStore) -> tuple[dict[str, Stamp], list[UnusableFile]]:
+    """cell_id → stamp of each cell's file, in the order of ids, without reading it; and misplaced files."""
+    names, stamps, problems = _scan(store.cells)
+    return dict(zip(names, stamps, strict=True)), problems
+
+
 def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:
     """Names and stamps of all cells' files, in order, and misplaced files."""
     stamps: list[tuple[str, Stamp]] = []

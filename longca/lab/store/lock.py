@@ -2,6 +2,10 @@
 
 It is an `flock`, which the system releases with its process, so a killed run needs no cleanup. The lock files
 are never removed, since otherwise two processes could lock two files of the same name.
+
+Whoever can open a file, if only to read it, can hold an `flock` of it, and so can a reader hold POSIX locks
+that stop a writer. So a lock file can be read by those alone who can also write it: with the umask 022 by its
+owner, with 002 by its group.
 """
 
 import errno
@@ -12,12 +16,13 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError
+from longca.lab.store.files import make_folder
 
 NAME = ".lock"
 RETRY_SECONDS = 0.2
@@ -136,8 +141,9 @@ def _take(
     given_up: Callable[[], bool],
 ) -> int:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         file = _open(path, os.O_RDWR | os.O_CREAT)
+        _close_to_readers(file)
     except OSError as error:
         raise UserError(
             f"Cannot write '{folder}'",
@@ -157,13 +163,11 @@ def _take(
             _wait(file, mode, given_up)
     except OSError as error:
         os.close(file)
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise UserError(
-                f"Cannot lock '{path}'",
-                why=error.strerror or str(error),
-                todo="Put the results on a file system that has locks, with `--results`",
-            ) from error
-        raise
+        raise UserError(
+            f"Cannot lock '{path}'",
+            why=error.strerror or str(error),
+            todo="Put the results on a file system that has locks, with `--results`",
+        ) from error
     except BaseException:
         os.close(file)
         raise
@@ -183,7 +187,7 @@ def _open(path: Path, flags: int) -> int:
     """Open a lock file. Raises OSError, also for a link or another non-file, which could redirect the
     write."""
     try:
-        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o622)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise OSError(
@@ -199,6 +203,17 @@ def _open(path: Path, flags: int) -> int:
             f"'{path.name}' in it is {'no file' if facts.st_nlink == 1 else 'a hard link'}: remove it",
         )
     return file
+
+
+def _close_to_readers(file: int) -> None:
+    """Let those read the lock file that can write it, and nobody else. Only its owner can; another writer
+    leaves it as it is."""
+    facts = os.fstat(file)
+    mode = stat.S_IMODE(facts.st_mode)
+    strict = mode & ~0o444 | (mode & 0o222) << 1
+    if mode != strict and facts.st_uid == os.geteuid():
+        with suppress(OSError):  # of a file system without permissions
+            os.fchmod(file, strict)
 
 
 def _is_held(path: Path) -> bool:

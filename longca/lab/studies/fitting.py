@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
 MOST_BLOCK_TOKENS = 70_000
+# of one call that differ in nothing else: others repeat what these tell, and each takes a mask to build
+MOST_SEEDS = 3
 
 
 def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:
@@ -70,13 +72,23 @@ def to_fit(records: Iterable[Record]) -> list[Record]:
 
     Calls with a rest of the GPU after each are faster than calls without, so a fit to both would be of
     neither. Most kernels have the protocol of most records. A kernel without enough records of it has that of
-    the other one, if it has enough of these.
+    the other one, if it has enough of these. Of the seeds of a call, the lowest `MOST_SEEDS` are taken.
     """
     timed = _timed(records)
     usual = usual_protocol(timed)
     counts = Counter((_pair(record), has_rests(record)) for record in timed)
     other = {pair for pair, rests in counts if counts[pair, usual] < FEWEST <= counts[pair, not usual]}
-    return [record for record in timed if has_rests(record) == (usual != (_pair(record) in other))]
+    fitting = [record for record in timed if has_rests(record) == (usual != (_pair(record) in other))]
+    seeds: dict[str, set[int]] = {}
+    for record in fitting:
+        seeds.setdefault(_but_seed(record.cell), set()).add(record.cell.seed)
+    taken = {call: set(sorted(known)[:MOST_SEEDS]) for call, known in seeds.items()}
+    return [record for record in fitting if record.cell.seed in taken[_but_seed(record.cell)]]
+
+
+def _but_seed(cell: Cell) -> str:
+    """All of a cell but its seed, as a text that only equal ones have."""
+    return cell.model_dump_json(exclude={"seed"})
 
 
 def _timed(records: Iterable[Record]) -> list[Record]:
@@ -127,43 +139,40 @@ def fits(record: Record) -> bool:
 
 
 def samples(records: Iterable[Record]) -> list[Sample]:
-    """The samples of records, in their order. Each mask is built and analysed once."""
-    counted: dict[tuple[str, int], _Counted] = {}
-    kept = []
-    for record in records:
-        cell = record.cell
-        ratio = cell.num_q_heads // cell.num_kv_heads
-        key = mask_name(cell), ratio
-        if key not in counted:
-            counted[key] = _Counted(cell_mask(cell), ratio)
-        known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
-        assert record.samples is not None
-        seconds = (
-            sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[
-                len(record.samples.time_ms[0]) // 2
-            ]
-            / 1e3
-        )
-        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
-        items, covered = (
-            items_of(cell.kernel, cell.direction, way),
-            covers_all(cell.kernel, cell.direction, known.mask.traits),
-        )
-        kept.append(
-            Sample(
-                tuple(
-                    amounts(known.statistics(shape), shape, items, *heads, covered=covered)
-                    for shape in SHAPES
-                ),
-                seconds,
-                _mask_group(cell),
-                cell.seqlen,
-                form_labels(known.mask.traits, ratio),
-                way,
-                ratio,
-            )
-        )
-    return kept
+    """The samples of records, in their order. Each mask is built and analysed once, and one is in memory at a
+    time."""
+    content = list(records)
+    of_masks: dict[str, list[int]] = {}
+    for number, record in enumerate(content):
+        of_masks.setdefault(mask_name(record.cell), []).append(number)
+    found: dict[int, Sample] = {}
+    for numbers in of_masks.values():
+        mask = cell_mask(content[numbers[0]].cell)
+        counted: dict[int, _Counted] = {}
+        for number in numbers:
+            cell = content[number].cell
+            ratio = cell.num_q_heads // cell.num_kv_heads
+            known = counted.get(ratio) or counted.setdefault(ratio, _Counted(mask, ratio))
+            found[number] = _sample(content[number], known, ratio)
+    return [found[number] for number in range(len(content))]
+
+
+def _sample(record: Record, known: _Counted, ratio: int) -> Sample:
+    cell, heads = record.cell, (record.cell.num_q_heads, record.cell.num_kv_heads)
+    assert record.samples is not None
+    slowest = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))
+    way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
+    items = items_of(cell.kernel, cell.direction, way)
+    covered = covers_all(cell.kernel, cell.direction, known.mask.traits)
+    return Sample(
+        tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES),
+        slowest[len(record.samples.time_ms[0]) // 2] / 1e3,
+        _mask_group(cell),
+        cell.seqlen,
+        form_labels(known.mask.traits, ratio),
+        way,
+        ratio,
+    )
 
 
 class _Counted:

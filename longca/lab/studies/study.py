@@ -2,14 +2,15 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
+from longca.core.secrets import without_secrets
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.checkout import studies_folder
 from longca.lab.studies.grid import (
@@ -36,7 +37,7 @@ class Study(Frozen):
 
     name: str = ""
     """name of the results folder; the file name if empty"""
-    title: str = ""
+    title: Annotated[str, AfterValidator(without_secrets)] = ""
     """title of the page"""
     seed: int = Field(default=0, ge=0, le=LARGEST_INT)
     """order of measurement"""

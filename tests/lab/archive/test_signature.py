@@ -1,6 +1,7 @@
 """Bundles signed and checked by the real minisign, and what is said where it is not there."""
 
 import getpass
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -121,3 +122,18 @@ def test_where_minisign_is_missing_one_line_says_what_to_install(longca, packed,
         )
         with pytest.raises(UserError, match=missing):
             act(packed, tmp_path / "any.key")
+
+
+def test_a_signature_beside_a_bundle_is_mentioned(longca, packed, monkeypatch):
+    """Also without minisign: whoever forgets `--key` hears of it."""
+    monkeypatch.setattr(
+        "longca.lab.archive.verify.verify", lambda folder: []
+    )  # a bundle of nothing but a manifest
+    assert "--key" not in longca("verify", packed).stdout
+    Path(f"{packed}.minisig").write_text("any")
+    done = longca("verify", packed)
+    assert "small.tar.gz.minisig" in done.stdout.replace("\n", "") and "--key" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    data = json.loads(longca("verify", packed, "--json").stdout)
+    assert data["unchecked_signature"] == f"{packed}.minisig"

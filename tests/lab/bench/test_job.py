@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.lab.bench.workers import rendezvous as rendezvous_module
+from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Task, find_task
 from longca.lab.bench.workers.rendezvous import FOLDER, Rendezvous, join_rendezvous
 from longca.lab.store.cells import CellStore
@@ -275,7 +277,7 @@ STEP = {
         ("auto", {}, None),
         ("auto", STEP, Task(5, 8, 1, "gpu2", "slurm-42-0")),
         ("srun", STEP | ELASTIC, Task(5, 8, 1, "gpu2", "slurm-42-0")),
-        ("auto", STEP | ELASTIC, Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500")),
+        ("auto", STEP | ELASTIC, Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500-e3b0c44298fc")),
         ("local", STEP | ELASTIC, None),
         (
             "auto",
@@ -289,11 +291,6 @@ STEP = {
         ),
         (
             "auto",
-            ELASTIC | {"LOCAL_WORLD_SIZE": "8"},
-            Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500", on_one_machine=True),
-        ),
-        (
-            "auto",
             {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "42"},
             None,
         ),  # a batch script
@@ -301,6 +298,57 @@ STEP = {
 )
 def test_the_environment_says_which_task_this_is(launcher, environ, expected):
     assert find_task(launcher, environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"LOCAL_WORLD_SIZE": "8"}, "0000-another-machine"),
+        ({"MASTER_ADDR": "node1"}, {"MASTER_ADDR": "node7"}),
+    ],
+    ids=["machines", "masters"],
+)
+def test_jobs_of_the_default_id_and_port_on_other_machines_are_others(ours, theirs, monkeypatch):
+    """Both have torchrun's default id, and one folder of results: `none` and 29500."""
+    environ = ELASTIC | {"TORCHELASTIC_RUN_ID": "none"} | ours
+    task = find_task("torchrun", environ)
+    assert task.job == find_task("torchrun", environ | {"RANK": "0"}).job and task.job.startswith(
+        "torchrun-none-29500-"
+    )
+    if isinstance(theirs, str):
+        monkeypatch.setattr("longca.lab.bench.workers.launch.boot_id", lambda: theirs)
+    else:
+        environ |= theirs
+    other = find_task("torchrun", environ)
+    assert other.job != task.job and other.on_one_machine == task.on_one_machine == (
+        "LOCAL_WORLD_SIZE" in ours
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(1, "has that number"), (0, "has that number"), (7, "its number is another's")]
+)
+def test_a_task_of_another_job_ends_both_in_one_line(tmp_path, number, why):
+    """Two tasks with one number would be two jobs in one: each would measure with ranks of the other."""
+    errors = []
+
+    def gather() -> None:
+        try:
+            Job(Task(0, 3, 0, "here", "job", on_one_machine=True), tmp_path)
+        except JobError as error:
+            errors.append(str(error))
+
+    runner = threading.Thread(target=gather)
+    runner.start()
+    channels = [
+        join_rendezvous(tmp_path, "job", {"task": task, "host": "there", "local": 0}, 20)
+        for task in (1, number)
+    ]
+    runner.join(20)
+    assert len(errors) == 1 and why in errors[0] and "--rdzv-id" in errors[0] and "\n" not in errors[0]
+    assert channels[1].wait(10)["do"] == "leave"
+    for channel in channels:
+        channel.close()
 
 
 def test_a_launcher_that_did_not_start_this_process_is_an_error():

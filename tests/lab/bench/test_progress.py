@@ -201,10 +201,12 @@ def test_a_log_that_cannot_be_written(tmp_path):
         LogProgress(tmp_path / "file" / "run.log")
 
 
-def test_a_log_on_a_full_disk():
+def test_a_log_on_a_full_disk_stops_no_cell(capsys):
     show = LogProgress(Path("/dev/full"))
-    with pytest.raises(UserError, match="'/dev/full': No space left on device"):
-        show.start(cells(1))
+    show.start(cells(1))
+    show.note("more")
+    show.close()
+    assert capsys.readouterr().err == "longca: Some lines of /dev/full are missing: No space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,13 @@ def playoffs_of(
         for case, of_case in times.items()
         if len(players := choose_players(of_case, rules)) > 1
     ]
+    kernels = {cell.kernel for playoff in playoffs for cell in playoff.players}
+    of_others = set() if rules.own_files else {name for name in kernels if not is_of_package("kernel", name)}
     outside = [
-        playoff
-        for playoff in playoffs
-        if not rules.own_files and not all(is_of_package("kernel", cell.kernel) for cell in playoff.players)
+        playoff for playoff in playoffs if not of_others.isdisjoint(cell.kernel for cell in playoff.players)
     ]
+    if not outside:
+        return playoffs, []
     return [playoff for playoff in playoffs if playoff not in outside], outside
 
 

@@ -15,7 +15,7 @@ from shutil import get_terminal_size
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from longca.core.errors import UserError
+from longca.core.errors import UserError, escaped
 from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.lab.store.text import number, plural
 from longca.lab.studies.cell import Cell
@@ -159,28 +159,39 @@ class PlainProgress(Progress):
 
 
 class LogProgress(PlainProgress):
-    """Appends one line for each cell to a file. Raises UserError if it cannot be written."""
+    """Appends one line for each cell to a file. Where a line cannot be written, the run goes on, and the end
+    says so.
+
+    Raises UserError if the file cannot be opened.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._as_user_error():
+        self.path, self._error = path, ""
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             super().__init__(path.open("a", encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error)) from error
 
     def close(self) -> None:
-        with self._as_user_error():
+        with self._patience():
             self.stream.close()
+        if self._error:
+            print(
+                f"longca: {UserError(f'Some lines of {self.path} are missing', why=self._error)}",
+                file=sys.stderr,
+            )
 
     def _say(self, text: str) -> None:
-        with self._as_user_error():
+        with self._patience():
             super()._say(text)
 
     @contextmanager
-    def _as_user_error(self) -> Iterator[None]:
+    def _patience(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise UserError(f"Cannot write '{self.path}'", why=error.strerror or str(error)) from error
+            self._error = self._error or error.strerror or str(error)
 
 
 class RichProgress(Progress):
@@ -193,9 +204,9 @@ class RichProgress(Progress):
 
         super().__init__()
         self._cell: Cell | None = None
-        self._live = Live(
-            console=console or Console(stderr=True), refresh_per_second=2, get_renderable=self.render
-        )
+        # the command's standard error escapes control characters, and so the display's own: it writes below
+        console = console or Console(file=getattr(sys.stderr, "below", sys.stderr))
+        self._live = Live(console=console, refresh_per_second=2, get_renderable=self.render)
 
     def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
         super().start(cells, kept, logs)
@@ -218,7 +229,7 @@ class RichProgress(Progress):
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._live.console.print(Text(text, style=style))
+        self._live.console.print(Text(escaped(text), style=style))
 
     def close(self) -> None:
         self._live.stop()
@@ -242,7 +253,10 @@ class RichProgress(Progress):
             f"{name} {sum(self.counts[status] for status in members)}" for name, members in GROUPS.items()
         )
         current = Text(
-            f"now: {self._cell.title}" if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim"
+            escaped(f"now: {self._cell.title}") if self._cell else "",
+            no_wrap=True,
+            overflow="ellipsis",
+            style="dim",
         )
         playoffs = f"  play-offs {self.num_played}/{self.num_playoffs}" if self.num_playoffs else ""
         return Group(

@@ -151,7 +151,7 @@ class Job:
             self._check(deadline)
             for hello, channel, address in self._arrivals(set()):
                 if "task" in hello:
-                    self.agents.append(AgentLink(hello, channel, address))
+                    self._admit(AgentLink(hello, channel, address))
                     _check_code(self.agents[-1].title, hello.get("code", ""))
                 else:
                     channel.close()
@@ -165,6 +165,22 @@ class Job:
         if not self._address and len(used) == 1:
             (self._address,) = used
             self._rendezvous.narrow(self._address)
+
+    def _admit(self, agent: AgentLink) -> None:
+        """Take a task into the job. Raises JobError if its number is taken or too large: it is of another
+        job."""
+        titles = {0: self.task.title} | {other.task: other.title for other in self.agents}
+        if agent.task in titles or not 0 < agent.task < self.task.num_tasks:
+            agent.let_go()
+            why = (
+                f"{titles[agent.task]} has that number" if agent.task in titles else "its number is another's"
+            )
+            raise JobError(
+                f"{agent.title} is not of this job of {self.task.num_tasks} tasks",
+                why=why,
+                todo="Give each job its own `--rdzv-id`, or its own results with `--results`",
+            )
+        self.agents.append(agent)
 
     @contextmanager
     def _meeting_place(self, world: int) -> Iterator[tuple[Callable[[str], str], socket.socket | None]]:

@@ -5,6 +5,7 @@ process is.
 started.
 """
 
+import hashlib
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from longca.core.errors import UserError
+from longca.core.host import boot_id
 from longca.lab.bench.workers.channel import Message
 from longca.lab.studies.config import Launch
 from longca.lab.studies.outcome import WAS_AT
@@ -194,14 +196,26 @@ def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Tas
 
 
 def _of_torchrun(environ: Mapping[str, str]) -> Task:
+    on_one_machine = environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]
+    # jobs of the default id and port on other machines may share the results
+    place = f"{boot_id()} {_network()}" if on_one_machine else environ.get("MASTER_ADDR", "")
+    job = f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}"
     return Task(
         int(environ["RANK"]),
         int(environ["WORLD_SIZE"]),
         int(environ["LOCAL_RANK"]),
         socket.gethostname(),
-        f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}",
-        environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"],
+        f"{job}-{hashlib.sha256(place.encode()).hexdigest()[:12]}",
+        on_one_machine,
     )
+
+
+def _network() -> int:
+    """The number of this process's network namespace, in which a port belongs to one job; 0 if unknown."""
+    try:
+        return Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return 0
 
 
 def _of_srun(environ: Mapping[str, str]) -> Task:
