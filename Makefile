@@ -89,13 +89,13 @@ images: setup
 # builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
 test-images: setup
 	@tools/install_apptainer.sh
-	@$(NOTED) python -m pytest -m 'images and not hopper' -rs tests/images $(ARGS)
+	@$(NOTED) python -m pytest -m 'images and not hopper' -rs tests/lab/images $(ARGS)
 
 # the Hopper image as well, and the quick study in it on a Slurm of two nodes: hours where it is built for the first time
 test-images-all: setup
 	@tools/install_apptainer.sh
 	@python -m tests.slurm.cluster.machine
-	@$(NOTED) python -m pytest -m 'images or hopper' -rs tests/images tests/slurm $(ARGS)
+	@$(NOTED) python -m pytest -m 'images or hopper' -rs tests/lab/images tests/slurm $(ARGS)
 
 .PHONY: containers lock-containers images test-images test-images-all
 

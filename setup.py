@@ -1,7 +1,9 @@
-"""What a wheel holds beside the package: `config`, the project's own records and its commit, as `longca/shipped`.
+"""What a wheel holds beside the package: `config`, the project's own records and its commit, as
+`longca/shipped`.
 
-All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders. Records keep
-each whole record, and of the columns that follow from it those that commands read without decoding records.
+All else is in pyproject.toml. An editable install needs none of this: it finds the checkout's own folders.
+Records keep each whole record, and of the columns that follow from it those that commands read without
+decoding records.
 """
 
 import hashlib
@@ -16,9 +18,9 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PART = "shipped"  # longca.core.checkout.SHIPPED
-RECORDS_OF = ("h100", "h200")  # longca.store.load.COMMITTED_OF
+RECORDS_OF = ("h100", "h200")  # longca.lab.store.load.COMMITTED_OF
 COMMIT = "COMMIT"  # longca.core.checkout.COMMIT_FILE
-VERIFIED = "store/checks/verified.sha256"
+VERIFIED = "lab/store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
     "notes",

@@ -5,9 +5,9 @@
     python -m tools.merge_records reports/h100/h100-dense.parquet HOME…
     python -m benchmarks.campaign --write
 
-The first command lists the parts that are left, in their order, with GPU minutes. The second one measures as many
-as fit on all GPUs of a machine, the third one puts what came home into the committed file, and the last one
-writes the table of docs/results/h100/campaign.md.
+The first command lists the parts that are left, in their order, with GPU minutes. The second one measures as
+many as fit on all GPUs of a machine, the third one puts what came home into the committed file, and the last
+one writes the table of docs/results/h100/campaign.md.
 
 A part is a call of `longca run` for one length and some masks, with all kernels: unequal protocols are not
 ranked, so a case is worth something once it is complete. What `reports/GPU/STUDY.parquet` has by the present
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.renew import Part, rest, run
-from longca.bench.run.machine import gpu_machine
-from longca.bench.run.predict import Prediction, Predictor, playoff_hours
-from longca.core.cell import Cell
 from longca.core.errors import UserError, unknown
-from longca.core.study import Study, load_study
 from longca.core.units import format_length
-from longca.store.checks.known import known_cells
+from longca.lab.bench.run.machine import gpu_machine
+from longca.lab.bench.run.predict import Prediction, Predictor, playoff_hours
+from longca.lab.store.checks.known import known_cells
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Study, load_study
 from tools.pages import ROOT, put
 
 PART_MINUTES = 8.5  # of at most 9: a call also measures controls
@@ -77,7 +77,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
             Stage("dense, 64:64", "h100-dense"),
             Stage("block-sparse, the rest", "h100-sparse"),
         ),
-    ),
+    )
 }
 
 
@@ -170,7 +170,8 @@ def _add_parts(
     predictions: Mapping[str, Prediction],
     peak_flops: float,
 ) -> None:
-    """Divides what is left of a stage into calls of one length and number of heads, with as many masks as fit.
+    """Divides what is left of a stage into calls of one length and number of heads, with as many masks as
+    fit.
 
     Args:
         gpu: folder of the committed records; None where there are none of this study yet.

@@ -1,14 +1,17 @@
-"""Measures parts of this repository's results again, as much as fits into a time limit, on the GPUs of this machine.
+"""Measures parts of this repository's results again, as much as fits into a time limit, on the GPUs of this
+machine.
 
     python -m benchmarks.renew --list
     python -m benchmarks.renew dense cp --seconds 540 [--pack FOLDER]
     python -m benchmarks.renew --next h100 --seconds 540 [--pack FOLDER]
 
-Parts are taken in the order given. Those of one GPU run side by side, one on each GPU; those of all GPUs run alone. At the end of the time
-what still runs is interrupted as by Ctrl-C. Everything goes to a folder of its own for each part, so the same command goes on where it was;
-`--next` takes the next parts of a campaign (`benchmarks.campaign`), as many as the GPUs can measure in the time.
-`--pack` also puts each part's folder into an archive, for machines that are given back. `longca report FILE…` and `--write` of each
-benchmark make pages and tables of what came home.
+Parts are taken in the order given. Those of one GPU run side by side, one on each GPU; those of all GPUs run
+alone. At the end of the time what still runs is interrupted as by Ctrl-C. Everything goes to a folder of its
+own for each part, so the same command goes on where it was;
+`--next` takes the next parts of a campaign (`benchmarks.campaign`), as many as the GPUs can measure in the
+time.
+`--pack` also puts each part's folder into an archive, for machines that are given back. `longca report FILE…`
+and `--write` of each benchmark make pages and tables of what came home.
 """
 
 from __future__ import annotations
@@ -33,18 +36,28 @@ GRACE_S = 15.0  # after an interrupt: `longca run` ends its cell and its process
 POLL_S = 0.2
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OUT = "{out}"  # in a command: the part's folder
-COMPARE = ("benchmarks.band.compare --keep --max-seconds 3600 --lengths 32K,8K,128K --kernels band,band_atomic,fa3,fa4,flex_flash,"
-           f"cudnn_flex,vsa,flashinfer,fa2_sparse,cudnn_bsa --out {OUT}")
+COMPARE = (
+    "benchmarks.band.compare --keep --max-seconds 3600 --lengths 32K,8K,128K --kernels "
+    "band,band_atomic,fa3,fa4,flex_flash,"
+    f"cudnn_flex,vsa,flashinfer,fa2_sparse,cudnn_bsa --out {OUT}"
+)
 
 
-SWEEP_LENGTHS = "1K,1500,2K,2500,3K,3500,4K,5K,6K,7K,8K,9001,10K,12K,14K,16K,20K,24K,28K,32K,40K,48K,64K,96K"  # half no powers of two
-SWEEP_WAYS = ("bwd from last k1,bwd from last k2,bwd from first s1 k1 r1,bwd from first s1 k2 r1,bwd from first s1 k4 r1,"
-              "bwd from first s1 k1 r2,bwd")
+# half no powers of two
+SWEEP_LENGTHS = "1K,1500,2K,2500,3K,3500,4K,5K,6K,7K,8K,9001,10K,12K,14K,16K,20K,24K,28K,32K,40K,48K,64K,96K"
+SWEEP_WAYS = (
+    "bwd from last k1,bwd from last k2,bwd from first s1 k1 r1,bwd from first s1 k2 r1,bwd from first s1 k4 "
+    "r1,"
+    "bwd from first s1 k1 r2,bwd"
+)
 
 
 def sweep(heads: str) -> str:
     """The command that times every way to the gradients at `SWEEP_LENGTHS`."""
-    return f"benchmarks.band.dq_order --seconds 510 --heads {heads} --lengths {SWEEP_LENGTHS} --also '{SWEEP_WAYS}' --out {OUT}"
+    return (
+        f"benchmarks.band.dq_order --seconds 510 --heads {heads} --lengths {SWEEP_LENGTHS} --also "
+        f"'{SWEEP_WAYS}' --out {OUT}"
+    )
 
 
 def run(study: str, options: str = "") -> str:
@@ -70,20 +83,36 @@ class Part:
 
 HALVES = {  # of the masks, with about as much work each: all kernels run one mask on one GPU
     "a": "full,causal_document,sliding_window,shared_question,prefix_lm,global_sliding_window",
-    "b": "causal,full_document,causal_sliding_window,causal_blockwise,prefix_lm_document,block_causal_document"}
+    "b": "causal,full_document,causal_sliding_window,causal_blockwise,prefix_lm_document,block_causal_document",
+}
 PARTS: Mapping[str, Part] = {
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", COMPARE),
-    "orders": Part("ways to the gradients, also with other numbers of heads at once",
-                   "benchmarks.band.dq_order --seconds 300 --also 'bwd from last k2,bwd from first s1 k4 r1,bwd from first s1 k1 r1,"
-                   f"bwd from first s1 k1 r2' --out {OUT}"),
-    "orders-few": Part("ways to the gradients with the few heads of a chunk of Ulysses",
-                       f"benchmarks.band.dq_order --seconds 400 --heads 8:1,16:2,24:3 --out {OUT}"),
-    "orders-equal": Part("ways to the gradients with a query head for each KV head, few KV heads at once as well",
-                         "benchmarks.band.dq_order --seconds 300 --heads 64:64 --also 'bwd two dq k1,bwd two dq k16,bwd two dq k64' "
-                         f"--out {OUT}"),
-    **{f"ways-{heads.replace(':', '-')}": Part(f"ways to the gradients at 24 lengths, {heads} heads", sweep(heads))
-       for heads in ("64:8", "32:8", "16:2", "64:64")},
-    "dense-equal": Part("band in h100-dense with a query head for each KV head", run("h100-dense", "-k band,band_atomic --heads 64:64")),
+    "orders": Part(
+        "ways to the gradients, also with other numbers of heads at once",
+        "benchmarks.band.dq_order --seconds 300 --also 'bwd from last k2,bwd from first s1 k4 r1,bwd from "
+        "first s1 k1 r1,"
+        f"bwd from first s1 k1 r2' --out {OUT}",
+    ),
+    "orders-few": Part(
+        "ways to the gradients with the few heads of a chunk of Ulysses",
+        f"benchmarks.band.dq_order --seconds 400 --heads 8:1,16:2,24:3 --out {OUT}",
+    ),
+    "orders-equal": Part(
+        "ways to the gradients with a query head for each KV head, few KV heads at once as well",
+        "benchmarks.band.dq_order --seconds 300 --heads 64:64 --also 'bwd two dq k1,bwd two dq k16,bwd two "
+        "dq k64' "
+        f"--out {OUT}",
+    ),
+    **{
+        f"ways-{heads.replace(':', '-')}": Part(
+            f"ways to the gradients at 24 lengths, {heads} heads", sweep(heads)
+        )
+        for heads in ("64:8", "32:8", "16:2", "64:64")
+    },
+    "dense-equal": Part(
+        "band in h100-dense with a query head for each KV head",
+        run("h100-dense", "-k band,band_atomic --heads 64:64"),
+    ),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
     "sparse": Part("band in h200-sparse", run("h200-sparse", "-k band,band_atomic")),
     "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", rest("h200-dense")),
@@ -91,20 +120,43 @@ PARTS: Mapping[str, Part] = {
     "power-rest": Part("what reports/h200/power.parquet lacks", rest("power")),
     "single": Part("band in h200-cp on one GPU", run("h200-cp", "-w 1 -k band")),
     "cp": Part("band in h200-cp on two GPUs", run("h200-cp", "-w 2 -k band --seed 0"), all_gpus=True),
-    "draws": Part("ten draws of documents on two GPUs", run("h200-cp", "-w 2 --seed 0..9 -m full_document,causal_document "
-                  "-c ring_p2p,ring_allgather,paper_style* -s 16K"), all_gpus=True),
-    **{f"h100-dense-{half}": Part(f"what reports/h100/h100-dense.parquet lacks, half {half} of the masks",
-                                  rest("h100-dense", f"-m {masks}", "h100")) for half, masks in HALVES.items()},
-    **{f"h100-sparse-{half}": Part(f"what reports/h100/h100-sparse.parquet lacks with {heads} heads",
-                                   rest("h100-sparse", f"--heads {heads}", "h100")) for half, heads in (("a", "64:8"), ("b", "64:64"))},
+    "draws": Part(
+        "ten draws of documents on two GPUs",
+        run(
+            "h200-cp",
+            "-w 2 --seed 0..9 -m full_document,causal_document "
+            "-c ring_p2p,ring_allgather,paper_style* -s 16K",
+        ),
+        all_gpus=True,
+    ),
+    **{
+        f"h100-dense-{half}": Part(
+            f"what reports/h100/h100-dense.parquet lacks, half {half} of the masks",
+            rest("h100-dense", f"-m {masks}", "h100"),
+        )
+        for half, masks in HALVES.items()
+    },
+    **{
+        f"h100-sparse-{half}": Part(
+            f"what reports/h100/h100-sparse.parquet lacks with {heads} heads",
+            rest("h100-sparse", f"--heads {heads}", "h100"),
+        )
+        for half, heads in (("a", "64:8"), ("b", "64:64"))
+    },
     "h100-fwd": Part("band forward in h100-cp on one GPU", run("h100-cp", "-w 1 -d fwd")),
     "h100-bwd": Part("band backward in h100-cp on one GPU", run("h100-cp", "-w 1 -d bwd")),
     "h100-cp": Part("band in h100-cp on two GPUs", run("h100-cp", "-w 2 --seed 0"), all_gpus=True),
-    "h100-draws": Part("more draws of documents in h100-cp", run("h100-cp", "-w 2 --seed 1..9"), all_gpus=True),
+    "h100-draws": Part(
+        "more draws of documents in h100-cp", run("h100-cp", "-w 2 --seed 1..9"), all_gpus=True
+    ),
     "ahead": Part("what was predicted ahead", run("ahead"), all_gpus=True),
     "public": Part("the public face beside cells", f"benchmarks.cp.public --out {OUT}", all_gpus=True),
-    "curves": Part("training on one and two GPUs", "tools.training_curves --run --gpus", all_gpus=True,
-                   files=("docs/guide/training/gpu_curves.csv", "docs/guide/training/gpu_runs.csv")),
+    "curves": Part(
+        "training on one and two GPUs",
+        "tools.training_curves --run --gpus",
+        all_gpus=True,
+        files=("docs/guide/training/gpu_curves.csv", "docs/guide/training/gpu_runs.csv"),
+    ),
     "tests": Part("the tests on GPUs", "pytest tests/gpu -q -p no:cacheprovider", all_gpus=True),
 }
 
@@ -117,18 +169,31 @@ class Running:
         folder = FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
         command = [argument.replace(OUT, str(folder)) for argument in shlex.split(part.command)]
-        visible = os.environ.get(VISIBLE, "").split(",") if os.environ.get(VISIBLE) else list(map(str, range(max(gpus) + 1)))
+        visible = (
+            os.environ.get(VISIBLE, "").split(",")
+            if os.environ.get(VISIBLE)
+            else list(map(str, range(max(gpus) + 1)))
+        )
         self._log = (folder / "log.txt").open("a", encoding="utf-8")
-        self._process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=self._log, stderr=subprocess.STDOUT,
-                                         start_new_session=True, preexec_fn=_heed_interrupts,
-                                         env={**os.environ, VISIBLE: ",".join(visible[gpu] for gpu in gpus)})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_heed_interrupts,
+            env={**os.environ, VISIBLE: ",".join(visible[gpu] for gpu in gpus)},
+        )
         say(f"{name} begins on GPU {' and '.join(map(str, gpus))}: {part.about}")
 
     def is_over(self) -> bool:
         """Tells whether it has ended, and says so once."""
         if self._process.poll() is None:
             return False
-        say(f"{self.name} ends after {time.monotonic() - self._start:.0f} s with exit code {self._process.returncode}")
+        say(
+            f"{self.name} ends after {time.monotonic() - self._start:.0f} s with exit code "
+            f"{self._process.returncode}"
+        )
         self._log.close()
         return True
 
@@ -148,7 +213,8 @@ class Running:
 
 
 def _heed_interrupts() -> None:
-    """Undo what a script does to a command that it starts in the background: the command, and all that it starts, ignores SIGINT."""
+    """Undo what a script does to a command that it starts in the background: the command, and all that it
+    starts, ignores SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -191,11 +257,17 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.renew", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.renew", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--seconds", type=float, default=3600.0, help="for all of it (3600)")
     parser.add_argument("--pack", type=Path, help="folder for an archive of each part")
-    parser.add_argument("--next", metavar="CAMPAIGN", help="the next parts of this campaign: see `python -m benchmarks.campaign`")
+    parser.add_argument(
+        "--next",
+        metavar="CAMPAIGN",
+        help="the next parts of this campaign: see `python -m benchmarks.campaign`",
+    )
     parser.add_argument("--list", action="store_true", help="say what each part is")
     options = parser.parse_args(arguments)
     if options.list or not (options.parts or options.next):

@@ -1,13 +1,15 @@
-"""Trains a small transformer on packed documents, on one rank or on many: only the lines with `cp` know how many there are.
+"""Trains a small transformer on packed documents, on one rank or on many: only the lines with `cp` know how
+many there are.
 
     python examples/train_packed.py                                                         # alone
     torchrun --nproc-per-node 2 examples/train_packed.py --strategy ring_p2p                # two ranks of a laptop or of a GPU machine
     torchrun --nproc-per-node 4 examples/train_packed.py --mask alternating --tokens 1024
 
-Each step has one sequence of new documents, whose lengths come from a corpus of the project, and a mask of its own: it is planned in the
-background while the step before is computed. Tokens are drawn so that nine of ten follow from the one two places before, which attention
-alone can look at. So the loss stays near log(vocabulary) until attention has learnt to look there, and then falls towards the entropy of
-the rest. It is the same for any number of ranks but for rounding.
+Each step has one sequence of new documents, whose lengths come from a corpus of the project, and a mask of
+its own: it is planned in the background while the step before is computed. Tokens are drawn so that nine of
+ten follow from the one two places before, which attention alone can look at. So the loss stays near
+log(vocabulary) until attention has learnt to look there, and then falls towards the entropy of the rest. It
+is the same for any number of ranks but for rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from longca.data.sampler import sample_documents
 from longca.masks import Mask, build_mask
 
 MASKS = {  # the masks of the layers, which take turns
-    "causal": ("causal",), "causal_document": ("causal_document",), "causal_sliding_window": ("causal_sliding_window",),
+    "causal": ("causal",),
+    "causal_document": ("causal_document",),
+    "causal_sliding_window": ("causal_sliding_window",),
     "alternating": ("causal_document", "causal_sliding_window"),
 }
 VOCABULARY, WINDOW = 64, 64
@@ -67,9 +71,14 @@ class Options:
 
     def masks(self, step: int) -> list[Mask]:
         """The masks of a step's sequence."""
-        return [build_mask(name, seqlen=self.tokens, window=WINDOW) if "window" in name else
-                build_mask(name, seqlen=self.tokens, documents=self.documents(step) if "document" in name else None)
-                for name in MASKS[self.mask]]
+        return [
+            build_mask(name, seqlen=self.tokens, window=WINDOW)
+            if "window" in name
+            else build_mask(
+                name, seqlen=self.tokens, documents=self.documents(step) if "document" in name else None
+            )
+            for name in MASKS[self.mask]
+        ]
 
     def documents(self, step: int) -> np.ndarray:
         """Lengths of the documents of a step."""
@@ -98,7 +107,10 @@ class Block(nn.Module):
         self.norms = nn.ModuleList([nn.RMSNorm(options.width), nn.RMSNorm(options.width)])
         self.qkv = nn.Linear(options.width, sum(self.heads) * options.head_dim, bias=False)
         self.out = nn.Linear(options.width, options.width, bias=False)
-        self.up, self.down = nn.Linear(options.width, 4 * options.width), nn.Linear(4 * options.width, options.width)
+        self.up, self.down = (
+            nn.Linear(options.width, 4 * options.width),
+            nn.Linear(4 * options.width, options.width),
+        )
 
     def forward(self, x_LE: torch.Tensor, cp: ContextParallel, mask: int) -> torch.Tensor:
         q, k, v = self.qkv(self.norms[0](x_LE)).unflatten(1, (-1, self.head_dim)).split(self.heads, dim=1)
@@ -141,7 +153,9 @@ def rotated(x_LHD: torch.Tensor, positions_L: torch.Tensor) -> torch.Tensor:
     frequencies = 10000.0 ** (-torch.arange(half, device=x_LHD.device) / half)
     angle = (positions_L[:, None] * frequencies)[:, None].to(x_LHD.dtype)
     first, second = x_LHD.split(half, dim=-1)
-    return torch.cat([first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()], dim=-1)
+    return torch.cat(
+        [first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()], dim=-1
+    )
 
 
 def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any]:
@@ -150,8 +164,15 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
     Args:
         log: called with a line now and then, on rank 0.
     """
-    cp = longca.context_parallel(options.masks(0), group, options.strategy, num_q_heads=options.num_q_heads,
-                                 num_kv_heads=options.num_kv_heads, head_dim=options.head_dim, dtype=getattr(torch, options.dtype))
+    cp = longca.context_parallel(
+        options.masks(0),
+        group,
+        options.strategy,
+        num_q_heads=options.num_q_heads,
+        num_kv_heads=options.num_kv_heads,
+        head_dim=options.head_dim,
+        dtype=getattr(torch, options.dtype),
+    )
     device = cp.positions.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -176,16 +197,26 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
         chosen.add(cp.strategy)
         if log is not None and cp.rank == 0 and (step % 20 == 0 or step + 1 == options.steps):
             loss, seconds = float(totals[-1]) / labels_of[-1], time.perf_counter() - start
-            log(f"step {step:3d}  loss {loss:.4f}  {(step + 1) * options.tokens / seconds:6.0f} tokens/s  {cp.strategy}, {cp.sharding}")
+            log(
+                f"step {step:3d}  loss {loss:.4f}  {(step + 1) * options.tokens / seconds:6.0f} tokens/s  "
+                f"{cp.strategy}, {cp.sharding}"
+            )
         if step + 1 < options.steps:
             cp = cp.with_mask(options.masks(step + 1))
             waited_ms.append(cp.costs["waited_ms"])
             plan_ms.append(cp.costs["plan_ms"])
     losses = [float(total) / num_labels for total, num_labels in zip(totals, labels_of, strict=True)]
     seconds = time.perf_counter() - start
-    found = {"rank": cp.rank, "losses": losses, "tokens_per_s": options.steps * options.tokens / seconds, "peak_mb": peak_mb(device),
-             "strategies": sorted(chosen), "plan_ms": float(np.median(plan_ms or [0])), "waited_ms": float(np.median(waited_ms or [0])),
-             "moved_bytes": cp.moved_bytes}
+    found = {
+        "rank": cp.rank,
+        "losses": losses,
+        "tokens_per_s": options.steps * options.tokens / seconds,
+        "peak_mb": peak_mb(device),
+        "strategies": sorted(chosen),
+        "plan_ms": float(np.median(plan_ms or [0])),
+        "waited_ms": float(np.median(waited_ms or [0])),
+        "moved_bytes": cp.moved_bytes,
+    }
     cp.close()
     return found
 
@@ -216,8 +247,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--mask", choices=MASKS, default="causal_document")
     parser.add_argument("--strategy", default="auto", help='as "ring_p2p" or "usp(heads=2)"')
-    for name, kind in (("tokens", int), ("steps", int), ("layers", int), ("num_q_heads", int), ("num_kv_heads", int), ("head_dim", int),
-                       ("dtype", str), ("seed", int), ("rate", float)):
+    for name, kind in (
+        ("tokens", int),
+        ("steps", int),
+        ("layers", int),
+        ("num_q_heads", int),
+        ("num_kv_heads", int),
+        ("head_dim", int),
+        ("dtype", str),
+        ("seed", int),
+        ("rate", float),
+    ):
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=getattr(Options, name))
     parser.add_argument("--corpus", default=Options.corpus)
     parser.add_argument("--csv", type=Path, help="for the loss of each step")
@@ -229,9 +269,13 @@ def main() -> None:
     except UserError as error:  # of all ranks alike
         parser.error(str(error))
     if found["rank"] == 0:
-        print(f"loss {found['losses'][0]:.3f} → {found['losses'][-1]:.3f} (the entropy of the tokens is {entropy():.2f} on average); "
-              f"{found['tokens_per_s']:.0f} tokens/s, {found['peak_mb']:.0f} MB; planning {found['plan_ms']:.1f} ms a step, of which "
-              f"{found['waited_ms']:.1f} ms were waited for; {found['moved_bytes'] / 1e6:.1f} MB sent by rank 0")
+        print(
+            f"loss {found['losses'][0]:.3f} → {found['losses'][-1]:.3f} (the entropy of the tokens is "
+            f"{entropy():.2f} on average); "
+            f"{found['tokens_per_s']:.0f} tokens/s, {found['peak_mb']:.0f} MB; planning "
+            f"{found['plan_ms']:.1f} ms a step, of which "
+            f"{found['waited_ms']:.1f} ms were waited for; {found['moved_bytes'] / 1e6:.1f} MB sent by rank 0"
+        )
         if target is not None:
             with target.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([("step", "loss"), *enumerate(found["losses"])])

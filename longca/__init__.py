@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Any
 from longca.core.version import VERSION
 
 if TYPE_CHECKING:
-    from longca.advice.ranking import advise
     from longca.cp.public import context_parallel
     from longca.dispatch.api import attention
+    from longca.lab.advice.ranking import advise
+    from longca.lab.store.frame import load
     from longca.masks.build import build_mask
     from longca.masks.mask import Mask
-    from longca.store.frame import load
 
 __version__ = VERSION
 __all__ = ["Mask", "advise", "attention", "build_mask", "context_parallel", "load"]
 
-_PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advice.ranking", "attention": "longca.dispatch.api",
-           "build_mask": "longca.masks.build", "context_parallel": "longca.cp.public", "load": "longca.store.frame"}
+_PLACES = {
+    "Mask": "longca.masks.mask",
+    "advise": "longca.lab.advice.ranking",
+    "attention": "longca.dispatch.api",
+    "build_mask": "longca.masks.build",
+    "context_parallel": "longca.cp.public",
+    "load": "longca.lab.store.frame",
+}
 
 
 def __getattr__(name: str) -> Any:

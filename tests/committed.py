@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from longca.core.record import Record
-from longca.store.load import committed as files
+from longca.lab.store.load import committed as files
+from longca.lab.studies.record import Record
 
 
 def committed(study: str, *, step: int = 1, **columns: Any) -> list[Record]:

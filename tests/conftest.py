@@ -1,4 +1,5 @@
-"""What every test may ask for: the command line, and a tiny study to give it. And which cases are in the default run."""
+"""What every test may ask for: the command line, and a tiny study to give it. And which cases are in the
+default run."""
 
 import gc
 import hashlib
@@ -14,26 +15,31 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Before torch. Threads that wait for each other take more time than these sizes need. So do, for the few kernels that are compiled
-# here, a pool of processes, trial programs for each vector instruction set of this machine, and headers that are compiled beforehand.
+# Before torch. Threads that wait for each other take more time than these sizes need. So do, for the few
+# kernels that are compiled here, a pool of processes, trial programs for each vector instruction set of this
+# machine, and headers that are compiled beforehand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["LONGCA_TRIALS"] = "none"  # a trial import costs 0.3 s each: tests of these have them
-os.environ["LONGCA_DISTURBED"] = "keep"  # what is measured again must not depend on what else this machine does
+# what is measured again must not depend on what else this machine does
+os.environ["LONGCA_DISTURBED"] = "keep"
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
-from longca.bench.measure.warm_math import warm_math
+from longca.lab.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY, in_interpreter
 
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
 settings.load_profile("few")
-gc.disable()  # until all tests are collected: what they import stays, and to scan it again and again takes a fifth of that time
+# until all tests are collected: what they import stays, and to scan it again and again takes a fifth of that
+# time
+gc.disable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a function with @pytest.mark.sample(step, start=0) each `step`-th case is in the default run. All others are slow."""
+    """Of a function with @pytest.mark.sample(step, start=0) each `step`-th case is in the default run. All
+    others are slow."""
     counts: dict[object, int] = {}
     for item in items:
         if (mark := item.get_closest_marker("sample")) is not None:
@@ -50,14 +56,18 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _math_is_warm() -> None:
-    """Tests compute in this process, where no measuring session has seen to it: cells measured here free their memory as sessions do."""
+    """Tests compute in this process, where no measuring session has seen to it: cells measured here free
+    their memory as sessions do."""
     warm_math()
     gc.freeze()  # else each of these cells scans all that is imported, three times
 
 
 @pytest.fixture(autouse=True)
-def _own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Tests that measure side by side do not wait for each other: each has its own folder of device locks, made at the first lock."""
+def _own_locks(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Tests that measure side by side do not wait for each other: each has its own folder of device locks,
+    made at the first lock."""
     name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
     monkeypatch.setenv("LONGCA_LOCKS", str(tmp_path_factory.getbasetemp() / "locks" / name))
 
@@ -70,15 +80,21 @@ def _locks_of_long_lived_processes(tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server_ends() -> Iterator[None]:
-    """With the tests, so that the time of its processes is part of that of the tests; it would end with this process anyway."""
+    """With the tests, so that the time of its processes is part of that of the tests; it would end with this
+    process anyway."""
     yield
     forkserver._forkserver._stop()
 
 
 @pytest.fixture(scope="session")
 def interpreted(request: pytest.FixtureRequest) -> str:
-    """What a process in Triton's interpreter says: few cases of each `part` that a chosen test asks for, since its start takes seconds."""
-    asking = [item for item in request.session.items if isinstance(item, pytest.Function) and "interpreted" in item.fixturenames]
+    """What a process in Triton's interpreter says: few cases of each `part` that a chosen test asks for,
+    since its start takes seconds."""
+    asking = [
+        item
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "interpreted" in item.fixturenames
+    ]
     done = in_interpreter("few", *dict.fromkeys(item.callspec.params["part"] for item in asking))
     return done.stdout + done.stderr
 
@@ -98,22 +114,53 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """
 
     def run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        environ = {"LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200", **env}
+        environ = {
+            "LONGCA_RESULTS": str(tmp_path / "results"),
+            "LONGCA_DEVICE": "cpu",
+            "CI": "1",
+            "COLUMNS": "200",
+            **env,
+        }
         command = list(map(str, arguments))
         if command[0] in HERE:
             return called(command, environ)
-        return subprocess.run([sys.executable, "-m", "longca", *command], capture_output=True, text=True, cwd=ROOT,
-                              env=os.environ | environ, check=False)
+        return subprocess.run(
+            [sys.executable, "-m", "longca", *command],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | environ,
+            check=False,
+        )
 
     return run
 
 
-HERE = ("--version", "-h", "config", "clean", "plan", "explain", "list", "choose", "new", "bench", "status", "export", "report", "claims",
-        "compare", "environment", "archive", "verify", "data")
+HERE = (
+    "--version",
+    "-h",
+    "config",
+    "clean",
+    "plan",
+    "explain",
+    "list",
+    "choose",
+    "new",
+    "bench",
+    "status",
+    "export",
+    "report",
+    "claims",
+    "compare",
+    "environment",
+    "archive",
+    "verify",
+    "data",
+)
 
 
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    from longca.cli.main import main
+    from longca.lab.cli.main import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -130,7 +177,8 @@ def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedP
 
 @pytest.fixture(scope="session")
 def with_apptainer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PATH on which dry runs find an Apptainer, on machines without one, too: Snakemake asks for its version alone."""
+    """A PATH on which dry runs find an Apptainer, on machines without one, too: Snakemake asks for its
+    version alone."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
     (folder / "apptainer").chmod(0o755)

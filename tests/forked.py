@@ -11,8 +11,20 @@ from pathlib import Path
 
 from tests.support import ROOT
 
-PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic", "pytest", "hypothesis", "torch._dynamo",
-             "torch.distributed.tensor.experimental", "longca.cp.planned", "tests.kernels.cases", "snakemake.cli", "tests.frozen"]
+PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "numpy",
+    "pydantic",
+    "pytest",
+    "hypothesis",
+    "torch._dynamo",
+    "torch.distributed.tensor.experimental",
+    "longca.cp.planned",
+    "tests.kernels.cases",
+    "snakemake.cli",
+    "tests.frozen",
+]
 
 
 def start_server() -> None:
@@ -27,11 +39,15 @@ def snakemake(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     start_server()
     with tempfile.TemporaryDirectory() as name:
         streams = Path(name, "stdout"), Path(name, "stderr")
-        process = multiprocessing.get_context("forkserver").Process(target=_snakemake, args=(arguments, {**os.environ, **env}, streams))
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_snakemake, args=(arguments, {**os.environ, **env}, streams)
+        )
         process.start()
         process.join()
         assert process.exitcode is not None
-        return subprocess.CompletedProcess(arguments, process.exitcode, *(stream.read_text() for stream in streams))
+        return subprocess.CompletedProcess(
+            arguments, process.exitcode, *(stream.read_text() for stream in streams)
+        )
 
 
 def _snakemake(arguments: tuple[str, ...], environ: dict[str, str], streams: tuple[Path, Path]) -> None:

@@ -25,17 +25,25 @@ grids:
 
 def in_interpreter(cases: str, *parts: str) -> subprocess.CompletedProcess[str]:
     """Those parts of tests.ops.interpreted, few|whole."""
-    return subprocess.run([sys.executable, "-m", "tests.ops.interpreted", cases, *parts], capture_output=True, text=True, cwd=ROOT,
-                          env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "tests.ops.interpreted", cases, *parts],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        check=False,
+    )
 
 
 def examples(whole: int) -> settings:
-    """That many random cases in `make test-all`, and a part of them in the default run, at least 4. The profile says how large a part."""
+    """That many random cases in `make test-all`, and a part of them in the default run, at least 4. The
+    profile says how large a part."""
     return settings(max_examples=max(4, whole * settings.default.max_examples // 100), deadline=None)
 
 
 def cannot(needed: str, reason: str) -> NoReturn:
-    """Skip a test that this machine is not fit for. It fails instead where the variable TESTS_REQUIRE names what it needs.
+    """Skip a test that this machine is not fit for. It fails instead where the variable TESTS_REQUIRE names
+    what it needs.
 
     Args:
         needed: "images" or "slurm".

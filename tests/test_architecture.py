@@ -1,4 +1,5 @@
-"""The layers hold, no circles, names used once, files of a good size; plug-ins start without torch, generated pages are current."""
+"""The layers hold, no circles, names used once, files of a good size; plug-ins start without torch, generated
+pages are current."""
 
 import ast
 import subprocess
@@ -12,7 +13,10 @@ from longca.core.plugin import KINDS, Registry
 from tools import architecture, schema
 
 MODULES = sorted(architecture.PACKAGE.rglob("*.py"))
-PLUGIN_FOLDERS = {"cli", *(kind.folder.replace("/", ".") for kind in KINDS.values())}  # a command is found by its name, too
+PLUGIN_FOLDERS = {
+    "cli",
+    *(kind.folder.replace("/", ".") for kind in KINDS.values()),
+}  # a command is found by its name, too
 MOST_LINES, FEWEST_LINES, MOST_MODULES = 400, 60, 14
 
 
@@ -26,8 +30,11 @@ def _python_files(*folders: str) -> list[Path]:
 
 def _imports_from(paths: list[Path], package: str) -> set[str]:
     """Those of the files that import from this package."""
-    return {path.relative_to(architecture.ROOT).as_posix() for path in paths
-            if any(found.name.partition(".")[0] == package for found in architecture.imports(path))}
+    return {
+        path.relative_to(architecture.ROOT).as_posix()
+        for path in paths
+        if any(found.name.partition(".")[0] == package for found in architecture.imports(path))
+    }
 
 
 def test_every_package_has_its_layer_and_every_layer_its_package():
@@ -39,7 +46,11 @@ def test_every_package_has_its_layer_and_every_layer_its_package():
 
 def test_every_subpackage_of_a_divided_package_is_a_layer():
     divided = {_folder(name) for name in architecture.ALLOWED if "." in name}
-    inside = {name for name, path in architecture.modules().items() if path.name == "__init__.py" and _folder(name) in divided - {"ops"}}
+    inside = {
+        name
+        for name, path in architecture.modules().items()
+        if path.name == "__init__.py" and _folder(name) in divided - {"ops"}
+    }
     assert inside <= architecture.ALLOWED.keys()
 
 
@@ -52,7 +63,9 @@ def test_the_drawn_layers_have_no_circle():
     for name, allowed in architecture.ALLOWED.items():
         for other in allowed:
             back = {above for above in architecture.ALLOWED[other] if architecture.is_inside(name, above)}
-            assert not back or architecture.is_inside(other, name), f"{name} and {other} may import each other"
+            assert not back or architecture.is_inside(other, name), (
+                f"{name} and {other} may import each other"
+            )
 
 
 def test_no_import_circles():
@@ -60,9 +73,12 @@ def test_no_import_circles():
 
 
 def test_a_circle_through_the_whole_packages_file_is_found(tmp_path: Path):
-    for name, text in {"__init__": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from longca.face import advise",
-                       "face": "from longca.page import draw", "page": "def draw():\n    from longca import __version__",
-                       "plain": "import longca"}.items():
+    for name, text in {
+        "__init__": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from longca.face import advise",
+        "face": "from longca.page import draw",
+        "page": "def draw():\n    from longca import __version__",
+        "plain": "import longca",
+    }.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     assert architecture.circles(tmp_path) == {frozenset({"", "face", "page"})}
 
@@ -73,21 +89,34 @@ def test_heavy_libraries_are_imported_inside_functions():
         package = path.relative_to(architecture.PACKAGE).parts[0]
         for found in architecture.imports(path):
             library = found.name.partition(".")[0]
-            if found.at_import and not found.typing_only and library in architecture.HEAVY - architecture.AT_TOP.get(package, set()):
+            if (
+                found.at_import
+                and not found.typing_only
+                and library in architecture.HEAVY - architecture.AT_TOP.get(package, set())
+            ):
                 wrong.append(f"{path.relative_to(architecture.PACKAGE)}: {library}")
     assert not wrong
 
 
 def test_layers_without_torch_never_import_it():
-    wrong = {name for name, path in architecture.modules().items() for found in architecture.imports(path)
-             if any(architecture.is_inside(name, layer) for layer in architecture.NEVER_TORCH)
-             and found.name.partition(".")[0] in ("torch", "triton") and not found.typing_only}
+    wrong = {
+        name
+        for name, path in architecture.modules().items()
+        for found in architecture.imports(path)
+        if any(architecture.is_inside(name, layer) for layer in architecture.NEVER_TORCH)
+        and found.name.partition(".")[0] in ("torch", "triton")
+        and not found.typing_only
+    }
     assert not wrong
 
 
 def test_public_classes_have_names_of_their_own():
-    found = Counter(node.name for path in MODULES for node in architecture.parsed(path).body
-                    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+    found = Counter(
+        node.name
+        for path in MODULES
+        for node in architecture.parsed(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
     assert {name for name, count in found.items() if count > 1} == set()
 
 
@@ -97,20 +126,33 @@ def test_no_module_is_shallow():
     for module in architecture.modules():
         for other in architecture.imported_modules(module, typing=True):
             importers[other].add(module)
-    shallow = {module for module, path in architecture.modules().items()
-               if path.name != "__init__.py" and _folder(module) not in PLUGIN_FOLDERS
-               and len(path.read_text(encoding="utf-8").splitlines()) < FEWEST_LINES
-               and len(importers[module]) == 1 and {_folder(other) for other in importers[module]} == {_folder(module)}}
+    shallow = {
+        module
+        for module, path in architecture.modules().items()
+        if path.name != "__init__.py"
+        and _folder(module) not in PLUGIN_FOLDERS
+        and len(path.read_text(encoding="utf-8").splitlines()) < FEWEST_LINES
+        and len(importers[module]) == 1
+        and {_folder(other) for other in importers[module]} == {_folder(module)}
+    }
     assert shallow == set()
 
 
 def test_no_folder_is_full():
-    counts = Counter(_folder(module) for module, path in architecture.modules().items() if path.name != "__init__.py")
-    assert {folder for folder, count in counts.items() if count > MOST_MODULES and folder not in PLUGIN_FOLDERS} == set()
+    counts = Counter(
+        _folder(module) for module, path in architecture.modules().items() if path.name != "__init__.py"
+    )
+    assert {
+        folder for folder, count in counts.items() if count > MOST_MODULES and folder not in PLUGIN_FOLDERS
+    } == set()
 
 
 def test_benchmarks_and_tests_stand_apart():
-    tests = [path for path in _python_files("tests") if not path.is_relative_to(architecture.ROOT / "tests/benchmarks")]
+    tests = [
+        path
+        for path in _python_files("tests")
+        if not path.is_relative_to(architecture.ROOT / "tests/benchmarks")
+    ]
     assert _imports_from(_python_files("benchmarks"), "tests") == set()
     assert _imports_from([*_python_files("longca", "tools"), *tests], "benchmarks") == set()
     assert _imports_from(_python_files("longca"), "tests") == set()
@@ -132,9 +174,13 @@ def test_config_schema_is_current():
 
 
 def test_plugins_and_commands_load_without_torch():
-    code = ("import sys; from longca.core.plugin import KINDS, Registry; from longca.cli.main import build_app; build_app();"
-            "[Registry(kind).load_all() for kind in KINDS];"
-            "print([name for name in ('torch', 'triton', 'pandas', 'matplotlib', 'pyarrow') if name in sys.modules])")
+    code = (
+        "import sys; from longca.core.plugin import KINDS, Registry; from longca.lab.cli.main import "
+        "build_app; build_app();"
+        "[Registry(kind).load_all() for kind in KINDS];"
+        "print([name for name in ('torch', 'triton', 'pandas', 'matplotlib', 'pyarrow') if name in "
+        "sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

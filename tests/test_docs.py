@@ -12,12 +12,23 @@ from tools import heat_map, mask_pictures, reference
 from tools.pages import put
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-SOURCES = sorted(path for folder in ("longca", "tests", "tools", "benchmarks", "workflow", "config", "containers", "slurm")
-                 for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".smk", ".yaml", ".sh", ".j2", ".toml"))
-SOURCES += [ROOT / name for name in ("Makefile", "Snakefile", "pyproject.toml", ".ci/run") if (ROOT / name).exists()]
+SOURCES = sorted(
+    path
+    for folder in ("longca", "tests", "tools", "benchmarks", "workflow", "config", "containers", "slurm")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".smk", ".yaml", ".sh", ".j2", ".toml")
+)
+SOURCES += [
+    ROOT / name for name in ("Makefile", "Snakefile", "pyproject.toml", ".ci/run") if (ROOT / name).exists()
+]
 LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"')
 PATH_OF_DOCS = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.(?:md|svg|png)\b")
-LIMITS = {"guide": 120, "design": 150, "results": 60, "notes": 120}  # lines that no tool writes; of results prose alone
+LIMITS = {
+    "guide": 120,
+    "design": 150,
+    "results": 60,
+    "notes": 120,
+}  # lines that no tool writes; of results prose alone
 
 
 def _name(path: Path) -> str:
@@ -51,8 +62,12 @@ def test_links_lead_somewhere(page: Path):
 
 
 def test_paths_of_pages_in_code_are_there():
-    wrong = [f"{_name(source)}: {path}" for source in (*SOURCES, *PAGES)
-             for path in PATH_OF_DOCS.findall(source.read_text(encoding="utf-8")) if not (ROOT / path).exists()]
+    wrong = [
+        f"{_name(source)}: {path}"
+        for source in (*SOURCES, *PAGES)
+        for path in PATH_OF_DOCS.findall(source.read_text(encoding="utf-8"))
+        if not (ROOT / path).exists()
+    ]
     assert not wrong
 
 
@@ -71,9 +86,15 @@ def test_reference_is_current(page: Path):
 
 def test_reference_names_every_setting_and_command():
     page = reference.settings()
-    assert all(f"`{name}`" in page for name in ("shard_minutes", "gpus_per_node", "timeout_s", "num_global", "LONGCA_PLUGINS"))
+    assert all(
+        f"`{name}`" in page
+        for name in ("shard_minutes", "gpus_per_node", "timeout_s", "num_global", "LONGCA_PLUGINS")
+    )
     page = reference.command_line()
-    assert all(part in page for part in ("## longca data build", "`--kernel`, `-k`", "`[STUDY]`", "| 3 | this machine cannot |"))
+    assert all(
+        part in page
+        for part in ("## longca data build", "`--kernel`, `-k`", "`[STUDY]`", "| 3 | this machine cannot |")
+    )
 
 
 def test_pictures_of_masks_are_current():
@@ -93,7 +114,7 @@ def test_a_picture_fills_what_is_visible(name: str):
     visible = mask_pictures.small_mask(Registry("mask").load(name)).dense()
     filled = 0
     for x, y, end, bottom in re.findall(r"M(\d+) (\d+)H(\d+)V(\d+)H", mask_pictures.picture(visible, "")):
-        assert visible[int(y):int(bottom), int(x):int(end)].all()
+        assert visible[int(y) : int(bottom), int(x) : int(end)].all()
         filled += (int(end) - int(x)) * (int(bottom) - int(y))
     assert filled == visible.sum()
 
@@ -122,8 +143,13 @@ def test_licence_is_named_everywhere():
 
 def test_every_guard_of_the_threat_model_is_there():
     page = (ROOT / "docs/reference/security.md").read_text(encoding="utf-8")
-    tests = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    tests = {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for path in (ROOT / "tests").rglob("test_*.py")
+    }
     named = re.findall(r"`(tests/[\w/]+\.py)`|`(test_\w+)`", page)
     assert len(named) > 30
     assert [file for file, _ in named if file and file not in tests] == []
-    assert [name for _, name in named if name and not any(f"def {name}(" in text for text in tests.values())] == []
+    assert [
+        name for _, name in named if name and not any(f"def {name}(" in text for text in tests.values())
+    ] == []

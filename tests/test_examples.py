@@ -1,6 +1,8 @@
-"""Example notebooks run from their first cell to their last, on a CPU, from any folder, and are stored without results.
+"""Example notebooks run from their first cell to their last, on a CPU, from any folder, and are stored
+without results.
 
-The cells are run here as Jupyter runs them, and what they would show is rendered; a kernel of Jupyter is no dependency for that.
+The cells are run here as Jupyter runs them, and what they would show is rendered; a kernel of Jupyter is no
+dependency for that.
 """
 
 import ast
@@ -18,7 +20,11 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def code_cells(notebook: Path) -> list[dict[str, Any]]:
-    return [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return [
+        cell
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
 
 
 def run(notebook: Path) -> Iterator[Any]:
@@ -28,7 +34,11 @@ def run(notebook: Path) -> Iterator[Any]:
         tree = ast.parse("".join(cell["source"]))
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, f"{notebook.name}, cell {number}", "exec"), names)
-        yield eval(compile(ast.Expression(last.value), f"{notebook.name}, cell {number}", "eval"), names) if last else None  # type: ignore
+        yield (
+            eval(compile(ast.Expression(last.value), f"{notebook.name}, cell {number}", "eval"), names)
+            if last
+            else None
+        )  # type: ignore
 
 
 def shown(value: Any) -> str:
@@ -37,7 +47,9 @@ def shown(value: Any) -> str:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_a_notebook_runs(
+    notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     import matplotlib
     from matplotlib import pyplot
 

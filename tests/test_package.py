@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import longca
-from longca.core.code.source import modules_of_package
 from longca.core.version import VERSION
+from longca.lab.code.source import modules_of_package
 from tests.support import ROOT
 
 FACE = ast.parse(Path(longca.__file__).read_text(encoding="utf-8"))
@@ -29,8 +29,14 @@ def test_dir_has_the_names():
 
 
 def test_type_checkers_see_each_name_where_it_is_found():
-    typed = {alias.name: node.module for branch in FACE.body if isinstance(branch, ast.If) for node in branch.body
-             if isinstance(node, ast.ImportFrom) for alias in node.names}
+    typed = {
+        alias.name: node.module
+        for branch in FACE.body
+        if isinstance(branch, ast.If)
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert typed == longca._PLACES and set(typed) == set(longca.__all__)
 
 
@@ -46,8 +52,10 @@ def test_other_names_are_not():
 
 
 def test_importing_it_loads_nothing_heavy():
-    code = ("import sys, longca; early = set(sys.modules); longca.Mask, longca.build_mask, longca.load;"
-            "heavy = {'torch', 'pandas', 'pyarrow', 'matplotlib', 'numpy', 'pydantic'};"
-            "print(sorted(heavy & early), sorted({*heavy} & set(sys.modules) - {'numpy', 'pydantic'}))")
+    code = (
+        "import sys, longca; early = set(sys.modules); longca.Mask, longca.build_mask, longca.load;"
+        "heavy = {'torch', 'pandas', 'pyarrow', 'matplotlib', 'numpy', 'pydantic'};"
+        "print(sorted(heavy & early), sorted({*heavy} & set(sys.modules) - {'numpy', 'pydantic'}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] []"

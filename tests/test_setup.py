@@ -24,7 +24,11 @@ def old_pythons() -> list[str]:
     """Interpreters from 3.6 to 3.10 on this machine."""
     folders = [path / "bin/python3" for path in sorted(Path.home().glob(".pyenv/versions/3.*"))]
     names = [shutil.which(f"python3.{minor}") for minor in range(6, 11)]
-    found = [str(path) for path in (*folders, *filter(None, names)) if re.search(r"3\.([6-9]|10)(\.\d+/|$)", str(path))]
+    found = [
+        str(path)
+        for path in (*folders, *filter(None, names))
+        if re.search(r"3\.([6-9]|10)(\.\d+/|$)", str(path))
+    ]
     return [path for path in found if "/shims/" not in path]  # those of pyenv are scripts
 
 
@@ -37,7 +41,8 @@ def one_line(done: subprocess.CompletedProcess[str], *expected: str) -> None:
 
 
 def only(folder: Path, *programs: str) -> dict[str, str]:
-    """An environment of a machine that has no other programs, above all no `which`, no Git and no compiler."""
+    """An environment of a machine that has no other programs, above all no `which`, no Git and no
+    compiler."""
     folder.mkdir()
     for name in programs:
         if found := shutil.which(name):
@@ -48,7 +53,9 @@ def only(folder: Path, *programs: str) -> dict[str, str]:
 @pytest.mark.parametrize("minor", range(6, 11))
 def test_an_old_python_can_read_it(minor):
     tree = ast.parse(SETUP.read_text(encoding="utf-8"), feature_version=(3, minor))
-    assert not [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"], "3.6 knows no annotations"
+    assert not [
+        node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ], "3.6 knows no annotations"
 
 
 @pytest.mark.skipif(not old_pythons(), reason="no Python from 3.6 to 3.10 is here")
@@ -63,8 +70,14 @@ def test_an_old_python_says_in_one_line_what_to_install(tmp_path):
 
 
 def test_without_a_python_one_line_says_so(tmp_path):
-    done = subprocess.run(["make", "-C", ROOT, "setup", "PYTHON=python3.11-is-not-here"], env=only(tmp_path / "bin", "sh") | {
-        "MAKEFLAGS": "--no-print-directory"}, capture_output=True, text=True, check=False, executable=shutil.which("make"))
+    done = subprocess.run(
+        ["make", "-C", ROOT, "setup", "PYTHON=python3.11-is-not-here"],
+        env=only(tmp_path / "bin", "sh") | {"MAKEFLAGS": "--no-print-directory"},
+        capture_output=True,
+        text=True,
+        check=False,
+        executable=shutil.which("make"),
+    )
     one_line(done, "there is no python3.11-is-not-here. Install Python 3.11 or newer")
 
 
@@ -77,7 +90,8 @@ def test_without_venv_one_line_says_so(monkeypatch, capsys):
 
 @pytest.mark.parametrize("program", setup.PROGRAMS)
 def test_a_program_that_the_workflow_needs_is_named(monkeypatch, capsys, program):
-    """Snakemake's plug-in for Slurm calls `which` while it is imported, and containers of Fedora have none."""
+    """Snakemake's plug-in for Slurm calls `which` while it is imported, and containers of Fedora have
+    none."""
     real = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, *rest: None if name == program else real(name, *rest))
     with pytest.raises(SystemExit, match="2"):
@@ -94,9 +108,18 @@ def test_a_checkout_of_somebody_else_is_told_in_one_line(tmp_path):
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     other = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    paths = (f"/usr/bin/python3.{minor}" for minor in range(11, 20))  # others may lie in a folder that is closed to other users
+    paths = (
+        f"/usr/bin/python3.{minor}" for minor in range(11, 20)
+    )  # others may lie in a folder that is closed to other users
     python = next((path for path in paths if Path(path).exists()), sys.executable)
-    done = subprocess.run([python, tmp_path / "longca/tools/setup.py"], capture_output=True, text=True, check=False, cwd="/", **other)
+    done = subprocess.run(
+        [python, tmp_path / "longca/tools/setup.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        **other,
+    )
     one_line(done, "is not writable for you: copy it")
 
 
@@ -124,28 +147,69 @@ def failure(monkeypatch, capsys, *arguments: str) -> str:
 
 
 def test_without_a_network_one_line_says_what_is_needed(monkeypatch, capsys, tmp_path):
-    line = failure(monkeypatch, capsys, "download", "--isolated", "--retries", "0", "--no-deps", "-d", str(tmp_path),
-                   "--index-url", NOWHERE, "numpy==2")
-    assert "No package index gives what is needed" in line and "PIP_INDEX_URL" in line and "PIP_FIND_LINKS" in line
+    line = failure(
+        monkeypatch,
+        capsys,
+        "download",
+        "--isolated",
+        "--retries",
+        "0",
+        "--no-deps",
+        "-d",
+        str(tmp_path),
+        "--index-url",
+        NOWHERE,
+        "numpy==2",
+    )
+    assert (
+        "No package index gives what is needed" in line
+        and "PIP_INDEX_URL" in line
+        and "PIP_FIND_LINKS" in line
+    )
 
 
 def test_a_file_of_another_hash_is_refused(monkeypatch, capsys, tmp_path):
     wheel = small_wheel(tmp_path, "2.13.0")
     (tmp_path / "lock").write_text(f"torch @ {wheel.as_uri()} --hash=sha256:{'0' * 64}\n")
-    line = failure(monkeypatch, capsys, "install", "--isolated", "--dry-run", "--no-index", "--no-deps", "--ignore-installed",
-                   "--require-hashes", "-r", str(tmp_path / "lock"))
+    line = failure(
+        monkeypatch,
+        capsys,
+        "install",
+        "--isolated",
+        "--dry-run",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--require-hashes",
+        "-r",
+        str(tmp_path / "lock"),
+    )
     assert "A file is not the one that the lock names (torch" in line
 
 
 def test_a_newer_package_than_the_lock_names_changes_nothing(monkeypatch, tmp_path):
-    pinned = [small_wheel(tmp_path, "1", "plugin", "Requires-Dist: base[extra]>=1\n"), small_wheel(tmp_path, "1", "base")]
+    pinned = [
+        small_wheel(tmp_path, "1", "plugin", "Requires-Dist: base[extra]>=1\n"),
+        small_wheel(tmp_path, "1", "base"),
+    ]
     small_wheel(tmp_path, "2", "base")
-    lock = "".join(f"{wheel.name.split('-')[0]}==1 --hash=sha256:{setup.file_digest(wheel)}\n" for wheel in pinned)
+    lock = "".join(
+        f"{wheel.name.split('-')[0]}==1 --hash=sha256:{setup.file_digest(wheel)}\n" for wheel in pinned
+    )
     (tmp_path / "lock").write_text(lock)
     monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(setup, "VENV", tmp_path)
-    found = setup.install("two packages", "nothing", "--isolated", "--dry-run", "--no-index", "--find-links", str(tmp_path), "-r",
-                          str(tmp_path / "lock"))
+    found = setup.install(
+        "two packages",
+        "nothing",
+        "--isolated",
+        "--dry-run",
+        "--no-index",
+        "--find-links",
+        str(tmp_path),
+        "-r",
+        str(tmp_path / "lock"),
+    )
     assert found == {wheel.name.split("-")[0]: setup.file_digest(wheel) for wheel in pinned}
 
 
@@ -157,7 +221,9 @@ def small_wheel(folder: Path, version: str, name: str = "torch", needs: str = ""
     with zipfile.ZipFile(path, "w") as file:
         info = f"{name}-{version}.dist-info"
         file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         file.writestr(f"{info}/RECORD", "")
     return path
 
@@ -170,7 +236,13 @@ def installed(monkeypatch, tmp_path) -> list[list[str]]:
 
     def run(arguments):
         if "--dry-run" in arguments:
-            return real(["--isolated", *arguments, *(["--find-links", links] if (links := os.environ.get("LINKS")) else [])])
+            return real(
+                [
+                    "--isolated",
+                    *arguments,
+                    *(["--find-links", links] if (links := os.environ.get("LINKS")) else []),
+                ]
+            )
         commands.append(arguments)
         return subprocess.CompletedProcess(arguments, 0, "", "")
 
@@ -180,13 +252,17 @@ def installed(monkeypatch, tmp_path) -> list[list[str]]:
         monkeypatch.setattr(setup, name, tmp_path / name)
     monkeypatch.setattr(setup, "run_pip", run)
     monkeypatch.setattr(setup, "torch_in", lambda _: None)
-    monkeypatch.setattr(setup, "make_environment", lambda: (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True))
+    monkeypatch.setattr(
+        setup, "make_environment", lambda: (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True)
+    )
     for name in ("TORCH_INDEX", "TORCH_LOCK", "LINKS"):
         monkeypatch.delenv(name, raising=False)
     return commands
 
 
-@pytest.mark.parametrize(("index", "lock"), [(None, "torch.lock"), ("https://download.pytorch.org/whl/cpu", "torch-cpu.lock")])
+@pytest.mark.parametrize(
+    ("index", "lock"), [(None, "torch.lock"), ("https://download.pytorch.org/whl/cpu", "torch-cpu.lock")]
+)
 def test_all_is_installed_by_hash(installed, monkeypatch, index, lock):
     if index:
         monkeypatch.setenv("TORCH_INDEX", index)
@@ -234,7 +310,10 @@ def test_a_wheel_of_ones_own_is_named_by_its_hash(installed, monkeypatch, capsys
     monkeypatch.setenv("LINKS", str(links))
     setup.install_torch()
     digest = setup.file_digest(wheel)
-    assert f"from your own link folder and no lock of longca names it: {wheel} sha256:{digest}" in capsys.readouterr().out
+    assert (
+        f"from your own link folder and no lock of longca names it: {wheel} sha256:{digest}"
+        in capsys.readouterr().out
+    )
     assert (tmp_path / "RECORDED_TORCH").read_text() == f"sha256:{digest}\n"
     assert len(installed) == 2 and all("--require-hashes" in command for command in installed)
 
@@ -252,7 +331,7 @@ def test_a_wheel_that_the_lock_names_is_taken_from_the_link_folder(installed, mo
 
 
 def test_records_name_the_file_that_torch_came_from(monkeypatch, tmp_path):
-    from longca.bench.measure import environment
+    from longca.lab.bench.measure import environment
 
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert environment.TORCH_WHEEL not in environment._packages.__wrapped__()
@@ -265,37 +344,67 @@ def test_every_package_of_a_lock_has_a_hash(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     entries = ENTRY.findall(text)
     assert len(entries) == len(re.findall(r"^\S", text, re.MULTILINE)) > 5
-    assert "".join(setup.without_torch(text).split()) == "".join("".join(ENTRY.sub("", text)).split()) or len(entries) > 5
+    assert (
+        "".join(setup.without_torch(text).split()) == "".join("".join(ENTRY.sub("", text)).split())
+        or len(entries) > 5
+    )
 
 
 def test_locks_agree():
-    versions = [{(name, marker.strip(" ;\\")): version for name, version, marker, _ in ENTRY.findall((ROOT / lock).read_text())}
-                for lock in LOCKS[:3]]
+    versions = [
+        {
+            (name, marker.strip(" ;\\")): version
+            for name, version, marker, _ in ENTRY.findall((ROOT / lock).read_text())
+        }
+        for lock in LOCKS[:3]
+    ]
     common, full, cpu = versions
     for name, version in (*full.items(), *cpu.items()):
         assert common.get(name, version) == version
     assert cpu["torch", ""] == full["torch", ""] + "+cpu" == f"{torch_locks.TORCH}+cpu"
-    assert any(name.startswith("nvidia-cudnn") for name, _ in full) and not any(name.startswith("nvidia") for name, _ in cpu)
+    assert any(name.startswith("nvidia-cudnn") for name, _ in full) and not any(
+        name.startswith("nvidia") for name, _ in cpu
+    )
     assert {name for name, _ in full} >= {"triton"} <= {name for name, _ in cpu}
 
 
 def test_hashes_of_the_cpu_build_are_read_from_its_index(monkeypatch):
     import io
 
-    wheels = {"cp311-cp311-manylinux_2_28_x86_64": "1", "cp310-cp310-manylinux_2_28_x86_64": "2", "cp313-cp313t-manylinux_2_28_x86_64": "3",
-              "cp312-cp312-manylinux_2_28_aarch64": "4", "cp312-cp312-win_amd64": "5"}
+    wheels = {
+        "cp311-cp311-manylinux_2_28_x86_64": "1",
+        "cp310-cp310-manylinux_2_28_x86_64": "2",
+        "cp313-cp313t-manylinux_2_28_x86_64": "3",
+        "cp312-cp312-manylinux_2_28_aarch64": "4",
+        "cp312-cp312-win_amd64": "5",
+    }
     name = f"torch-{torch_locks.TORCH}%2Bcpu"
-    page = "".join(f'<a href="/whl/cpu/{name}-{tags}.whl#sha256={digit * 64}">x</a>\n' for tags, digit in wheels.items())
+    page = "".join(
+        f'<a href="/whl/cpu/{name}-{tags}.whl#sha256={digit * 64}">x</a>\n' for tags, digit in wheels.items()
+    )
     monkeypatch.setattr(torch_locks.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(page.encode()))
     assert torch_locks._cpu_hashes() == ["1" * 64, "4" * 64]
 
 
-@pytest.mark.parametrize(("vulns", "skipped", "code", "text"), [
-    ([], None, None, "no known vulnerability in 2 pinned packages"),
-    ([{"id": "PYSEC-1", "fix_versions": ["2"]}], None, 1, "1 of 2 pinned packages have known vulnerabilities"),
-    ([], "not on PyPI", 3, "1 of 2 pinned packages were judged, the index does not answer for b 1")])
+@pytest.mark.parametrize(
+    ("vulns", "skipped", "code", "text"),
+    [
+        ([], None, None, "no known vulnerability in 2 pinned packages"),
+        (
+            [{"id": "PYSEC-1", "fix_versions": ["2"]}],
+            None,
+            1,
+            "1 of 2 pinned packages have known vulnerabilities",
+        ),
+        ([], "not on PyPI", 3, "1 of 2 pinned packages were judged, the index does not answer for b 1"),
+    ],
+)
 def test_an_audit_says_how_much_was_judged(capsys, vulns, skipped, code, text):
-    other = {"name": "b", "version": "1", "skip_reason": skipped} if skipped else {"name": "b", "version": "1", "vulns": []}
+    other = (
+        {"name": "b", "version": "1", "skip_reason": skipped}
+        if skipped
+        else {"name": "b", "version": "1", "vulns": []}
+    )
     found = {"a 1": {"name": "a", "version": "1", "vulns": vulns}, "b 1": other}
     if code is None:
         audit.judge(found)
@@ -328,7 +437,11 @@ def test_actions_are_pinned_by_commit():
     used = re.findall(r"uses: (.*)", text)
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used)
     flow = yaml.safe_load(text)
-    assert flow["permissions"] == {"contents": "read"} and "secrets." not in text and "pull_request_target" not in text
+    assert (
+        flow["permissions"] == {"contents": "read"}
+        and "secrets." not in text
+        and "pull_request_target" not in text
+    )
     targets = set(re.findall(r"^([a-z-]+)[a-z -]*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = [step["run"] for job in flow["jobs"].values() for step in job["steps"] if "run" in step]
     assert {command.split()[1] for command in commands if command.startswith("make ")} <= targets

@@ -2,9 +2,9 @@
 
 import pytest
 
-from longca.core.cell import AS_RELEASED
 from longca.core.plugin import PACKAGE_ROOT, Registry
-from longca.core.study import load_study
+from longca.lab.studies.cell import AS_RELEASED
+from longca.lab.studies.study import load_study
 
 STUDIES = sorted((PACKAGE_ROOT.parent / "config/studies").glob("*.yaml"), key=lambda path: path.name)
 LARGE = 2048  # rows of a product that fills a GPU
@@ -13,12 +13,18 @@ LARGE = 2048  # rows of a product that fills a GPU
 @pytest.mark.parametrize("path", STUDIES, ids=[path.stem for path in STUDIES])
 def test_proves_its_timer_and_measures_what_the_device_can_do(path) -> None:
     cells = load_study(str(path)).cells()
-    of_control = {name: [cell for cell in cells if cell.kernel == name] for name in ("control", "matmul", "device_copy")}
+    of_control = {
+        name: [cell for cell in cells if cell.kernel == name] for name in ("control", "matmul", "device_copy")
+    }
     assert len(of_control["control"]) >= 3
     attention = [cell for cell in cells if cell.kernel not in of_control]
-    assert {cell.dtype for cell in attention} <= {cell.dtype for cell in of_control["matmul"] if cell.seqlen >= LARGE}
+    assert {cell.dtype for cell in attention} <= {
+        cell.dtype for cell in of_control["matmul"] if cell.seqlen >= LARGE
+    }
     copy = Registry("kernel").load("device_copy")
-    assert max(copy.work(cell).traffic_bytes for cell in of_control["device_copy"]) >= 2 * (256 << 20)  # several times any L2
+    assert max(copy.work(cell).traffic_bytes for cell in of_control["device_copy"]) >= 2 * (
+        256 << 20
+    )  # several times any L2
 
 
 def test_the_quick_study_has_every_mask_every_kernel_of_cpus_every_strategy_and_both_directions() -> None:
@@ -26,10 +32,21 @@ def test_the_quick_study_has_every_mask_every_kernel_of_cpus_every_strategy_and_
     kernels = [cell for cell in cells if cell.kind == "kernel"]
     for kernel in ("naive", "sdpa", "flex"):
         found = {(cell.mask, cell.direction) for cell in kernels if cell.kernel == kernel}
-        assert found == {(mask, direction) for mask in Registry("mask").names() for direction in ("fwd", "bwd")}
+        assert found == {
+            (mask, direction) for mask in Registry("mask").names() for direction in ("fwd", "bwd")
+        }
     together = [cell for cell in cells if cell.kind == "cp"]
-    assert {cell.strategy for cell in together} == {"ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain"}
-    assert {cell.direction for cell in together} == {"fwd", "bwd"} and {cell.world for cell in together} == {2, 4}
+    assert {cell.strategy for cell in together} == {
+        "ulysses",
+        "ring_p2p",
+        "ring_allgather",
+        "usp",
+        "loongtrain",
+    }
+    assert {cell.direction for cell in together} == {"fwd", "bwd"} and {cell.world for cell in together} == {
+        2,
+        4,
+    }
     assert len({cell.seqlen for cell in kernels if cell.kernel == "sdpa"}) >= 2, "a line needs two lengths"
 
 
@@ -39,19 +56,30 @@ def test_the_papers_grid_is_measured_as_the_study_did_and_with_its_masks() -> No
     attention = [cell for cell in cells if cell.kernel not in ("control", "matmul", "device_copy")]
     calls = {(cell.kind, "density" in cell.mask_params): study.measure_of(cell) for cell in attention}
     assert {kind: (found.warmup, found.repeats) for kind, found in calls.items()} == {
-        ("kernel", False): (5, 20), ("kernel", True): (25, 100), ("cp", False): (5, 15)}
+        ("kernel", False): (5, 20),
+        ("kernel", True): (25, 100),
+        ("cp", False): (5, 15),
+    }
     together = [cell for cell in cells if cell.kind == "cp" and cell.corpus == "prolong512k_long"]
     assert all(cell.mask_params == {"paper_compat": True} for cell in together)
     for strategy in ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain"):
         for mask in ("full_document", "causal_document"):
-            seeds = {cell.seed for cell in together if (cell.strategy, cell.mask, cell.kernel) == (strategy, mask, "band")}
+            seeds = {
+                cell.seed
+                for cell in together
+                if (cell.strategy, cell.mask, cell.kernel) == (strategy, mask, "band")
+            }
             assert seeds == set(range(30))
     assert {cell.seed for cell in cells if cell.kind == "cp" and cell.mask in ("full", "causal")} == {0}
 
 
 def test_each_row_as_released_stands_beside_its_honest_row() -> None:
     def asked(kernel: str) -> set[str]:
-        return {cell.model_copy(update={"kernel": ""}).model_dump_json() for cell in cells if cell.kernel == kernel}
+        return {
+            cell.model_copy(update={"kernel": ""}).model_dump_json()
+            for cell in cells
+            if cell.kernel == kernel
+        }
 
     cells = load_study("as-released").cells()
     rows = [name for name in Registry("kernel").names() if name.startswith(AS_RELEASED)]
@@ -62,10 +90,21 @@ def test_each_row_as_released_stands_beside_its_honest_row() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["paper", "as-study", "h100-dense", "h200-dense", "h100-sparse", "h200-sparse", "h100-cp", "h200-cp", "h200-cp8"],
+    [
+        "paper",
+        "as-study",
+        "h100-dense",
+        "h200-dense",
+        "h100-sparse",
+        "h200-sparse",
+        "h100-cp",
+        "h200-cp",
+        "h200-cp8",
+    ],
 )
 def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
-    """20 calls after 5 (of strategies 15), and 100 after 25 of block-sparse masks; all by the protocol: with rests, a warm clock, 0.5 %."""
+    """20 calls after 5 (of strategies 15), and 100 after 25 of block-sparse masks; all by the protocol: with
+    rests, a warm clock, 0.5 %."""
     study = load_study(name)
     for cell in study.cells():
         measure, is_sparse = study.measure_of(cell), "density" in cell.mask_params and cell.kind == "kernel"
@@ -75,7 +114,8 @@ def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
 
 
 def test_products_last_from_a_millisecond_to_a_tenth_of_a_second() -> None:
-    """As attention does: a ceiling of one short product says little of what a device reaches in longer calls."""
+    """As attention does: a ceiling of one short product says little of what a device reaches in longer
+    calls."""
     for path in (path for path in STUDIES if path.stem.startswith(("h100-", "h200-"))):
         products = [cell for cell in load_study(path.stem).cells() if cell.kernel == "matmul"]
         assert {cell.seqlen for cell in products} == {8192, 16384, 32768}

@@ -34,9 +34,22 @@ ALLOWED: dict[str, set[str]] = {
     "ops.band.launcher": set(),
     "ops.band.launches": {"ops.band.launcher"},
     "ops.transfer": set(),
-    "ops.band.plan": {"core", "masks", "ops.transfer", "ops.band.tables", "ops.band.config", "ops.band.launches"},
+    "ops.band.plan": {
+        "core",
+        "masks",
+        "ops.transfer",
+        "ops.band.tables",
+        "ops.band.config",
+        "ops.band.launches",
+    },
     "ops.band.triton": {"ops.band.tables", "ops.band.config", "ops.band.launches"},
-    "ops.band.sm90": {"ops.band.tables", "ops.band.triton", "ops.band.config", "ops.band.launches", "ops.band.plan"},
+    "ops.band.sm90": {
+        "ops.band.tables",
+        "ops.band.triton",
+        "ops.band.config",
+        "ops.band.launches",
+        "ops.band.plan",
+    },
     "ops.band": {"core", "masks", "ops.band"},
     "kernels": {"core", "masks", "lowering", "ops"},
     "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
@@ -44,7 +57,19 @@ ALLOWED: dict[str, set[str]] = {
     "ranking": {"core", "store"},
     "claims": {"core", "masks", "store", "ranking"},
     "report": {"core", "store", "ranking", "advice", "predict"},
-    "paper": {"core", "ranking", "data", "masks", "store", "published", "claims", "report", "advice", "cp.partition", "cp.schedule"},
+    "paper": {
+        "core",
+        "ranking",
+        "data",
+        "masks",
+        "store",
+        "published",
+        "claims",
+        "report",
+        "advice",
+        "cp.partition",
+        "cp.schedule",
+    },
     "compare": {"core", "store", "ranking", "published", "report"},
     "archive": {"core", "store", "report"},
     "images": {"core", "store"},
@@ -61,31 +86,116 @@ ALLOWED: dict[str, set[str]] = {
     "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime", "cp.kernel_support"},
     "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
     "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
-    "cp.api": {"core", "masks", "lowering", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition",
-               "cp.runtime", "cp.schedule", "ops.transfer"},
+    "cp.api": {
+        "core",
+        "masks",
+        "lowering",
+        "kernels",
+        "predict",
+        "store",
+        "cp.comm",
+        "cp.contract",
+        "cp.forecast",
+        "cp.partition",
+        "cp.runtime",
+        "cp.schedule",
+        "ops.transfer",
+    },
     "cp.public": {"core", "masks", "cp.api", "cp.comm"},
-    "advice": {"core", "masks", "kernels", "store", "ranking", "predict", "claims", "cp.contract", "cp.partition", "cp.schedule",
-               "cp.forecast", "cp.paper_style_forecast"},
+    "advice": {
+        "core",
+        "masks",
+        "kernels",
+        "store",
+        "ranking",
+        "predict",
+        "claims",
+        "cp.contract",
+        "cp.partition",
+        "cp.schedule",
+        "cp.forecast",
+        "cp.paper_style_forecast",
+    },
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
-    "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.forecast", "bench.measure"},
+    "bench.probe": {
+        "core",
+        "masks",
+        "kernels",
+        "predict",
+        "store",
+        "cp.comm",
+        "cp.forecast",
+        "bench.measure",
+    },
     "bench.judge": {"core", "masks", "kernels", "store", "bench.check", "bench.measure"},
     "bench.playoff": {"core", "bench.check", "bench.measure", "bench.judge"},
-    "bench.workers": {"core", "store", "environment", "cp.comm", "bench.measure", "bench.judge", "bench.playoff"},
+    "bench.workers": {
+        "core",
+        "store",
+        "environment",
+        "cp.comm",
+        "bench.measure",
+        "bench.judge",
+        "bench.playoff",
+    },
     "bench.run": {"core", "data", "masks", "kernels", "store", "ranking", "bench.measure", "bench.workers"},
-    "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
-    "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "ranking", "claims", "report", "paper", "compare",
-            "archive", "images", "bench", "advice", "predict"},
+    "templates": {
+        "core",
+        "masks",
+        "lowering",
+        "kernels",
+        "cp.partition",
+        "cp.schedule",
+        "cp.planned",
+        "store",
+        "report",
+    },
+    "cli": {
+        "core",
+        "data",
+        "masks",
+        "kernels",
+        "cp",
+        "store",
+        "published",
+        "ranking",
+        "claims",
+        "report",
+        "paper",
+        "compare",
+        "archive",
+        "images",
+        "bench",
+        "advice",
+        "predict",
+    },
 }
 # imported inside functions, where at all
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}
 # they only run beside them
 AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}
-NEVER_TORCH = ("core", "data", "masks", "store", "environment", "published", "ranking", "claims", "report",
-               "compare", "archive", "images",
-               "predict", "advice",
-               "cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast")
+NEVER_TORCH = (
+    "core",
+    "data",
+    "masks",
+    "store",
+    "environment",
+    "published",
+    "ranking",
+    "claims",
+    "report",
+    "compare",
+    "archive",
+    "images",
+    "predict",
+    "advice",
+    "cp.partition",
+    "cp.schedule",
+    "cp.forecast",
+    "cp.paper_style_forecast",
+)
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 
 
@@ -166,7 +276,7 @@ def edges() -> dict[str, dict[str, set[str]]]:
 
 
 def forbidden() -> dict[str, set[str]]:
-    """"layer → layer" → the imports between them, as far as they are not allowed."""
+    """ "layer → layer" → the imports between them, as far as they are not allowed."""
     return {
         f"{here} → {there}": between
         for here, others in edges().items()
@@ -205,7 +315,8 @@ def page() -> str:
         "",
         "Made by `make docs` from the code; a test fails when it is stale.",
         "",
-        'An arrow means "imports"; imports never form a cycle. The diagram of a package shows only imports within '
+        'An arrow means "imports"; imports never form a cycle. The diagram of a package shows only imports '
+        "within "
         "that package.",
     ]
     graph = edges()
@@ -237,9 +348,15 @@ def page() -> str:
             lines.append(f"| `{name}` | {_summary(name)} | {', '.join(imported) or '–'} |")
         for name in names:
             lines += _details(name)
-    lines += ["", "## Plug-ins", "",
-              "A file in one of these folders is a plug-in. There is no other list of plug-ins.", "",
-              "| kind | folder | contract |", "|---|---|---|"]
+    lines += [
+        "",
+        "## Plug-ins",
+        "",
+        "A file in one of these folders is a plug-in. There is no other list of plug-ins.",
+        "",
+        "| kind | folder | contract |",
+        "|---|---|---|",
+    ]
     from longca.core.plugin import KINDS
 
     lines += [f"| {kind.name} | `longca/{kind.folder}` | `{kind.contract}` |" for kind in KINDS.values()]

@@ -44,9 +44,19 @@ def audit() -> None:
     reports: dict[str, dict] = {}
     for lock in AUDITED:
         with tempfile.NamedTemporaryFile(suffix=".json") as report:
-            command = [str(tool), "--progress-spinner", "off", "--disable-pip", "--require-hashes", "-r",
-                       str(lock), "-f", "json", "-o",
-                       report.name]
+            command = [
+                str(tool),
+                "--progress-spinner",
+                "off",
+                "--disable-pip",
+                "--require-hashes",
+                "-r",
+                str(lock),
+                "-f",
+                "json",
+                "-o",
+                report.name,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             content = Path(report.name).read_text(encoding="utf-8")
         if not content:
@@ -86,9 +96,18 @@ def sbom() -> None:
     """Write the packages of .venv, with versions and licenses, in the form of CycloneDX."""
     tool = tools() / "cyclonedx-py"
     SBOM.parent.mkdir(exist_ok=True)
-    command = [str(tool), "environment", str(setup.PYTHON), "--pyproject", str(ROOT / "pyproject.toml"),
-               "--output-reproducible",
-               "--output-format", "JSON", "-o", str(SBOM)]
+    command = [
+        str(tool),
+        "environment",
+        str(setup.PYTHON),
+        "--pyproject",
+        str(ROOT / "pyproject.toml"),
+        "--output-reproducible",
+        "--output-format",
+        "JSON",
+        "-o",
+        str(SBOM),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         end(f"the packages of .venv could not be listed: {reason(done.stderr)}")
@@ -101,9 +120,18 @@ def tools() -> Path:
     if not stamp.exists() or stamp.read_bytes() != LOCK.read_bytes():
         print("audit: making .venv-audit (about 25 MB to download)", flush=True)
         venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(TOOLS)
-        command = [str(TOOLS / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input",
-                   "-q", "install",
-                   "--require-hashes", "-r", str(LOCK)]
+        command = [
+            str(TOOLS / "bin" / "python"),
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--no-input",
+            "-q",
+            "install",
+            "--require-hashes",
+            "-r",
+            str(LOCK),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             end(setup.why_pip_failed(done.stdout + done.stderr))

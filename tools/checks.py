@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from longca.bench.measure.environment import cpu_name, num_cores
 from longca.core.checkout import git
+from longca.lab.bench.measure.environment import cpu_name, num_cores
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/results/checks.md"
@@ -26,9 +26,8 @@ MAKEFILE = ROOT / "Makefile"
 MARK = "checks"
 COLUMNS = ("target", "last passed", "commit", "tree", "passed", "skipped", "min", "CPU min", "machine")
 NEVER = ("never",) + ("",) * (len(COLUMNS) - 2)
-CANNOT = (
-    "this machine cannot:"  # begins the reason of a test that was skipped for want of something that it needs
-)
+# begins the reason of a test that was skipped for want of something that it needs
+CANNOT = "this machine cannot:"
 REQUIRED = "TESTS_REQUIRE"  # "images slurm": where they cannot be had, tests that need them fail
 Row = tuple[str, ...]
 

@@ -1,4 +1,5 @@
-"""Committed tables of records with the play-offs of their cells, as the README and the dispatch table need them."""
+"""Committed tables of records with the play-offs of their cells, as the README and the dispatch table need
+them."""
 
 from __future__ import annotations
 
@@ -6,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.ranking.table import is_played
-from longca.store.load import load_columns
+from longca.lab.ranking.table import is_played
+from longca.lab.store.load import load_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of the rows of some files, and of the play-offs of their cells in other tables of the same
-    folders.
+    """These columns of the rows of some files, and of the play-offs of their cells in other tables of the
+    same folders.
 
     Args:
-        columns: with `longca.ranking.table.COLUMNS` among them.
+        columns: with `longca.lab.ranking.table.COLUMNS` among them.
     """
     own, _ = load_columns(files, columns)
     folders = dict.fromkeys(file.parent for file in files)

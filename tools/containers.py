@@ -21,9 +21,9 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from longca.images.fetch import reachable
-from longca.images.recipe import Base, Recipe, load_recipe, names
-from longca.images.render import definitions
+from longca.lab.images.fetch import reachable
+from longca.lab.images.recipe import Base, Recipe, load_recipe, names
+from longca.lab.images.render import definitions
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_INSIDE = ("snakemake",)  # runs outside of the images
@@ -89,11 +89,29 @@ def _resolve(
 ) -> None:
     """Pin what is wanted and all that it needs, with hashes, to the versions of the constraint where it has
     them."""
-    command = [sys.executable, "-m", "uv", "pip", "compile", "-q", "-", "--generate-hashes", "--no-header",
-               "--no-annotate",
-               "--python-version", recipe.python, "--python-platform", "x86_64-unknown-linux-gnu",
-               "--constraint", str(constraint),
-               "--no-emit-index-url", "--no-emit-find-links", *index, "-o", str(lock)]
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "compile",
+        "-q",
+        "-",
+        "--generate-hashes",
+        "--no-header",
+        "--no-annotate",
+        "--python-version",
+        recipe.python,
+        "--python-platform",
+        "x86_64-unknown-linux-gnu",
+        "--constraint",
+        str(constraint),
+        "--no-emit-index-url",
+        "--no-emit-find-links",
+        *index,
+        "-o",
+        str(lock),
+    ]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as overrides:
         overrides.write("\n".join(recipe.overrides))
         overrides.flush()

@@ -4,9 +4,9 @@
 
 For each kind of mask, heads and length it holds the kernels that were quicker than `band`, the quickest
 first, with how many times as quick they were: the geometric mean over all masks of that kind, of which it
-must have run each. A kernel that `longca.ranking` does not tell apart from `band` is not in it. Forward and
-backward together are one call each, as in training. Kernels are left out that would copy all tensors into a
-layout of their own, which records do not time, or that compile for each new mask.
+must have run each. A kernel that `longca.lab.ranking` does not tell apart from `band` is not in it. Forward
+and backward together are one call each, as in training. Kernels are left out that would copy all tensors into
+a layout of their own, which records do not time, or that compile for each new mask.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import yaml
 
 from longca.core.plugin import Registry
 from longca.dispatch.choice import FILE, OWN, TRAINING, head_kind, mask_kind
+from longca.lab.ranking import MeasuredPoint, Measurement, compare, competing, mean_lead
+from longca.lab.ranking.table import COLUMNS as OF_RANKING
+from longca.lab.ranking.table import points
+from longca.lab.ranking.tally import reason_to_leave_out
+from longca.lab.store.table import RANKED_BY, is_ranked
 from longca.masks import build_mask
 from longca.masks.traits import Traits
-from longca.ranking import MeasuredPoint, Measurement, compare, competing, mean_lead
-from longca.ranking.table import COLUMNS as OF_RANKING
-from longca.ranking.table import points
-from longca.ranking.tally import reason_to_leave_out
-from longca.store.table import RANKED_BY, is_ranked
 from tools.committed import with_playoffs
 from tools.pages import ROOT
 

@@ -1,18 +1,18 @@
 """Writes longca/predict/models/, by which calls are predicted, from the committed records of each device.
 
-    python -m tools.fitted
+python -m tools.fitted
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
+from longca.lab.advice.recorded import MeasuredCell, measured_cells
+from longca.lab.store.hardware import load_hardware
+from longca.lab.store.load import load
 from longca.predict.fitted import FOLDER, FittedKernels, fit_records
 from longca.predict.kernel import Interval
-from longca.store.hardware import load_hardware
-from longca.store.load import load
 from tools.pages import ROOT
 
 RECORDS = {"h100": ("h100-dense", "h100-sparse", "h100-cp"), "h200": ("h200-dense", "h200-sparse", "h200-cp")}

@@ -5,7 +5,7 @@ prove.
 
 All of it is computed from the committed records of the dense study: for each mask and direction the rate of
 each kernel as a share of the fastest one's. A kernel that does not support a mask leaves its square empty.
-Who leads, and who is not told apart, `longca.ranking` says.
+Who leads, and who is not told apart, `longca.lab.ranking` says.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.core.units import format_length
-from longca.ranking import Standing, Tally, tallies
-from longca.ranking.sentences import finding_text, protocols_text, share_text
-from longca.ranking.table import COLUMNS as OF_RANKING
-from longca.report.look.colours import text_colour
-from longca.store.table import RANKED_BY, is_ranked
-from longca.store.text import plural, short_device
+from longca.lab.ranking import Standing, Tally, tallies
+from longca.lab.ranking.sentences import finding_text, protocols_text, share_text
+from longca.lab.ranking.table import COLUMNS as OF_RANKING
+from longca.lab.report.look.colours import text_colour
+from longca.lab.store.table import RANKED_BY, is_ranked
+from longca.lab.store.text import plural, short_device
 from tools.pages import ROOT, put
 
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
@@ -45,12 +45,8 @@ class Theme:
 
 
 THEMES = {
-    "light": Theme(
-        "#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), "#c4560a"
-    ),
-    "dark": Theme(
-        "#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), "#ffb057"
-    ),
+    "light": Theme("#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), "#c4560a"),
+    "dark": Theme("#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), "#ffb057"),
 }
 
 
@@ -88,13 +84,20 @@ class Finding:
         subject = f"`{leaders[0]}`" if any(tally.num_clear == total for tally in of_kernels) else "No kernel"
         covered = f"{len(self.masks)} static masks, forward and backward"
         finding = finding_text(self.standings, "kernel", covered)
-        return f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: {_marked(finding, of_kernels)}"
+        return (
+            f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: "
+            f"{_marked(finding, of_kernels)}"
+        )
 
     def caption(self) -> str:
-        return ("Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart from it. "
-                f"{self.device}, {format_length(SEQLEN)} tokens, "
-                f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} cells, "
-                f"{self.num_samples:,} samples. {self._empty}")
+        return (
+            "Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart "
+            "from it. "
+            f"{self.device}, {format_length(SEQLEN)} tokens, "
+            f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} "
+            f"cells, "
+            f"{self.num_samples:,} samples. {self._empty}"
+        )
 
     @property
     def _empty(self) -> str:
@@ -102,7 +105,10 @@ class Finding:
         apart = sum(len(case.other_protocol) for case in self.standings.values())
         protocols = protocols_text(self.num_rested, self.num_cells, "cell")
         empty = "the kernel does not run that mask" + (
-            f", or was measured by another protocol than the others ({plural(apart, 'square')})" if apart else "")
+            f", or was measured by another protocol than the others ({plural(apart, 'square')})"
+            if apart
+            else ""
+        )
         return f"Empty: {empty}.{f' {protocols}.' if protocols else ''}"
 
 
@@ -115,12 +121,17 @@ def _marked(text: str, of_kernels: list[Tally]) -> str:
 def finding(records: Path = RECORDS) -> Finding:
     """The standings of all kernels that ran with these heads at this length."""
     from longca.core.plugin import Registry
-    from longca.ranking.table import counted, has_rests, standings
+    from longca.lab.ranking.table import counted, has_rests, standings
     from tools.committed import with_playoffs
 
     rows = with_playoffs([records], COLUMNS)
-    asked = rows[(rows.seqlen == SEQLEN) & (rows.num_q_heads == Q_HEADS) & (rows.num_kv_heads == KV_HEADS) & is_ranked(rows)
-                 & ~rows.mask_params.str.contains("paper_compat=True")]
+    asked = rows[
+        (rows.seqlen == SEQLEN)
+        & (rows.num_q_heads == Q_HEADS)
+        & (rows.num_kv_heads == KV_HEADS)
+        & is_ranked(rows)
+        & ~rows.mask_params.str.contains("paper_compat=True")
+    ]
     assert all(asked[column].nunique() == 1 for column in ("head_dim", "dtype", "seed"))
     device = asked.device[asked.status == "ok"].iloc[0]
     assert set(asked.device) - {""} == {device}
@@ -129,8 +140,17 @@ def finding(records: Path = RECORDS) -> Finding:
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
     kernels = [one.method for one in tallies(found)]
-    return Finding(device, int(table.head_dim.iloc[0]), str(table["dtype"].iloc[0]), masks, kernels, found, len(table),
-                   int(table.num_samples.sum()), int(has_rests(table).sum()))
+    return Finding(
+        device,
+        int(table.head_dim.iloc[0]),
+        str(table["dtype"].iloc[0]),
+        masks,
+        kernels,
+        found,
+        len(table),
+        int(table.num_samples.sum()),
+        int(has_rests(table).sum()),
+    )
 
 
 def picture(result: Finding, theme: Theme) -> str:
@@ -138,17 +158,26 @@ def picture(result: Finding, theme: Theme) -> str:
     width = LEFT + 2 * len(result.masks) * CELL_W + GAP + 84
     height = TOP + len(result.kernels) * CELL_H + 8
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" '
         'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
         f"<title>{result.caption()}</title>",
     ]
     for side, (direction, title) in enumerate(DIRECTIONS.items()):
         left = LEFT + side * (len(result.masks) * CELL_W + GAP)
-        lines.append(_text(left, 13, title, theme.ink, "start", "font-weight=\"600\" font-size=\"13\""))
+        lines.append(_text(left, 13, title, theme.ink, "start", 'font-weight="600" font-size="13"'))
         for column, mask in enumerate(result.masks):
             x = left + column * CELL_W + CELL_W / 2 + 3
-            lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start",
-                               f'transform="rotate(-50 {x:g} {TOP - 6})"'))
+            lines.append(
+                _text(
+                    x,
+                    TOP - 6,
+                    mask.replace("_", " "),
+                    theme.muted,
+                    "start",
+                    f'transform="rotate(-50 {x:g} {TOP - 6})"',
+                )
+            )
         for row, kernel in enumerate(result.kernels):
             for column, mask in enumerate(result.masks):
                 share = result.share(kernel, mask, direction)
@@ -190,7 +219,10 @@ def _square(x: int, y: int, share: float | None, is_best: bool, theme: Theme) ->
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="{anchor}"{" " + more if more else ""}>{text}</text>'
+    return (
+        f'<text x="{x:g}" y="{y:g}" fill="{colour}" '
+        f'text-anchor="{anchor}"{" " + more if more else ""}>{text}</text>'
+    )
 
 
 def pictures(result: Finding) -> dict[Path, str]:
@@ -207,7 +239,8 @@ def block(result: Finding) -> str:
             "",
             "<picture>",
             f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-            f'  <img alt="Heat map: 12 masks and {len(result.kernels)} kernels, forward and backward" src="{light}">',
+            f'  <img alt="Heat map: 12 masks and {len(result.kernels)} kernels, forward and backward" '
+            f'src="{light}">',
             "</picture>",
             "",
             f"*{result.caption()}*",

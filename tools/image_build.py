@@ -25,10 +25,10 @@ from typing import Any
 
 import psutil
 
-from longca.bench.measure.environment import cpu_name
 from longca.core.errors import UserError
-from longca.images.image import locate
-from longca.store.text import format_bytes
+from longca.lab.bench.measure.environment import cpu_name
+from longca.lab.images.image import locate
+from longca.lab.store.text import format_bytes
 from tools.pages import ROOT
 from tools.table import Table
 
@@ -98,11 +98,16 @@ def measured(name: str) -> dict[str, Any]:
     units = [
         int(seconds) for seconds in UNIT.findall(image.log.read_text(encoding="utf-8", errors="replace"))
     ]
-    return {"image": name, "date": datetime.now(UTC).date().isoformat(),
-            "machine": f"{cpu_name()}, {psutil.cpu_count()} cores",
-            "seconds": time.monotonic() - begun, "image_bytes": image.file.stat().st_size,
-            "num_units": len(units),
-            "num_compiled": sum(seconds > 0 for seconds in units), "steps": steps}
+    return {
+        "image": name,
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{cpu_name()}, {psutil.cpu_count()} cores",
+        "seconds": time.monotonic() - begun,
+        "image_bytes": image.file.stat().st_size,
+        "num_units": len(units),
+        "num_compiled": sum(seconds > 0 for seconds in units),
+        "steps": steps,
+    }
 
 
 def step(log: Path) -> str:
@@ -145,18 +150,31 @@ def table_of(builds: list[dict[str, Any]]) -> Table:
             {"image": image, **part, "kept_seconds": kept_s.get(part["step"])} for part in build["steps"]
         ]
         facts.append(_sentence(build, kept if kept["steps"] else build))
-    rows = [(f"`{part['image']}`", part["step"], clock(part["seconds"]), clock(part["kept_seconds"]),
-             format_bytes(part["peak_bytes"]),
-             format_bytes(part["disk_bytes"])) for part in records]
+    rows = [
+        (
+            f"`{part['image']}`",
+            part["step"],
+            clock(part["seconds"]),
+            clock(part["kept_seconds"]),
+            format_bytes(part["peak_bytes"]),
+            format_bytes(part["disk_bytes"]),
+        )
+        for part in records
+    ]
     where = "; ".join(dict.fromkeys(f"{build['machine']}, {build['date']}" for build in builds))
     caption = (
         f"{' '.join(facts)} Measured on {where}; wheels were there. Memory is that of all processes, disk is "
         f"what is used more than"
         " before."
     )
-    return Table("image_build", caption,
-                 ("image", "step", "min", "min with kept objects", "most memory", "disk"), tuple(rows),
-                 tuple(records), texts=("image", "step"))
+    return Table(
+        "image_build",
+        caption,
+        ("image", "step", "min", "min with kept objects", "most memory", "disk"),
+        tuple(rows),
+        tuple(records),
+        texts=("image", "step"),
+    )
 
 
 def _sentence(build: dict[str, Any], kept: dict[str, Any]) -> str:
@@ -167,7 +185,10 @@ def _sentence(build: dict[str, Any], kept: dict[str, Any]) -> str:
         return f"`{build['image']}` takes {clock(build['seconds'])} min and {size} as an image."
     units = f"{build['num_compiled']} of its {build['num_units']} units"
     if kept is build:
-        return f"`{build['image']}` takes {clock(build['seconds'])} min, with {units} compiled, and {size} as an image."
+        return (
+            f"`{build['image']}` takes {clock(build['seconds'])} min, with {units} compiled, and {size} "
+            f"as an image."
+        )
     num_kept = kept["num_units"] - kept["num_compiled"]
     return (
         f"`{build['image']}` takes {clock(build['seconds'])} min the first time, with {units} compiled, "

@@ -5,8 +5,8 @@ build id of each object.
 
 It is the last step of a build. `longca image diff` compares two of these lists, `longca environment --image`
 compares one with records, and `longca image sbom` makes a bill of materials of one. Distributions, modules
-and objects have the form of `longca.core.facts.inventory`. It needs Python's standard library, Debian's dpkg,
-and the two files of `longca/environment` that lie beside it in the image.
+and objects have the form of `longca.lab.studies.facts.inventory`. It needs Python's standard library,
+Debian's dpkg, and the two files of `longca/lab/environment` that lie beside it in the image.
 """
 
 import json
@@ -19,8 +19,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from longca.environment.elf import build_id, is_elf, sha256_of
-from longca.environment.packages import SUFFIX, PackageFolder, module_name
+from longca.lab.environment.elf import build_id, is_elf, sha256_of
+from longca.lab.environment.packages import SUFFIX, PackageFolder, module_name
 
 LEFT_OUT = ("__pycache__",)  # made of the files beside them
 SYSTEM = ("/lib", "/usr/lib", "/usr/local/lib", "/usr/local/cuda")

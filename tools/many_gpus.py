@@ -3,8 +3,8 @@ docs/results/h100/prediction.md.
 
     python -m tools.many_gpus [--again]
 
-Without `--again` the numbers are those of longca/advice/many_gpus.csv. Predicting them takes some ten minutes
-of one core, most of them for 1024 GPUs. No GPU is needed.
+Without `--again` the numbers are those of longca/lab/advice/many_gpus.csv. Predicting them takes some ten
+minutes of one core, most of them for 1024 GPUs. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from longca.advice.many_gpus import FACTORS, MASKS, STRATEGIES, WORLDS, PredictedCell, load, make, save, setting, verdicts
-from longca.report.look.colours import STRATEGIES as COLOURS
+from longca.lab.advice.many_gpus import (
+    FACTORS,
+    MASKS,
+    STRATEGIES,
+    WORLDS,
+    PredictedCell,
+    load,
+    make,
+    save,
+    setting,
+    verdicts,
+)
+from longca.lab.report.look.colours import STRATEGIES as COLOURS
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/results/h100/prediction.md"
@@ -120,16 +131,33 @@ def draw(cells: Sequence[PredictedCell]) -> str:
             ax = axes[row][column]
             for strategy in STRATEGIES:
                 panel_key = mask, way, strategy, 1
-                here = sorted((cell for cell in cells if (cell.mask, cell.direction, cell.strategy,
-                                                          cell.network_factor) == panel_key and cell.tflops),
-                              key=lambda cell: cell.world)
+                here = sorted(
+                    (
+                        cell
+                        for cell in cells
+                        if (cell.mask, cell.direction, cell.strategy, cell.network_factor) == panel_key
+                        and cell.tflops
+                    ),
+                    key=lambda cell: cell.world,
+                )
                 worlds, colour = [cell.world for cell in here], COLOURS[strategy][0]
-                ax.fill_between(worlds, [cell.tflops_low or 0 for cell in here],
-                                [cell.tflops_high or 0 for cell in here], color=colour,
-                                alpha=0.1, linewidth=0)
-                ax.plot(worlds, [cell.tflops or 0 for cell in here], marker=MARKERS[strategy], color=colour,
-                        markersize=4, linewidth=1.3,
-                        label=strategy)
+                ax.fill_between(
+                    worlds,
+                    [cell.tflops_low or 0 for cell in here],
+                    [cell.tflops_high or 0 for cell in here],
+                    color=colour,
+                    alpha=0.1,
+                    linewidth=0,
+                )
+                ax.plot(
+                    worlds,
+                    [cell.tflops or 0 for cell in here],
+                    marker=MARKERS[strategy],
+                    color=colour,
+                    markersize=4,
+                    linewidth=1.3,
+                    label=strategy,
+                )
             ax.set_xscale("log", base=2)
             ax.set_xticks(WORLDS, [str(world) for world in WORLDS], fontsize=7)
             ax.minorticks_off()

@@ -1,8 +1,8 @@
 """Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of
 docs/design/masks.md that shows them.
 
-The same drawings go to longca/report/static/masks.svg, from which the report's pages have them: the report
-does not import masks.
+The same drawings go to longca/lab/report/static/masks.svg, from which the report's pages have them: the
+report does not import masks.
 
 A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key,
 a filled square a visible pair. The colours stand out on light and on dark ground.
@@ -14,9 +14,9 @@ import numpy as np
 
 from longca.core.plugin import Registry
 from longca.core.units import format_length
+from longca.lab.report.look.masks import FILE, MaskDrawing, symbol
 from longca.masks import build_mask
 from longca.masks.picture import FRAME, VISIBLE, outline
-from longca.report.look.masks import FILE, MaskDrawing, symbol
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/design/masks.md"
@@ -53,7 +53,8 @@ def picture(visible: np.ndarray, title: str) -> str:
     """An SVG of a bool (S, S) raster."""
     side = len(visible)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" height="{SIDE}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" '
+        f'height="{SIDE}">'
         f"<title>{title}</title>"
         f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{outline(visible)}"/>'
         f'<rect width="{side}" height="{side}" fill="none" stroke="{FRAME}"/></svg>\n'
@@ -73,7 +74,8 @@ def symbols() -> str:
     lines = ['<svg xmlns="http://www.w3.org/2000/svg">']
     for pattern in patterns():
         content = (
-            f'<path fill="var(--picture)" shape-rendering="crispEdges" d="{outline(small_mask(pattern).dense())}"/>'
+            f'<path fill="var(--picture)" shape-rendering="crispEdges" '
+            f'd="{outline(small_mask(pattern).dense())}"/>'
             f'<rect width="{SEQLEN}" height="{SEQLEN}" fill="none" stroke="var(--muted)" stroke-width="2"/>'
         )
         lines.append(symbol(MaskDrawing(pattern.name, pattern.label, pattern.definition, content)))

@@ -22,17 +22,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from longca.core.errors import UserError
-from longca.core.playoff.case import case_id
-from longca.core.record import Record
-from longca.core.study import load_study
-from longca.store.beside.repeats import unit_of
-from longca.store.export import export_files
-from longca.store.files import replace_file
-from longca.store.hardware import Hardware
-from longca.store.load import Loaded, load
-from longca.store.table import columns, in_order
-from longca.store.text import plural
-from longca.store.view import View
+from longca.lab.store.beside.repeats import unit_of
+from longca.lab.store.export import export_files
+from longca.lab.store.files import replace_file
+from longca.lab.store.hardware import Hardware
+from longca.lab.store.load import Loaded, load
+from longca.lab.store.table import columns, in_order
+from longca.lab.store.text import plural
+from longca.lab.store.view import View
+from longca.lab.studies.playoff.case import case_id
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import load_study
 
 OF_ONE_EVENING = ("unavailable", "error", "timeout")  # another run may well end otherwise
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from longca.images.fetch import GLIBC
-from longca.images.recipe import Recipe, load_recipe, names
+from longca.lab.images.fetch import GLIBC
+from longca.lab.images.recipe import Recipe, load_recipe, names
 from tools.pages import ROOT
 from tools.torch_locks import TORCH
 
@@ -86,8 +86,11 @@ def newer(lock: Lock) -> list[Row]:
     # at least what is locked: else a resolver may take an old torch to have something else newer
     together = versions(resolved([pin.replace("==", ">=") for pin in lock.requirements], lock.python))
     alone = versions(resolved(packages, lock.python, "--no-deps"))
-    return [Row(lock.name, name, lock.versions[name], together.get(name, "not needed"), alone[name])
-            for name in packages if alone[name] != lock.versions[name]]
+    return [
+        Row(lock.name, name, lock.versions[name], together.get(name, "not needed"), alone[name])
+        for name in packages
+        if alone[name] != lock.versions[name]
+    ]
 
 
 def resolved(requirements: Iterable[str], python: str, *options: str) -> str:
@@ -95,8 +98,22 @@ def resolved(requirements: Iterable[str], python: str, *options: str) -> str:
 
     Wheels alone: images are built from them.
     """
-    command = ["uv", "pip", "compile", "-", "-q", "--no-header", "--no-annotate", "--python-version", python,
-               "--python-platform", f"x86_64-manylinux_2_{GLIBC[python]}", "--only-binary", ":all:", *options]
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "-",
+        "-q",
+        "--no-header",
+        "--no-annotate",
+        "--python-version",
+        python,
+        "--python-platform",
+        f"x86_64-manylinux_2_{GLIBC[python]}",
+        "--only-binary",
+        ":all:",
+        *options,
+    ]
     asked = "\n".join(requirements)
     return subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
 

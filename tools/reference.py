@@ -16,34 +16,39 @@ from tools.pages import ROOT
 
 FOLDER = ROOT / "docs/reference"
 NOTE = "Made by `make docs` from the code; a test fails when it is stale."
-TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false",
-         "floats": "list of numbers"}
-# read beside the settings; longca.core.config.NOT_SETTINGS names those that begin with LONGCA_
+TYPES = {
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true or false",
+    "floats": "list of numbers",
+}
+# read beside the settings; longca.lab.studies.config.NOT_SETTINGS names those that begin with LONGCA_
 OTHER_VARIABLES = {
     "LONGCA_PLUGINS": "a folder with your own `kernels`, `masks`, `strategies`, `corpora`, `figures`, "
-                      "`claims`; several are divided by `:`",
+    "`claims`; several are divided by `:`",
     "LONGCA_CONTAINER": "digest of the container that the process runs in; the workflow sets it, records "
-                        "name it",
+    "name it",
     "LONGCA_LOCK": "digest of the lock that the container was built from; set inside the image",
     "LONGCA_COMMIT": "commit of the code, where there is no Git to ask; a bundle sets it",
     "LONGCA_LOCKS": "folder of the locks of this machine's devices, which all its users must share; "
-                    "`/tmp/longca-locks` if not set",
+    "`/tmp/longca-locks` if not set",
     "LONGCA_TRIALS": "how trial imports of plug-ins ended, for the processes that a command starts; set by "
-                     "it. `none`: there are none",
+    "it. `none`: there are none",
     "LONGCA_STARTED_AS": "mark of a process that longca has started, and of all that this one starts; set by "
-                         "longca",
+    "longca",
     "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
     "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for "
-                   "CPUs, whose hashes longca knows",
+    "CPUs, whose hashes longca knows",
     "TORCH_LOCK": "a lock of your own with hashes, for `make setup` to install torch from: with "
-                  "`TORCH_INDEX` any build",
+    "`TORCH_INDEX` any build",
 }
 
 
 def columns() -> str:
     """docs/reference/columns.md."""
-    from longca.store.columns import COLUMNS
+    from longca.lab.store.columns import COLUMNS
 
     rows = [
         (f"`{column.name}`", TYPES[column.type], column.unit, column.meaning, column.source)
@@ -70,12 +75,12 @@ def columns() -> str:
 
 def settings() -> str:
     """docs/reference/settings.md."""
-    from longca.core.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
     from longca.core.plugin import Registry
     from longca.core.reading import LIMITS
-    from longca.core.site import PREFIX as SITE_PREFIX
-    from longca.core.site import SBATCH, SITE_FILE, Site
-    from longca.core.study import STUDIES, Grid, Measure, Study
+    from longca.lab.studies.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
+    from longca.lab.studies.site import PREFIX as SITE_PREFIX
+    from longca.lab.studies.site import SBATCH, SITE_FILE, Site
+    from longca.lab.studies.study import STUDIES, Grid, Measure, Study
 
     assert set(OTHER_VARIABLES) >= NOT_SETTINGS
     fields = ("key", "values", "default", "meaning")
@@ -84,44 +89,68 @@ def settings() -> str:
         key=lambda pattern: pattern.number,
     )
     strategies = Registry("strategy").load_all()
-    masks, plans = ([(f"`{plugin.name}`", *row) for plugin in plugins for row in _fields(plugin.Params)]
-                    for plugins in (patterns, strategies))
+    masks, plans = (
+        [(f"`{plugin.name}`", *row) for plugin in plugins for row in _fields(plugin.Params)]
+        for plugins in (patterns, strategies)
+    )
     return _page(
         "Settings",
         "A wrong key or value ends in one line that names the nearest right one, and exit code 2.",
         "## Settings of a run",
         f"Later layers win: defaults, then `{CONFIG_FILE}`, then environment variables, then options of the "
         f"command.",
-        _table((*fields[:1], "variable", *fields[1:]), [(row[0], f"`{PREFIX}{name.upper()}`", *row[1:])
-                                                       for name, row in zip(Config.model_fields,
-                                                                            _fields(Config), strict=True)]),
+        _table(
+            (*fields[:1], "variable", *fields[1:]),
+            [
+                (row[0], f"`{PREFIX}{name.upper()}`", *row[1:])
+                for name, row in zip(Config.model_fields, _fields(Config), strict=True)
+            ],
+        ),
         "## The Slurm site",
         f"Later layers win: sbatch's own variables, then `{SITE_FILE}`, then environment variables. Empty "
         f"settings are left to Slurm. "
         "[Slurm](../guide/slurm.md) tells more.",
-        _table((*fields[:1], "variable", "sbatch's", *fields[1:]),
-               [(row[0], f"`{SITE_PREFIX}{name.upper()}`", f"`{SBATCH[name]}`" if name in SBATCH else "", *row[1:])
-                for name, row in zip(Site.model_fields, _fields(Site), strict=True)]),
+        _table(
+            (*fields[:1], "variable", "sbatch's", *fields[1:]),
+            [
+                (
+                    row[0],
+                    f"`{SITE_PREFIX}{name.upper()}`",
+                    f"`{SBATCH[name]}`" if name in SBATCH else "",
+                    *row[1:],
+                )
+                for name, row in zip(Site.model_fields, _fields(Site), strict=True)
+            ],
+        ),
         "## Other variables",
-        _table(("variable", "meaning"), [(", ".join(f"`{variable}`" for variable in name.split(", ")), meaning)
-                                         for name, meaning in OTHER_VARIABLES.items()]),
+        _table(
+            ("variable", "meaning"),
+            [
+                (", ".join(f"`{variable}`" for variable in name.split(", ")), meaning)
+                for name, meaning in OTHER_VARIABLES.items()
+            ],
+        ),
         "## Limits",
         "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these "
         "limits, far beyond what "
         "measuring needs. A file beyond one of them ends in a line that names its variable; of records, the "
         "file is named and skipped. "
         "A variable takes a whole number of at least 1.",
-        _table(("variable", "default", "unit", "of what"), [(f"`{limit.variable}`", f"`{limit.default}`", limit.unit, limit.meaning)
-                                                           for limit in LIMITS]),
+        _table(
+            ("variable", "default", "unit", "of what"),
+            [(f"`{limit.variable}`", f"`{limit.default}`", limit.unit, limit.meaning) for limit in LIMITS],
+        ),
         "## A study",
         f"A study is a YAML file in `{STUDIES}`, or any path that ends in `.yaml`.",
-                 _table(fields, _fields(Study)),
+        _table(fields, _fields(Study)),
         "### A grid",
         "The cells of a grid are the product of its lists; one value may stand for a list of one. A length "
         "is a number of tokens or `8K`, "
-        "`1M` (K = 1024).", _table(fields, _fields(Grid)),
+        "`1M` (K = 1024).",
+        _table(fields, _fields(Grid)),
         "### How cells are measured",
-        "The key `measure` of a study.", _table(fields, _fields(Measure)),
+        "The key `measure` of a study.",
+        _table(fields, _fields(Measure)),
         "## Parameters of masks",
         "A mask of a grid is a name, or `name: {parameter: value}`. A list of values makes a mask for each.",
         _table(("mask", "parameter", *fields[1:]), masks),
@@ -129,12 +158,13 @@ def settings() -> str:
         "A strategy of a grid is a name, or `name: {parameter: value}`. A list of values makes cells for "
         "each. Other strategies have none. "
         "Values that do not fit the ranks or the heads end as `unsupported`, with the reason.",
-        _table(("strategy", "parameter", *fields[1:]), plans))
+        _table(("strategy", "parameter", *fields[1:]), plans),
+    )
 
 
 def command_line() -> str:
     """docs/reference/command-line.md."""
-    from longca.cli.main import build_app
+    from longca.lab.cli.main import build_app
 
     parts = []
     for name, run in _commands():
@@ -166,10 +196,10 @@ def command_line() -> str:
 def _commands() -> Iterator[tuple[str, Callable[..., None]]]:
     """(name, the function that runs it) of each command, those of a group with the group's name before
     theirs."""
-    from longca.cli.main import COMMANDS
+    from longca.lab.cli.main import COMMANDS
 
     for name in COMMANDS:
-        module = importlib.import_module(f"longca.cli.{name}")
+        module = importlib.import_module(f"longca.lab.cli.{name}")
         if hasattr(module, "app"):
             for command in module.app.registered_commands:
                 yield f"{name} {command.name or command.callback.__name__}", command.callback
@@ -283,7 +313,18 @@ def _default(value: Any) -> str:
 
 
 def _page(title: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", NOTE, "<!-- begin generated -->", *(part for part in parts if part), "<!-- end generated -->"]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                f"# {title}",
+                NOTE,
+                "<!-- begin generated -->",
+                *(part for part in parts if part),
+                "<!-- end generated -->",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -15,14 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from longca.store.text import number, plural
+from longca.lab.store.text import number, plural
 from tools.pages import ROOT, put
 
 FOLDER = ROOT / "reports/reliability"
 PAGE = ROOT / "docs/results/reliability.md"
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-VICTIMS = {"snakemake": "Snakemake", "runner": "runner (`longca run`)", "worker": "worker of kernels",
-           "rank": "rank of context parallelism"}
+VICTIMS = {
+    "snakemake": "Snakemake",
+    "runner": "runner (`longca run`)",
+    "worker": "worker of kernels",
+    "rank": "rank of context parallelism",
+}
 OTHERS = {
     "stop": "stop (SIGSTOP, later SIGCONT)",
     "full disk": "full disk, later room again",
@@ -73,18 +77,35 @@ def chaos(data: Data) -> str:
     trials = data["trials"]
     happened = _happened(trials)
     kills = Counter((entry["victim"], entry["signal"]) for entry in happened if entry["what"] == "kill")
-    rows = [[title, *(str(kills[victim, name]) for name in SIGNALS),
-             str(sum(kills[victim, name] for name in SIGNALS))]
-            for victim, title in VICTIMS.items()]
+    rows = [
+        [
+            title,
+            *(str(kills[victim, name]) for name in SIGNALS),
+            str(sum(kills[victim, name] for name in SIGNALS)),
+        ]
+        for victim, title in VICTIMS.items()
+    ]
     others = Counter(entry["what"] for entry in happened)
     rest = [
         [title, str(others[what]) if what not in data["skipped"] else f"left out: {data['skipped'][what]}"]
         for what, title in OTHERS.items()
     ]
-    by_trial = [[str(trial["number"]), trial["way"], ", ".join(map(_short, _happened([trial]))),
-                 str(trial["num_starts"]),
-                 str(trial["num_repaired"]), number(trial["seconds"]), "; ".join(trial["found"]) or "nothing"] for trial in trials]
-    again = f"`python -m tests.chaos --kills {data['kills']} --seed {data['seed']} --trial N` runs one trial again."
+    by_trial = [
+        [
+            str(trial["number"]),
+            trial["way"],
+            ", ".join(map(_short, _happened([trial]))),
+            str(trial["num_starts"]),
+            str(trial["num_repaired"]),
+            number(trial["seconds"]),
+            "; ".join(trial["found"]) or "nothing",
+        ]
+        for trial in trials
+    ]
+    again = (
+        f"`python -m tests.chaos --kills {data['kills']} --seed {data['seed']} --trial N` runs one "
+        f"trial again."
+    )
     what = f"{plural(kills.total(), 'kill')} and {plural(len(happened) - kills.total(), 'other accident')}"
     return "\n\n".join(
         [
@@ -121,8 +142,17 @@ def slurm(data: Data) -> str:
 
 def load(data: Data) -> str:
     """A study of many records."""
-    rows = [[f"`longca {entry['command']}`", entry["what"], number(entry["seconds"]), number(entry["cpu_s"]),
-             number(entry["mib"] / 1024, 2), _limit(entry)] for entry in data["commands"]]
+    rows = [
+        [
+            f"`longca {entry['command']}`",
+            entry["what"],
+            number(entry["seconds"]),
+            number(entry["cpu_s"]),
+            number(entry["mib"] / 1024, 2),
+            _limit(entry),
+        ]
+        for entry in data["commands"]
+    ]
     missed = [entry for entry in data["commands"] if not _keeps(entry)]
     waited = [f"`{entry['command']}`" for entry in missed if _keeps({**entry, "seconds": entry["cpu_s"]})]
     return "\n\n".join(
@@ -204,8 +234,9 @@ def _short(accident: Data) -> str:
 
 
 def _keeps(entry: Data) -> bool:
-    return ((entry["limit_s"] is None or entry["seconds"] <= entry["limit_s"])
-            and (entry["limit_gib"] is None or entry["mib"] <= 1024 * entry["limit_gib"]))
+    return (entry["limit_s"] is None or entry["seconds"] <= entry["limit_s"]) and (
+        entry["limit_gib"] is None or entry["mib"] <= 1024 * entry["limit_gib"]
+    )
 
 
 def _miss(entry: Data) -> str:

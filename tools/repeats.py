@@ -1,5 +1,5 @@
-"""Writes longca/ranking/repeats.json, the differences that repeats of identical cells show, and the table of
-docs/design/ranking.md.
+"""Writes longca/lab/ranking/repeats.json, the differences that repeats of identical cells show, and the table
+of docs/design/ranking.md.
 
     python -m tools.repeats
 
@@ -22,10 +22,10 @@ from math import exp, expm1, log
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from longca.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
-from longca.ranking.repeats import is_told_apart, share_told_apart
-from longca.ranking.resolution import FILE, LEAST_PAIRS, Resolution, Resolutions, upper_quantile
-from longca.store.text import percent
+from longca.lab.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
+from longca.lab.ranking.repeats import is_told_apart, share_told_apart
+from longca.lab.ranking.resolution import FILE, LEAST_PAIRS, Resolution, Resolutions, upper_quantile
+from longca.lab.store.text import percent
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/design/ranking.md"
@@ -41,17 +41,17 @@ Group = tuple[str, Relation, bool]
 
 def pairs() -> list[RepeatPair]:
     """The repeats among the committed records."""
-    from longca.ranking.table import pairs_of
+    from longca.lab.ranking.table import pairs_of
 
     return pairs_of(_rows(), any_version=True)
 
 
 def _rows() -> Any:
     """The committed records that are ranked, as a derived table."""
+    from longca.lab.ranking.table import COLUMNS
+    from longca.lab.store.load import load_columns
+    from longca.lab.store.table import RANKED_BY, is_ranked
     from longca.predict.ways import EARLIER_RECORDS, ran_earlier
-    from longca.ranking.table import COLUMNS
-    from longca.store.load import load_columns
-    from longca.store.table import RANKED_BY, is_ranked
 
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.parquet"))]
     table, problems = load_columns(files, [*dict.fromkeys((*COLUMNS, *RANKED_BY, "git_sha"))])
@@ -66,7 +66,7 @@ def _rows() -> Any:
 
 def change_by_rests() -> str:
     """Sentences about the cells with records of both protocols: by how much these differ."""
-    from longca.ranking.table import measurements
+    from longca.lab.ranking.table import measurements
 
     rows = _rows()
     rates: dict[tuple[str, str], dict[bool, list[float]]] = defaultdict(lambda: defaultdict(list))

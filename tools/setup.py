@@ -41,7 +41,9 @@ RECORDED_TORCH = VENV / "longca-torch"  # digest of the file that torch was inst
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
 PROGRAMS = {  # that the workflow calls, and the packages that have them
-    "bash": "bash", "which": "debianutils (Debian, Ubuntu) or which (Fedora, RHEL, Arch)"}
+    "bash": "bash",
+    "which": "debianutils (Debian, Ubuntu) or which (Fedora, RHEL, Arch)",
+}
 NEWEST_KNOWN = 20  # minor version of Python up to which another one is looked for
 INDEX_GONE = re.compile(
     r"name resolution|Network is unreachable|Connection refused|NewConnectionError|ConnectTimeout|Read timed "
@@ -109,7 +111,7 @@ def check_machine():
             f"Run `make PYTHON={newer} …`"
             if newer
             else "Install one (`apt-get install python3.11 python3.11-venv`, `dnf install python3.11` or `uv "
-                 "python install 3.11`), "
+            "python install 3.11`), "
             "then `make PYTHON=python3.11 …`"
         )
         stop(f"Python {version} is too old: longca needs 3.11 or newer. {todo}")
@@ -145,8 +147,10 @@ def install_torch():
         lock = Path(own_lock)
     elif index:
         if not index.rstrip("/").endswith("/cpu"):
-            stop(f"No lock has the hashes of the torch of {index}. Give one of your own with TORCH_LOCK=FILE "
-                 "(`uv pip compile --generate-hashes` makes it), or leave TORCH_INDEX out")
+            stop(
+                f"No lock has the hashes of the torch of {index}. Give one of your own with TORCH_LOCK=FILE "
+                "(`uv pip compile --generate-hashes` makes it), or leave TORCH_INDEX out"
+            )
         lock = CPU_LOCK
     else:
         local = torch_of_links()
@@ -164,8 +168,13 @@ def install_torch():
             install("your torch", f"{round(local.stat().st_size / 1e6)} MB", "-r", str(alone))
             install("what torch needs", TORCH_SIZE[lock.name], "-r", str(rest))
     else:
-        installed = install("torch and what it needs, by hash", TORCH_SIZE.get(lock.name, "of your lock"),
-                            *options, "-r", str(lock))
+        installed = install(
+            "torch and what it needs, by hash",
+            TORCH_SIZE.get(lock.name, "of your lock"),
+            *options,
+            "-r",
+            str(lock),
+        )
         wheel = installed.get("torch", wheel)
     if wheel:
         RECORDED_TORCH.write_text(f"sha256:{wheel}\n")
@@ -175,8 +184,17 @@ def torch_of_links() -> "Path | None":
     """The wheel that pip's link folders (`PIP_FIND_LINKS`, `find-links`) give for this Python."""
     report = VENV / "longca-links.json"
     oldest = ".".join(map(str, OLDEST_TORCH))
-    command = ["install", "-q", "--dry-run", "--no-index", "--no-deps", "--ignore-installed", "--report",
-               str(report), f"torch>={oldest}"]
+    command = [
+        "install",
+        "-q",
+        "--dry-run",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--report",
+        str(report),
+        f"torch>={oldest}",
+    ]
     if run_pip(command).returncode:
         return None
     from urllib.parse import unquote, urlparse
@@ -262,8 +280,16 @@ def pip(*arguments: str):
 
 def run_pip(arguments):
     # an old pip warns of old packages
-    command = [str(PYTHON), "-W", "ignore", "-m", "pip", "--disable-pip-version-check", "--no-input",
-               *arguments]
+    command = [
+        str(PYTHON),
+        "-W",
+        "ignore",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--no-input",
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
@@ -276,7 +302,10 @@ def why_pip_failed(output: str) -> str:
             ", ".join(re.findall(r"^\s+([A-Za-z0-9._-]+(?:==\S+)?).* from \S+", output, re.MULTILINE))
             or "a package"
         )
-        return f"A file is not the one that the lock names ({packages}): nothing of it was installed. Use another index or link folder"
+        return (
+            f"A file is not the one that the lock names ({packages}): nothing of it was installed. Use "
+            f"another index or link folder"
+        )
     if "No space left" in output:
         return f"There is no room for .venv: {said}. Make room and run make again"
     if INDEX_GONE.search(output):

@@ -87,8 +87,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=FOLDER, help=f"folder of the Markdown and the CSV ({FOLDER})"
     )
-    parser.add_argument("--write", type=Path, nargs="+", default=[], metavar="PAGE",
-                        help="Markdown pages, one with a place for the table")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PAGE",
+        help="Markdown pages, one with a place for the table",
+    )
 
 
 def write_records(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:

@@ -41,9 +41,22 @@ def main() -> None:
 
 def _resolved(requirement: str) -> str:
     """The requirement and all that it brings, for every platform, with hashes."""
-    command = ["uv", "pip", "compile", "-", "-c", str(COMMON), "--universal", "--python-version",
-               f"3.{OLDEST}", "--generate-hashes",
-               "--no-emit-index-url", "--no-annotate", "--no-header", "-q"]
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "-",
+        "-c",
+        str(COMMON),
+        "--universal",
+        "--python-version",
+        f"3.{OLDEST}",
+        "--generate-hashes",
+        "--no-emit-index-url",
+        "--no-annotate",
+        "--no-header",
+        "-q",
+    ]
     return subprocess.run(command, input=requirement, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

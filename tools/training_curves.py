@@ -70,13 +70,32 @@ class Setting:
         return self.folder / f"{self.prefix}curves.svg"
 
 
-CPU = Setting("training_curves", "", "cpu", (2, 4), 2.0 ** -23,
-              note="Ranks are processes that share two cores, so more of them are not quicker here.")
-GPUS = Setting("training_curves_gpus", "gpu_", "cuda", (2,), 2.0 ** -8,
-               {"tokens": 16384, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 128, "dtype": "bfloat16",
-                "rate": 1e-3}, early=5,
-               note="16384 tokens a step, width 1024, 8 query and 2 KV heads of 128; attention in bfloat16, "
-                    "other matmuls in TF32.")
+CPU = Setting(
+    "training_curves",
+    "",
+    "cpu",
+    (2, 4),
+    2.0**-23,
+    note="Ranks are processes that share two cores, so more of them are not quicker here.",
+)
+GPUS = Setting(
+    "training_curves_gpus",
+    "gpu_",
+    "cuda",
+    (2,),
+    2.0**-8,
+    {
+        "tokens": 16384,
+        "num_q_heads": 8,
+        "num_kv_heads": 2,
+        "head_dim": 128,
+        "dtype": "bfloat16",
+        "rate": 1e-3,
+    },
+    early=5,
+    note="16384 tokens a step, width 1024, 8 query and 2 KV heads of 128; attention in bfloat16, "
+    "other matmuls in TF32.",
+)
 
 
 @dataclass(frozen=True)
@@ -191,7 +210,7 @@ def table(
     apart = differences(losses)
     nudged = max(float(curve.max()) for run, curve in apart.items() if run.how == NUDGED)
     worst = max((float(curve.max()), run.name) for run, curve in apart.items() if run.how != NUDGED)
-    early = max(float(curve[:setting.early].max()) for run, curve in apart.items() if run.how != NUDGED)
+    early = max(float(curve[: setting.early].max()) for run, curve in apart.items() if run.how != NUDGED)
     steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
     yield (
         f"In {len(runs)} runs of {steps} steps on {' and '.join(map(str, setting.worlds))} ranks, no loss of "
@@ -217,7 +236,10 @@ def table(
             + f" | {apart[Run(mask, NUDGED, 1)].max():.0e} |"
         )
     yield ""
-    yield f"Largest relative difference of a step's loss from one rank, on {' / '.join(map(str, setting.worlds))} ranks."
+    yield (
+        f"Largest relative difference of a step's loss from one rank, on "
+        f"{' / '.join(map(str, setting.worlds))} ranks."
+    )
     yield ""
     yield "| | one rank | " + " | ".join(STRATEGIES) + " |"
     yield "|---|---|" + "---|" * len(STRATEGIES)
@@ -228,6 +250,7 @@ def table(
         ("waited_ms", "of which waited for", 1, ".1f"),
         ("moved_bytes", "sent by a rank, MB a step", 1e-6 / steps, ".2f"),
     ):
+
         def of(how: str, ranks: int, name: str = name, scale: float = scale, digits: str = digits) -> str:
             return format(np.median([facts[Run(mask, how, ranks)][name] for mask in MASKS]) * scale, digits)
 
@@ -296,7 +319,7 @@ def _largest(part: np.ndarray) -> np.ndarray:
 def _few(curve: np.ndarray, of_some: Callable[..., np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(steps, values) of fewer points."""
     starts = np.arange(0, len(curve), SHOWN)
-    return starts, np.array([of_some(curve[start:start + SHOWN]) for start in starts])
+    return starts, np.array([of_some(curve[start : start + SHOWN]) for start in starts])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,5 +1,5 @@
-"""Writes longca/store/checks/verified.sha256: the committed tables of records, whose columns agree with their
-records.
+"""Writes longca/lab/store/checks/verified.sha256: the committed tables of records, whose columns agree with
+their records.
 
     python -m tools.verified_tables
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from longca.store.checks.columns import VERIFIED
-from longca.store.load import compared
+from longca.lab.store.checks.columns import VERIFIED
+from longca.lab.store.load import compared
 from tools.pages import ROOT
 
 
 def tables() -> list[Path]:
-    """The committed tables of records; `longca paper` leaves another one beside its page, which is not committed."""
+    """The committed tables of records; `longca paper` leaves another one beside its page, which is not
+    committed."""
     reports = ROOT / "reports"
     return sorted(path for path in reports.rglob("*.parquet") if reports / "paper" not in path.parents)
 

@@ -1,12 +1,15 @@
-"""Compares band attention with other kernels: same tensors, one process, alternating calls; static masks and blocks of 64.
+"""Compares band attention with other kernels: same tensors, one process, alternating calls; static masks and
+blocks of 64.
 
     python -m benchmarks.band.compare [--only static,blocks] [--lengths 32K,8K] [--kernels band,flex] [--keep]
                                       [--write docs/results/h200/band.md]                                     measures
     python -m benchmarks.band.compare --read reports/h200 [--write docs/results/h200/band.md]   makes the tables of an earlier run
 
-bf16, head dim 128; FLOPs of the mask's exact area, five matmuls backward. Band attention is checked against float64 first, the other
-kernels against band attention. A kernel that cannot run says why. Several processes fill the compilers' disk caches first (--warm-seconds).
-No case starts after --max-seconds: a second call with --keep measures the cases left out and keeps those in the CSV.
+bf16, head dim 128; FLOPs of the mask's exact area, five matmuls backward. Band attention is checked against
+float64 first, the other kernels against band attention. A kernel that cannot run says why. Several processes
+fill the compilers' disk caches first (--warm-seconds).
+No case starts after --max-seconds: a second call with --keep measures the cases left out and keeps those in
+the CSV.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ import torch
 from benchmarks.band.tables import ANY_ORDER, MOST_ROUNDS, OURS, Record, beside_best, read, targets, wide
 from benchmarks.common.rounds import in_rounds, iqr, sampler
 from benchmarks.common.text import machine, names
-from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
-from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.scope import affordable
-from longca.core.cell import Cell, Direction, Scalar
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Prepared, Problem
+from longca.lab.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
+from longca.lab.bench.check.oracle import Oracle, wrong
+from longca.lab.bench.check.scope import affordable
+from longca.lab.studies.cell import Cell, Direction, Scalar
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
 from tools.table import add_options
@@ -64,9 +67,19 @@ class Case:
     def cell(self, kernel: str) -> Cell:
         pattern = Registry("mask").load(self.mask)
         corpus = ("pile" if self.seqlen <= 12288 else "prolong64k") if pattern.uses_documents else None
-        return Cell(kind="kernel", kernel=kernel, mask=self.mask, mask_params=pattern.resolve(self.params), corpus=corpus,
-                    seqlen=self.seqlen, num_q_heads=self.heads[0], num_kv_heads=self.heads[1], head_dim=self.head_dim,
-                    dtype=self.dtype, direction=self.direction)
+        return Cell(
+            kind="kernel",
+            kernel=kernel,
+            mask=self.mask,
+            mask_params=pattern.resolve(self.params),
+            corpus=corpus,
+            seqlen=self.seqlen,
+            num_q_heads=self.heads[0],
+            num_kv_heads=self.heads[1],
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            direction=self.direction,
+        )
 
     def problem(self, mask: Mask, device: torch.device) -> Problem:
         return Problem(mask, *self.heads, self.head_dim, DTYPES[self.dtype], device, self.direction == "bwd")
@@ -74,11 +87,21 @@ class Case:
     @property
     def title(self) -> str:
         density = f" {self.params['density']}" if "density" in self.params else ""
-        return f"{format_length(self.seqlen)} {self.mask}{density} {self.heads[0]}:{self.heads[1]} {self.direction}"
+        return (
+            f"{format_length(self.seqlen)} {self.mask}{density} {self.heads[0]}:{self.heads[1]} "
+            f"{self.direction}"
+        )
 
     def record(self, kernel: str, **values: object) -> Record:
-        return Record(self.seqlen, self.mask, float(self.params.get("density", 0)), f"{self.heads[0]}:{self.heads[1]}", self.direction,
-                      kernel, **values)
+        return Record(
+            self.seqlen,
+            self.mask,
+            float(self.params.get("density", 0)),
+            f"{self.heads[0]}:{self.heads[1]}",
+            self.direction,
+            kernel,
+            **values,
+        )
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
@@ -86,7 +109,11 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     static = [name for name in Registry("mask").names() if not name.startswith("block_sparse")]
 
     def run_by(rivals: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in options.kernels if name in (OURS, *rivals) or name not in (*STATIC_RIVALS, *BLOCK_RIVALS))
+        return tuple(
+            name
+            for name in options.kernels
+            if name in (OURS, *rivals) or name not in (*STATIC_RIVALS, *BLOCK_RIVALS)
+        )
 
     for place, seqlen in enumerate(options.lengths):
         for mask in static if "static" in options.only else ():
@@ -106,7 +133,9 @@ def ready(kernel: str, case: Case, mask: Mask, device: torch.device) -> Prepared
         ValueError: the kernel refuses the case.
     """
     plugin = Registry("kernel").load(kernel)
-    reason = plugin.available(device.type) or plugin.supports(case.cell(kernel).call_spec, mask.traits, device.type)
+    reason = plugin.available(device.type) or plugin.supports(
+        case.cell(kernel).call_spec, mask.traits, device.type
+    )
     if reason is not None:
         raise ValueError(reason)
     return plugin.prepare(case.problem(mask, device))
@@ -117,12 +146,18 @@ def fill_caches(todo: Sequence[Case], seconds: float, device: torch.device) -> N
     if device.type != "cuda" or seconds <= 0:
         return
     start = time.monotonic()
-    jobs = sorted(((kernel, case) for case in todo for kernel in case.kernels), key=lambda job: job[0] != "flex_flash")
+    jobs = sorted(
+        ((kernel, case) for case in todo for kernel in case.kernels), key=lambda job: job[0] != "flex_flash"
+    )
     with ProcessPoolExecutor(max((os.cpu_count() or 2) - 2, 1), mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(fill_cache, *job) for job in jobs]
         done, late = wait(futures, timeout=seconds)
         pool.shutdown(cancel_futures=True)
-    print(f"{time.monotonic() - start:5.0f} s  {len(done)} of {len(done) + len(late)} kernels compiled beforehand", flush=True)
+    print(
+        f"{time.monotonic() - start:5.0f} s  {len(done)} of {len(done) + len(late)} kernels compiled "
+        f"beforehand",
+        flush=True,
+    )
 
 
 def fill_cache(kernel: str, case: Case) -> None:
@@ -136,7 +171,8 @@ def fill_cache(kernel: str, case: Case) -> None:
 
 
 def measured(case: Case, device: torch.device) -> list[Record]:
-    """Measures all kernels of a case and returns a record for each. An exception becomes the record's reason."""
+    """Measures all kernels of a case and returns a record for each. An exception becomes the record's
+    reason."""
     mask, cell = cell_mask(case.cell(OURS)), case.cell(OURS)
     inputs = make_inputs(cell, device)
     reasons: dict[str, str] = {}
@@ -149,7 +185,9 @@ def measured(case: Case, device: torch.device) -> list[Record]:
         calls[kernel] = call = judge.call(prepared)
         judge.check(kernel, prepared, call())
 
-    def warm_up(kernel: str) -> None:  # when all are there: preparing one can throw away what torch compiled for another
+    def warm_up(
+        kernel: str,
+    ) -> None:  # when all are there: preparing one can throw away what torch compiled for another
         samplers[kernel] = sampler(calls[kernel], device)
 
     for step in (ask, warm_up):
@@ -158,7 +196,9 @@ def measured(case: Case, device: torch.device) -> list[Record]:
                 try:
                     step(kernel)
                 except Exception as error:  # any kernel may raise anything
-                    reasons[kernel] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:160]
+                    reasons[kernel] = (
+                        f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:160]
+                    )
     times = in_rounds(samplers, MOST_ROUNDS, SECONDS_PER_CALL * len(samplers)) if samplers else {}
     work = cell.flops(mask.area, mask.num_groups)
     records = []
@@ -167,7 +207,11 @@ def measured(case: Case, device: torch.device) -> list[Record]:
             records.append(case.record(kernel, reason=reasons[kernel]))
         else:
             median = statistics.median(times[kernel])
-            records.append(case.record(kernel, time_ms=median, iqr=iqr(times[kernel]) / median, tflops=work / median / 1e9))
+            records.append(
+                case.record(
+                    kernel, time_ms=median, iqr=iqr(times[kernel]) / median, tflops=work / median / 1e9
+                )
+            )
     return records
 
 
@@ -182,7 +226,9 @@ class Judge:
 
     def call(self, prepared: Prepared) -> Callable[[], tuple[torch.Tensor, ...]]:
         inputs = self.inputs
-        q, k, v, dout = (prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
+        q, k, v, dout = (
+            prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
+        )
         if self.case.direction == "fwd":
             return lambda: (prepared.forward(q, k, v).out,)
         forward = prepared.forward(q, k, v)
@@ -197,7 +243,9 @@ class Judge:
         found = [prepared.from_layout(x) for x in results]
         if self._right is not None:
             for one, right in zip(found, self._right, strict=True):
-                distance = torch.linalg.vector_norm(one.float() - right.float()) / torch.linalg.vector_norm(right.float())
+                distance = torch.linalg.vector_norm(one.float() - right.float()) / torch.linalg.vector_norm(
+                    right.float()
+                )
                 if not distance <= AGREEMENT:
                     raise ValueError(f"its result is {float(distance):.1e} from the first kernel's")
             return
@@ -210,9 +258,16 @@ class Judge:
     def _check_gradients(self, prepared: Prepared) -> None:
         """Checks gradients of the oracle's output gradient, which is zero in rows that it does not check."""
         inputs = self.inputs
-        forward = prepared.forward(*(prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)))
-        dq, dk, dv = (prepared.from_layout(x) for x in prepared.backward(forward, prepared.to_layout(self._oracle.dout_THD)))
-        if (reason := wrong(self._oracle.judge(prepared.from_layout(forward.out), None, (dq, dk, dv)))) is not None:
+        forward = prepared.forward(
+            *(prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD))
+        )
+        dq, dk, dv = (
+            prepared.from_layout(x)
+            for x in prepared.backward(forward, prepared.to_layout(self._oracle.dout_THD))
+        )
+        if (
+            reason := wrong(self._oracle.judge(prepared.from_layout(forward.out), None, (dq, dk, dv)))
+        ) is not None:
             raise ValueError(reason)
 
 
@@ -223,24 +278,47 @@ def ceiling(device: torch.device) -> str:
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
     block = torch.ones(4 << 30, device=device, dtype=torch.uint8)
     target = torch.empty_like(block)
-    times = in_rounds({"matmul": sampler(lambda: a @ a, device), "copy": sampler(lambda: target.copy_(block), device)}, 15)
+    times = in_rounds(
+        {"matmul": sampler(lambda: a @ a, device), "copy": sampler(lambda: target.copy_(block), device)}, 15
+    )
     matmul, copy = (statistics.median(times[name]) for name in ("matmul", "copy"))
-    return f" (an 8192³ matmul {2 * 8192**3 / matmul / 1e9:.0f} TFLOP/s, a device copy {2 * len(block) / copy / 1e9:.2f} TB/s)"
+    return (
+        f" (an 8192³ matmul {2 * 8192**3 / matmul / 1e9:.0f} TFLOP/s, a device copy "
+        f"{2 * len(block) / copy / 1e9:.2f} TB/s)"
+    )
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     known = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family != "control"]
     usual = [name for name in known if name in (OURS, *STATIC_RIVALS, *BLOCK_RIVALS)]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.compare", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--only", type=lambda text: names(text, KINDS), default=list(KINDS), help="static, blocks")
-    parser.add_argument("--kernels", type=lambda text: names(text, known), default=usual, help=",".join(usual))
-    parser.add_argument("--lengths", type=lambda text: [parse_length(part) for part in text.split(",")], default=[32768, 8192],
-                        help="of the static masks (32K,8K); the blocks have the first")
-    parser.add_argument("--heads", type=parse_heads, default=(64, 8), help="64:8; blocks are measured without GQA as well")
-    parser.add_argument("--warm-seconds", type=float, default=200.0, help="for compiling beforehand (200); 0: no")
-    parser.add_argument("--max-seconds", type=float, default=540.0, help="begin no case after this long (540)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.band.compare", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--only", type=lambda text: names(text, KINDS), default=list(KINDS), help="static, blocks"
+    )
+    parser.add_argument(
+        "--kernels", type=lambda text: names(text, known), default=usual, help=",".join(usual)
+    )
+    parser.add_argument(
+        "--lengths",
+        type=lambda text: [parse_length(part) for part in text.split(",")],
+        default=[32768, 8192],
+        help="of the static masks (32K,8K); the blocks have the first",
+    )
+    parser.add_argument(
+        "--heads", type=parse_heads, default=(64, 8), help="64:8; blocks are measured without GQA as well"
+    )
+    parser.add_argument(
+        "--warm-seconds", type=float, default=200.0, help="for compiling beforehand (200); 0: no"
+    )
+    parser.add_argument(
+        "--max-seconds", type=float, default=540.0, help="begin no case after this long (540)"
+    )
     parser.add_argument("--keep", action="store_true", help="measure only what is not in the CSV of --out")
-    parser.add_argument("--read", type=Path, metavar="FOLDER", help="of the band.csv of an earlier run, instead of measuring")
+    parser.add_argument(
+        "--read", type=Path, metavar="FOLDER", help="of the band.csv of an earlier run, instead of measuring"
+    )
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.read is not None and not read(options.read):
@@ -249,7 +327,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # else each process compiles the CuTe kernels anew
+    os.environ.setdefault(
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1"
+    )  # else each process compiles the CuTe kernels anew
     options = parse(arguments)
     if options.read is not None:
         publish(read(options.read), options)
@@ -268,7 +348,11 @@ def main(arguments: Sequence[str]) -> int:
             break
         new = [replace(record, where=where) for record in measured(case, device)]
         records = [record for record in records if record.case != new[0].case] + new
-        print(f"{time.monotonic() - start:5.0f} s  {case.title}: ", ", ".join(record.text for record in new), flush=True)
+        print(
+            f"{time.monotonic() - start:5.0f} s  {case.title}: ",
+            ", ".join(record.text for record in new),
+            flush=True,
+        )
         wide(records).save(options.out)
         gc.collect()
         if device.type == "cuda":

@@ -1,13 +1,15 @@
-"""Compares the three deterministic ways to gradients, and tells what band attention's choice between them costs.
+"""Compares the three deterministic ways to gradients, and tells what band attention's choice between them
+costs.
 
     python -m benchmarks.band.dq_order [--seconds 90] [--write docs/results/h200/band.md]         measures on one Hopper GPU
     python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]    reads the times of an earlier run
     python -m benchmarks.band.dq_order --heads 8:1,16:2,24:3                                      with the few heads of a chunk of Ulysses
     python -m benchmarks.band.dq_order --heads 16:2 --lengths 1K,1536,5K                          sequences of these lengths, shortest first
 
-"Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order (a semaphore), from the last
-row or from the first. Masks are those of whole sequences and those of the steps of this project's strategies: short sequences, few queries,
-few keys, parts of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
+"Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order
+(a semaphore), from the last row or from the first. Masks are those of whole sequences and those of the steps
+of this project's strategies: short sequences, few queries, few keys, parts of documents. TFLOP/s are of the
+mask's area: 10 · area · heads · head dim.
 """
 
 from __future__ import annotations
@@ -41,15 +43,26 @@ LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
-LEAST, MOST_FLOPS = 500, 1e14  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
+# mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
+LEAST, MOST_FLOPS = 500, 1e14
 SAME = 0.01
 TIMES = "band_dq_orders"
-# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice). Earlier, "from the first row" stores
-# no first addends.
-WAYS = {"two kernels": ("bwd two dq", None), "from the last row": ("bwd from last", AddOrder.FROM_LAST),
-        "from the first row": ("bwd from first s1", AddOrder.FROM_FIRST)}
-COLUMNS = ("mask", "measured", "from the last row over two kernels", "from the first row over two kernels", "chosen: two, last, first",
-           "slower than the best, mean", "most")
+# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice). Earlier,
+# "from the first row" stores no first addends.
+WAYS = {
+    "two kernels": ("bwd two dq", None),
+    "from the last row": ("bwd from last", AddOrder.FROM_LAST),
+    "from the first row": ("bwd from first s1", AddOrder.FROM_FIRST),
+}
+COLUMNS = (
+    "mask",
+    "measured",
+    "from the last row over two kernels",
+    "from the first row over two kernels",
+    "chosen: two, last, first",
+    "slower than the best, mean",
+    "most",
+)
 
 
 @dataclass(frozen=True)
@@ -72,16 +85,25 @@ def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) ->
     """Returns each mask of the static patterns once, those of whole sequences first.
 
     Args:
-        heads: (query heads, KV heads); with these only, and whole sequences of the given or the middle lengths.
+        heads: (query heads, KV heads); with these only, and whole sequences of the given or the middle
+            lengths.
         lengths: tokens of whole sequences, with which no masks of ranks are measured.
     """
     found: dict[tuple[str, int], Case] = {}
     static = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
     if heads or lengths:
-        chosen = itertools.chain(*(_whole(name, [length], pair) for pair in heads or [HEADS.heads]
-                                   for length in lengths or LENGTHS[1:4] for name in static))
+        chosen = itertools.chain(
+            *(
+                _whole(name, [length], pair)
+                for pair in heads or [HEADS.heads]
+                for length in lengths or LENGTHS[1:4]
+                for name in static
+            )
+        )
     else:
-        chosen = itertools.chain(*(_whole(name, LENGTHS, HEADS.heads) for name in static), *map(_of_ranks, static))
+        chosen = itertools.chain(
+            *(_whole(name, LENGTHS, HEADS.heads) for name in static), *map(_of_ranks, static)
+        )
     for case in chosen:
         if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
             found.setdefault(case.key, case)
@@ -90,30 +112,51 @@ def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) ->
 
 def _whole(name: str, lengths: Sequence[int], heads: tuple[int, int]) -> Iterator[Case]:
     for seqlen in lengths:
-        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", BASELINE, 1, seqlen, HEADS)), *heads)
+        yield Case(
+            f"{format_length(seqlen)} tokens",
+            cell_mask(cell_of(name, "band", BASELINE, 1, seqlen, HEADS)),
+            *heads,
+        )
 
 
 def _of_ranks(name: str) -> Iterator[Case]:
     kernel, (num_q_heads, num_kv_heads) = Registry("kernel").load("band"), HEADS.heads
     for world, tokens in RANKS:
         for strategy in STRATEGIES:
-            mask, plugin = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)), Registry("strategy").load(strategy)
+            mask, plugin = (
+                cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)),
+                Registry("strategy").load(strategy),
+            )
             assert isinstance(plugin, HeadStrategy), "all of these divide"
-            problem = Problem(mask, num_q_heads, num_kv_heads, HEADS.head_dim, torch.bfloat16, torch.device("cpu"), needs_backward=True)
+            problem = Problem(
+                mask,
+                num_q_heads,
+                num_kv_heads,
+                HEADS.head_dim,
+                torch.bfloat16,
+                torch.device("cpu"),
+                needs_backward=True,
+            )
             division = plugin.partition_work(problem, kernel, world)
             if division.heads_only:
                 continue
             heads = [number // division.mesh.heads for number in HEADS.heads]
             for rank in range(division.plan.world):
                 for step, (_, _, mask) in step_masks(division.plan, rank, merging=True).items():
-                    yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
+                    yield Case(
+                        f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}",
+                        mask,
+                        *heads,
+                    )
 
 
 def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Measures cases until the time is over, and yields a record for each. A case whose ways disagree is named and left out.
+    """Measures cases until the time is over, and yields a record for each. A case whose ways disagree is
+    named and left out.
 
     Args:
-        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records. Calls of all alternate.
+        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records. Calls of all
+            alternate.
     """
     end, where = time.monotonic() + seconds, machine(torch.device("cuda"))
     for case in known:
@@ -126,10 +169,25 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
         except DisagreementError as error:
             print(f"WRONG: {error}", flush=True)
             continue
-        print(mask.name, case.where, case.num_q_heads, *(f"{way} {speed:.0f}" for way, speed in speeds.items()), flush=True)
-        yield {"mask": mask.name, "where": case.where, "heads": case.num_q_heads, "digest": mask.digest,
-               "seqlen_q": mask.seqlen_q, "seqlen_k": mask.seqlen_k, "kv_heads": case.num_kv_heads, "area": mask.area,
-               **speeds, "machine": where}
+        print(
+            mask.name,
+            case.where,
+            case.num_q_heads,
+            *(f"{way} {speed:.0f}" for way, speed in speeds.items()),
+            flush=True,
+        )
+        yield {
+            "mask": mask.name,
+            "where": case.where,
+            "heads": case.num_q_heads,
+            "digest": mask.digest,
+            "seqlen_q": mask.seqlen_q,
+            "seqlen_k": mask.seqlen_k,
+            "kv_heads": case.num_kv_heads,
+            "area": mask.area,
+            **speeds,
+            "machine": where,
+        }
 
 
 class DisagreementError(RuntimeError):
@@ -148,46 +206,95 @@ def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
     for gradients in rest:
         for one, other in zip(right, gradients, strict=True):
             if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
-                raise DisagreementError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
+                raise DisagreementError(
+                    f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels"
+                )
     times = in_rounds({way: sampler(call, q.device) for way, call in calls.items()}, MIN_ROUNDS)
     return {way: case.flops / statistics.median(times[way]) / 1e9 for way in calls}
 
 
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
-    """Applies the present choice to measured masks. Masks that are no longer among the known ones are left out: plans have changed."""
+    """Applies the present choice to measured masks. Masks that are no longer among the known ones are left
+    out: plans have changed."""
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
     way_of = {order: way for way, (_, order) in WAYS.items()}
     chosen = {case.key: way_of[preferred_dq_order(case.mask, case.num_kv_heads)] for case in known}
     rows, records = [], []
     for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
-        here = [(chosen[key], {way: float(one[way]) for way in WAYS}) for one in found
-                if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])]
+        here = [
+            (chosen[key], {way: float(one[way]) for way in WAYS})
+            for one in found
+            if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])
+        ]
         if here:
             two, *passes = WAYS
             lost = [max(speed.values()) / speed[way] - 1 for way, speed in here]
             ratios = {way: [speed[way] / speed[two] for _, speed in here] for way in passes}
             taken = [sum(way == one for one, _ in here) for way in WAYS]
-            records.append({"mask": name, "measured": len(here), **{f"{way}, least": min(ratios[way]) for way in passes},
-                            **{f"{way}, most": max(ratios[way]) for way in passes}, **dict(zip(WAYS, taken, strict=True)),
-                            "lost_mean": statistics.mean(lost), "lost_most": max(lost)})
-            rows.append((name, str(len(here)), *(f"{min(ratios[way]):.2f} to {max(ratios[way]):.2f}" for way in passes),
-                         ", ".join(map(str, taken)), percent(statistics.mean(lost), signed=False), percent(max(lost), signed=False)))
+            records.append(
+                {
+                    "mask": name,
+                    "measured": len(here),
+                    **{f"{way}, least": min(ratios[way]) for way in passes},
+                    **{f"{way}, most": max(ratios[way]) for way in passes},
+                    **dict(zip(WAYS, taken, strict=True)),
+                    "lost_mean": statistics.mean(lost),
+                    "lost_most": max(lost),
+                }
+            )
+            rows.append(
+                (
+                    name,
+                    str(len(here)),
+                    *(f"{min(ratios[way]):.2f} to {max(ratios[way]):.2f}" for way in passes),
+                    ", ".join(map(str, taken)),
+                    percent(statistics.mean(lost), signed=False),
+                    percent(max(lost), signed=False),
+                )
+            )
     heads = ", ".join(dict.fromkeys(f"{case.num_q_heads}:{case.num_kv_heads}" for case in known))
-    caption = (f"All gradients, {heads} heads; {where}. Masks of whole sequences and of ranks' steps; for how many of them each way is "
-               "chosen, and how much slower the choice is than the best way.")
+    caption = (
+        f"All gradients, {heads} heads; {where}. Masks of whole sequences and of ranks' steps; for how many "
+        f"of them each way is "
+        "chosen, and how much slower the choice is than the best way."
+    )
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--read", type=Path, metavar="FOLDER", help=f"of the {TIMES}.csv of an earlier run, instead of measuring")
-    parser.add_argument("--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)")
-    parser.add_argument("--also", type=lambda text: text.split(","), default=[], metavar="VARIANTS",
-                        help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"')
-    parser.add_argument("--heads", type=lambda text: [parse_heads(one) for one in text.split(",")], default=(), metavar="HEADS",
-                        help="of whole sequences, these alone: 8:1,16:2")
-    parser.add_argument("--lengths", type=lambda text: [parse_length(one) for one in text.split(",")], default=(), metavar="LENGTHS",
-                        help="of whole sequences, these alone: 1K,1536,5K")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--read",
+        type=Path,
+        metavar="FOLDER",
+        help=f"of the {TIMES}.csv of an earlier run, instead of measuring",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)"
+    )
+    parser.add_argument(
+        "--also",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="VARIANTS",
+        help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"',
+    )
+    parser.add_argument(
+        "--heads",
+        type=lambda text: [parse_heads(one) for one in text.split(",")],
+        default=(),
+        metavar="HEADS",
+        help="of whole sequences, these alone: 8:1,16:2",
+    )
+    parser.add_argument(
+        "--lengths",
+        type=lambda text: [parse_length(one) for one in text.split(",")],
+        default=(),
+        metavar="LENGTHS",
+        help="of whole sequences, these alone: 1K,1536,5K",
+    )
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.read is None and not torch.cuda.is_available():

@@ -1,7 +1,8 @@
-"""A stand-in for NVIDIA's driver: kernels are compiled for an H200 and launched by Triton's own code, down to calls that do nothing.
+"""A stand-in for NVIDIA's driver: kernels are compiled for an H200 and launched by Triton's own code, down to
+calls that do nothing.
 
-A process without a GPU so does on the host what one with a GPU does, but for what `LEFT_OUT` names. Tensors are on the CPU, and are neither
-read nor written by kernels.
+A process without a GPU so does on the host what one with a GPU does, but for what `LEFT_OUT` names. Tensors
+are on the CPU, and are neither read nor written by kernels.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
-LEFT_OUT = ("the driver's part of launches and TMA descriptors, its look-up of addresses, CUDA's caching allocator, the launch of "
-            "torch's own kernels (fills and copies are done by the CPU), the switch between devices")
+LEFT_OUT = (
+    "the driver's part of launches and TMA descriptors, its look-up of addresses, CUDA's caching allocator, "
+    "the launch of "
+    "torch's own kernels (fills and copies are done by the CPU), the switch between devices"
+)
 CAPABILITY, MULTIPROCESSORS, SHARED_BYTES = (9, 0), 132, 227 << 10
-# Every function that Triton's launchers ask the driver for. Handles are any number but 0; attributes are large enough for every kernel.
+# Every function that Triton's launchers ask the driver for. Handles are any number but 0; attributes are
+# large enough for every kernel.
 SOURCE = """
 #include "cuda.h"
 #include <string.h>
@@ -76,9 +81,24 @@ class StandIn:
         source.write_text(SOURCE % {"shared": SHARED_BYTES}, encoding="utf-8")
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
-            sys.exit("a stand-in for the driver needs a C compiler: install gcc, or run this on a machine with a GPU")
-        subprocess.run([compiler, "-O2", "-shared", "-fPIC", f"-I{nvidia.include_dirs[0]}", "-Wl,-soname,libcuda.so.1", str(source), "-o",
-                        str(library)], check=True)
+            sys.exit(
+                "a stand-in for the driver needs a C compiler: install gcc, or run this on a machine with a "
+                "GPU"
+            )
+        subprocess.run(
+            [
+                compiler,
+                "-O2",
+                "-shared",
+                "-fPIC",
+                f"-I{nvidia.include_dirs[0]}",
+                "-Wl,-soname,libcuda.so.1",
+                str(source),
+                "-o",
+                str(library),
+            ],
+            check=True,
+        )
         self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)  # found by its name from now on
         knobs.nvidia.libcuda_path = str(folder)
         torch.cuda.current_device = lambda: 0

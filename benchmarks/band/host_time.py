@@ -1,10 +1,12 @@
-"""Measures the host's time of band attention's calls with a plan: how long Python, torch and Triton take until all kernels are started.
+"""Measures the host's time of band attention's calls with a plan: how long Python, torch and Triton take
+until all kernels are started.
 
     python -m benchmarks.band.host_time [--calls 200] [--profile] [--write docs/results/h200/band.md]
 
-Sequences are short, so that kernels end before the next one starts, and the host is never held up: its time does not depend on the length.
-On a machine without a GPU, a stand-in takes the driver's place; the caption then says what is left out. `--profile` shows in which
-functions the time of one case goes.
+Sequences are short, so that kernels end before the next one starts, and the host is never held up: its time
+does not depend on the length.
+On a machine without a GPU, a stand-in takes the driver's place; the caption then says what is left out.
+`--profile` shows in which functions the time of one case goes.
 """
 
 from __future__ import annotations
@@ -37,23 +39,33 @@ BUILD = Path("results/measuring/driver_stand_in")
 
 
 def plans(device: torch.device) -> dict[str, BandPlan]:
-    """The ways of a call: by one backward kernel or two, with row tiles that were split, and by the portable kernels."""
+    """The ways of a call: by one backward kernel or two, with row tiles that were split, and by the portable
+    kernels."""
+
     def plan(mask: Mask, **how: Any) -> BandPlan:
-        return plan_band_attention(mask, num_q_heads=HEADS[0], num_kv_heads=HEADS[1], head_dim=HEAD_DIM, device=device, **how)
+        return plan_band_attention(
+            mask, num_q_heads=HEADS[0], num_kv_heads=HEADS[1], head_dim=HEAD_DIM, device=device, **how
+        )
 
     causal = build_mask("causal", seqlen=SEQLEN)
     # a few rows see everything, all others little: the first are split
     uneven = Mask(256, 8192, (as_bands([(0, 16, 0, 8192, -INF, INF), (16, 256, 0, 64, -INF, INF)]),))
     one_pass = choose_tiles(HEAD_DIM, (9, 0), dq_order=AddOrder.FROM_LAST)
-    return {"two backward kernels": plan(causal), "one, in order": plan(causal, tiles=one_pass),
-            "split row tiles": plan(uneven), "portable": plan(causal, tiles=dict(PORTABLE_TILES[HEAD_DIM]))}
+    return {
+        "two backward kernels": plan(causal),
+        "one, in order": plan(causal, tiles=one_pass),
+        "split row tiles": plan(uneven),
+        "portable": plan(causal, tiles=dict(PORTABLE_TILES[HEAD_DIM])),
+    }
 
 
 def calls(plan: BandPlan, device: torch.device) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each call by name."""
     (heads, kv_heads), how = HEADS, {"device": device, "dtype": torch.bfloat16}
-    q, k, v = (torch.zeros(tokens, count, HEAD_DIM, **how) for tokens, count in
-               ((plan.seqlen_q, heads), (plan.seqlen_k, kv_heads), (plan.seqlen_k, kv_heads)))
+    q, k, v = (
+        torch.zeros(tokens, count, HEAD_DIM, **how)
+        for tokens, count in ((plan.seqlen_q, heads), (plan.seqlen_k, kv_heads), (plan.seqlen_k, kv_heads))
+    )
     leaf_q, leaf_k, leaf_v = leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     dout = torch.zeros_like(q)
     out, lse = band_forward(q, k, v, plan)
@@ -67,7 +79,8 @@ def calls(plan: BandPlan, device: torch.device) -> Iterator[tuple[str, Callable[
 
 
 class _Nothing(torch.autograd.Function):
-    """An operator that starts nothing: what is left is autograd's own time, with the thread that it wakes on a GPU."""
+    """An operator that starts nothing: what is left is autograd's own time, with the thread that it wakes on
+    a GPU."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: torch.Tensor) -> torch.Tensor:
@@ -89,18 +102,25 @@ def cases(device: torch.device) -> Iterator[tuple[str, str, Callable[[], Any]]]:
 
 def autograd_alone(device: torch.device) -> Callable[[], Any]:
     """A backward call by autograd of an operator with three inputs that does nothing."""
-    leaves = [torch.zeros(SEQLEN, heads, HEAD_DIM, device=device, dtype=torch.bfloat16, requires_grad=True) for heads in (*HEADS, HEADS[1])]
+    leaves = [
+        torch.zeros(SEQLEN, heads, HEAD_DIM, device=device, dtype=torch.bfloat16, requires_grad=True)
+        for heads in (*HEADS, HEADS[1])
+    ]
     out = _Nothing.apply(*leaves)
     dout = torch.zeros_like(out)
     return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
 
 def operations(call: Callable[[], Any]) -> int:
-    """Torch operations of a call, less those inside others. On a GPU each takes memory from the allocator or starts a kernel of torch."""
+    """Torch operations of a call, less those inside others. On a GPU each takes memory from the allocator or
+    starts a kernel of torch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         call()
-    return sum(event.name.startswith("aten::") and (event.cpu_parent is None or not event.cpu_parent.name.startswith("aten::"))
-               for event in profiler.events() or [])
+    return sum(
+        event.name.startswith("aten::")
+        and (event.cpu_parent is None or not event.cpu_parent.name.startswith("aten::"))
+        for event in profiler.events() or []
+    )
 
 
 def microseconds(call: Callable[[], Any], number: int, device: torch.device) -> list[float]:
@@ -120,7 +140,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measured(kernels: str, name: str, call: Callable[[], Any], number: int, device: torch.device, stand_in: Any) -> dict[str, Any]:
+def measured(
+    kernels: str, name: str, call: Callable[[], Any], number: int, device: torch.device, stand_in: Any
+) -> dict[str, Any]:
     call()  # compiles
     call()
     before = (stand_in.launches, stand_in.descriptors) if stand_in else (0, 0)
@@ -128,18 +150,37 @@ def measured(kernels: str, name: str, call: Callable[[], Any], number: int, devi
     after = (stand_in.launches, stand_in.descriptors) if stand_in else (0, 0)
     times = microseconds(call, number, device)
     started, descriptors = (now - then if stand_in else "" for now, then in zip(after, before, strict=True))
-    return {"kernels": kernels, "call": name, "us": statistics.median(times), "least_us": min(times), "started": started,
-            "descriptors": descriptors, "operations": operations(call)}
+    return {
+        "kernels": kernels,
+        "call": name,
+        "us": statistics.median(times),
+        "least_us": min(times),
+        "started": started,
+        "descriptors": descriptors,
+        "operations": operations(call),
+    }
 
 
 def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
-    rows = [(line["kernels"], line["call"], f"{line['us']:.0f}", f"{line['least_us']:.0f}", str(line["started"]), str(line["descriptors"]),
-             str(line["operations"])) for line in found]
+    rows = [
+        (
+            line["kernels"],
+            line["call"],
+            f"{line['us']:.0f}",
+            f"{line['least_us']:.0f}",
+            str(line["started"]),
+            str(line["descriptors"]),
+            str(line["operations"]),
+        )
+        for line in found
+    ]
     return Table("band_host_time", caption, COLUMNS, tuple(rows), tuple(found), ("kernels", "call"))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.host_time", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.band.host_time", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--calls", type=int, default=400, help="calls of each kind (400)")
     parser.add_argument("--only", default="", help="cases whose name begins so, KERNELS or KERNELS/CALL")
     parser.add_argument("--profile", action="store_true", help="show in which functions the time goes")
@@ -158,7 +199,10 @@ def main(arguments: Sequence[str]) -> int:
             found.append(measured(kernels, name, call, options.calls, device, stand_in))
             if options.profile:
                 profile(call)
-    caption = f"{machine(device)}.{left_out} 64:8 heads, head dim 128; median and least of {options.calls // BURST} bursts."
+    caption = (
+        f"{machine(device)}.{left_out} 64:8 heads, head dim 128; median and least of "
+        f"{options.calls // BURST} bursts."
+    )
     table(found, caption).publish(options)
     return 0
 

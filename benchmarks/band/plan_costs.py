@@ -1,8 +1,10 @@
-"""Measures plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of computed scores.
+"""Measures plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes,
+visible share of computed scores.
 
     python -m benchmarks.band.plan_costs [--length 512K] [--write docs/results/h200/band.md]
 
-64:8 heads, head dim 128, forward and backward; block masks of 128 at density 0.1, which are the largest plans.
+64:8 heads, head dim 128, forward and backward; block masks of 128 at density 0.1, which are the largest
+plans.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Operations(TorchDispatchMode):
 
     count = 0
 
-    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.count += 1
         return func(*args, **(kwargs or {}))
 
@@ -68,18 +72,38 @@ def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | 
     peak = torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else 0.0
     with Operations() as operations:
         plan_of(mask, device)
-    return {"mask": name, "ms": best_ms, "operations": operations.count, "MB": plan.num_bytes / 1e6, "peak_MB": peak,
-            **{f"visible_{use.value}": visible_share(mask, plan, use) for use in BandKernel}}
+    return {
+        "mask": name,
+        "ms": best_ms,
+        "operations": operations.count,
+        "MB": plan.num_bytes / 1e6,
+        "peak_MB": peak,
+        **{f"visible_{use.value}": visible_share(mask, plan, use) for use in BandKernel},
+    }
 
 
 def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
-    rows = [(line["mask"], f"{line['ms']:.2f}", str(line["operations"]), f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
-             *(f"{100 * share:.1f} %" if (share := line[f"visible_{use.value}"]) != "" else "–" for use in BandKernel)) for line in found]
+    rows = [
+        (
+            line["mask"],
+            f"{line['ms']:.2f}",
+            str(line["operations"]),
+            f"{line['MB']:.2f}",
+            f"{line['peak_MB']:.0f}",
+            *(
+                f"{100 * share:.1f} %" if (share := line[f"visible_{use.value}"]) != "" else "–"
+                for use in BandKernel
+            ),
+        )
+        for line in found
+    ]
     return Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.plan_costs", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.band.plan_costs", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--length", type=parse_length, default=1 << 19, help="tokens (512K)")
     add_options(parser)
     options = parser.parse_args(arguments)

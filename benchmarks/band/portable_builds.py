@@ -1,9 +1,10 @@
-"""Compiles band attention's portable kernels for GPUs before and after Hopper, without a GPU: registers, spills, shared memory.
+"""Compiles band attention's portable kernels for GPUs before and after Hopper, without a GPU: registers,
+spills, shared memory.
 
     python -m benchmarks.band.portable_builds [--capability 8.0 10.0] [--few] [--write docs/design/band.md]
 
-Builds are those that calls ask Triton for: head dims 64 and 128, bf16 and fp16, bands and blocks, 8 query heads for a KV head and one,
-results of other keys merged in or not, row tiles split or not.
+Builds are those that calls ask Triton for: head dims 64 and 128, bf16 and fp16, bands and blocks, 8 query
+heads for a KV head and one, results of other keys merged in or not, row tiles split or not.
 """
 
 from __future__ import annotations
@@ -42,7 +43,15 @@ from tools.assembler import assembler_command
 from tools.table import Table, add_options
 
 SHARED_BYTES = {(8, 0): 163 << 10, (10, 0): 227 << 10}  # that a program may have, by compute capability
-COLUMNS = ("compute capability", "kernel", "builds", "registers", "spilled bytes a thread", "shared memory, KiB", "of KiB")
+COLUMNS = (
+    "compute capability",
+    "kernel",
+    "builds",
+    "registers",
+    "spilled bytes a thread",
+    "shared memory, KiB",
+    "of KiB",
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,9 @@ class Build:
         with knobs.nvidia.scope(), redirect_stdout(io.StringIO()) as said:
             knobs.nvidia.dump_ptxas_log = True
             done = triton.compile(source, target=target, options=dict(self.options))
-        return done, said.getvalue() or self._assembled(done.asm["ptx"])  # what was compiled before is not assembled again
+        return done, said.getvalue() or self._assembled(
+            done.asm["ptx"]
+        )  # what was compiled before is not assembled again
 
     @property
     def _number(self) -> int:
@@ -78,7 +89,9 @@ class Build:
         with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
             file.write(ptx)
             file.flush()
-            return subprocess.run(assembler_command(self._number, file.name), capture_output=True, text=True, check=True).stderr
+            return subprocess.run(
+                assembler_command(self._number, file.name), capture_output=True, text=True, check=True
+            ).stderr
 
     @property
     def shared_bytes(self) -> int:
@@ -109,12 +122,28 @@ class Build:
 def cases(few: bool) -> Iterator[tuple[BandPlan, torch.dtype, bool]]:
     """(plan, dtype of the inputs, whether results of other keys are merged in)."""
     bands = build_mask("causal", seqlen=256)
-    uneven = Mask(256, 8192, (as_bands([(0, 16, 0, 8192, -INF, INF), (16, 256, 0, 64, -INF, INF)]),))  # of which row tiles are split
+    uneven = Mask(
+        256, 8192, (as_bands([(0, 16, 0, 8192, -INF, INF), (16, 256, 0, 64, -INF, INF)]),)
+    )  # of which row tiles are split
     blocks = Mask(512, 512, grid=BlockGrid(np.eye(4, dtype=bool)[None], *[np.arange(0, 513, 128)[None]] * 2))
-    short = Mask(480, 480, grid=BlockGrid(np.eye(10, dtype=bool)[None], *[np.arange(0, 481, 48)[None]] * 2))  # with partial tiles
-    every = itertools.product((128, 64), (torch.bfloat16, torch.float16), (bands, uneven, blocks, short), ((8, 1), (2, 2)), (False, True))
+    short = Mask(
+        480, 480, grid=BlockGrid(np.eye(10, dtype=bool)[None], *[np.arange(0, 481, 48)[None]] * 2)
+    )  # with partial tiles
+    every = itertools.product(
+        (128, 64),
+        (torch.bfloat16, torch.float16),
+        (bands, uneven, blocks, short),
+        ((8, 1), (2, 2)),
+        (False, True),
+    )
     for head_dim, dtype, mask, heads, carried in itertools.islice(every, 1) if few else every:
-        yield plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, device="cpu"), dtype, carried
+        yield (
+            plan_band_attention(
+                mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, device="cpu"
+            ),
+            dtype,
+            carried,
+        )
 
 
 def builds(capability: tuple[int, int], few: bool = False) -> list[Build]:
@@ -123,7 +152,14 @@ def builds(capability: tuple[int, int], few: bool = False) -> list[Build]:
 
     def note(key: str, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         options = {name: compile[name] for name in ("num_warps", "num_stages", "num_ctas")}
-        build = Build(fn.jit_function, compile["signature"], compile["constants"], compile["configs"][0], options, capability)
+        build = Build(
+            fn.jit_function,
+            compile["signature"],
+            compile["constants"],
+            compile["configs"][0],
+            options,
+            capability,
+        )
         found.setdefault(f"{fn.name} {key}", build)
         return True  # neither compiled nor started
 
@@ -136,7 +172,11 @@ def builds(capability: tuple[int, int], few: bool = False) -> list[Build]:
 
 def _call(plan: BandPlan, dtype: torch.dtype, carried: bool) -> None:
     """Both directions, by inputs of the CPU that nobody reads."""
-    shapes = [(plan.seqlen_q, plan.num_q_heads), *[(plan.seqlen_k, plan.num_kv_heads)] * 2, (plan.seqlen_q, plan.num_q_heads)]
+    shapes = [
+        (plan.seqlen_q, plan.num_q_heads),
+        *[(plan.seqlen_k, plan.num_kv_heads)] * 2,
+        (plan.seqlen_q, plan.num_q_heads),
+    ]
     q, k, v, dout = (torch.zeros(*shape, plan.head_dim, dtype=dtype) for shape in shapes)
     out, lse = band_forward(q, k, v, plan)
     if carried:
@@ -148,9 +188,18 @@ def _call(plan: BandPlan, dtype: torch.dtype, carried: bool) -> None:
 def _plans_for(capability: tuple[int, int]) -> Iterator[None]:
     """Plans are for such a GPU, calls take tensors of the CPU, and Triton's kernels know of no build yet."""
     target, choose = GPUTarget("cuda", 10 * capability[0] + capability[1], 32), band_plan.choose_tiles
-    active = SimpleNamespace(get_current_device=lambda: capability, get_current_stream=lambda _: 0, get_current_target=lambda: target)
-    with mock.patch.object(driver, "_active", active), mock.patch.object(checks, "INTERPRETED", True), mock.patch.object(
-            band_plan, "choose_tiles", lambda head_dim, _, **how: choose(head_dim, capability, **how)):
+    active = SimpleNamespace(
+        get_current_device=lambda: capability,
+        get_current_stream=lambda _: 0,
+        get_current_target=lambda: target,
+    )
+    with (
+        mock.patch.object(driver, "_active", active),
+        mock.patch.object(checks, "INTERPRETED", True),
+        mock.patch.object(
+            band_plan, "choose_tiles", lambda head_dim, _, **how: choose(head_dim, capability, **how)
+        ),
+    ):
         yield
 
 
@@ -159,14 +208,36 @@ def table(found: Sequence[Build]) -> Table:
     rows, records = [], []
     for (capability, name), group in itertools.groupby(sorted(found, key=_place), _place):
         same = list(group)
-        record = {"capability": ".".join(map(str, capability)), "kernel": name, "builds": len(same),
-                  "registers": max(build.registers for build in same), "spilled_bytes": max(build.spilled_bytes for build in same),
-                  "shared_bytes": max(build.shared_bytes for build in same), "limit": SHARED_BYTES[capability]}
+        record = {
+            "capability": ".".join(map(str, capability)),
+            "kernel": name,
+            "builds": len(same),
+            "registers": max(build.registers for build in same),
+            "spilled_bytes": max(build.spilled_bytes for build in same),
+            "shared_bytes": max(build.shared_bytes for build in same),
+            "limit": SHARED_BYTES[capability],
+        }
         records.append(record)
-        rows.append((record["capability"], f"`{name}`", str(record["builds"]), str(record["registers"]), str(record["spilled_bytes"]),
-                     f"{record['shared_bytes'] / 1024:.1f}", str(record["limit"] >> 10)))
+        rows.append(
+            (
+                record["capability"],
+                f"`{name}`",
+                str(record["builds"]),
+                str(record["registers"]),
+                str(record["spilled_bytes"]),
+                f"{record['shared_bytes'] / 1024:.1f}",
+                str(record["limit"] >> 10),
+            )
+        )
     caption = f"Triton {triton.__version__}. The most of all builds of a kernel; compiled, never timed."
-    return Table("band_portable_builds", caption, COLUMNS, tuple(rows), tuple(records), ("compute capability", "kernel"))
+    return Table(
+        "band_portable_builds",
+        caption,
+        COLUMNS,
+        tuple(rows),
+        tuple(records),
+        ("compute capability", "kernel"),
+    )
 
 
 def _place(build: Build) -> tuple[tuple[int, int], str]:
@@ -174,7 +245,9 @@ def _place(build: Build) -> tuple[tuple[int, int], str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.portable_builds", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.band.portable_builds", description=str(__doc__).partition("\n")[0]
+    )
     known = {".".join(map(str, capability)): capability for capability in SHARED_BYTES}
     parser.add_argument("--capability", nargs="+", choices=known, default=list(known))
     parser.add_argument("--few", action="store_true", help="one case only")
@@ -182,8 +255,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     found = [build for name in options.capability for build in builds(known[name], options.few)]
     for number, build in enumerate(found, 1):
-        print(f"{number} of {len(found)}: {build.capability} {build.name}: {build.registers} registers, {build.spilled_bytes} bytes "
-              f"spilled, {build.shared_bytes} bytes shared", flush=True)
+        print(
+            f"{number} of {len(found)}: {build.capability} {build.name}: {build.registers} registers, "
+            f"{build.spilled_bytes} bytes "
+            f"spilled, {build.shared_bytes} bytes shared",
+            flush=True,
+        )
     table(found).publish(options)
     return 0
 

@@ -1,4 +1,5 @@
-"""Makes random inputs, and computes attention with its gradients in float64: the reference of band attention's benchmarks."""
+"""Makes random inputs, and computes attention with its gradients in float64: the reference of band
+attention's benchmarks."""
 
 import torch
 
@@ -23,7 +24,12 @@ def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
     scale = q.shape[2] ** -0.5
     for head in range(q.shape[1]):
         kv = head // (q.shape[1] // k.shape[1])
-        q64, k64, v64, dout64 = q[:, head].double(), k[:, kv].double(), v[:, kv].double(), dout[:, head].double()
+        q64, k64, v64, dout64 = (
+            q[:, head].double(),
+            k[:, kv].double(),
+            v[:, kv].double(),
+            dout[:, head].double(),
+        )
         scores = (q64 @ k64.T * scale).masked_fill(~seen[kv * mask.num_groups // k.shape[1]], -torch.inf)
         lse = torch.logsumexp(scores, 1)
         weights = torch.exp(scores - torch.where(lse.isinf(), 0.0, lse)[:, None])

@@ -8,24 +8,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longca.core.units import format_length
-from longca.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
+from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from tools.table import Table, read_records
 
 OURS, ANY_ORDER = "band", "band_atomic"
 MOST_ROUNDS = 15
 # (own kernel, rival, heads of block masks, direction, least ratio, of each case or of the mean)
 TARGETS = (
-    (OURS, "flex", None, "fwd", 1.3, "each mask"), (OURS, "flex", None, "bwd", 1.3, "each mask"),
+    (OURS, "flex", None, "fwd", 1.3, "each mask"),
+    (OURS, "flex", None, "bwd", 1.3, "each mask"),
     (ANY_ORDER, "flex", None, "bwd", 1.3, "each mask"),
-    (OURS, "flex_flash", None, "fwd", 0.85, "mean"), (OURS, "flex_flash", None, "bwd", 0.85, "mean"),
+    (OURS, "flex_flash", None, "fwd", 0.85, "mean"),
+    (OURS, "flex_flash", None, "bwd", 0.85, "mean"),
     (ANY_ORDER, "flex_flash", None, "bwd", 0.85, "mean"),
-    (OURS, "cudnn_flex", None, "fwd", 0.85, "mean"), (OURS, "cudnn_flex", None, "bwd", 0.85, "mean"),
+    (OURS, "cudnn_flex", None, "fwd", 0.85, "mean"),
+    (OURS, "cudnn_flex", None, "bwd", 0.85, "mean"),
     (ANY_ORDER, "cudnn_flex", None, "bwd", 0.85, "mean"),
     (OURS, "flashinfer", "GQA", "fwd", 1.5, "each density"),
-    (OURS, "vsa", "MHA", "fwd", 0.9, "each density"), (OURS, "vsa", "MHA", "bwd", 1.0, "each density"))
+    (OURS, "vsa", "MHA", "fwd", 0.9, "each density"),
+    (OURS, "vsa", "MHA", "bwd", 1.0, "each density"),
+)
 
 BEST_OF = ("fa3", "fa4", "flex_flash", "cudnn_flex")
-BEST_MEAN, BEST_EACH = 1.0, 0.97  # wanted over the quickest of these: in the geometric mean, and under each mask
+# wanted over the quickest of these: in the geometric mean, and under each mask
+BEST_MEAN, BEST_EACH = 1.0, 0.97
 
 
 @dataclass(frozen=True)
@@ -63,12 +69,26 @@ class Record:
 
 def read(folder: Path) -> list[Record]:
     """Reads the records of an earlier run."""
+
     def number(text: str) -> float | None:
         return float(text) if text else None
 
-    return [Record(int(line["seqlen"]), line["mask"], float(line["density"]), line["heads"], line["direction"], line["kernel"],
-                   number(line["time_ms"]), number(line["iqr"]), number(line["tflops"]), line["reason"], line["where"])
-            for line in read_records(folder, "band")]
+    return [
+        Record(
+            int(line["seqlen"]),
+            line["mask"],
+            float(line["density"]),
+            line["heads"],
+            line["direction"],
+            line["kernel"],
+            number(line["time_ms"]),
+            number(line["iqr"]),
+            number(line["tflops"]),
+            line["reason"],
+            line["where"],
+        )
+        for line in read_records(folder, "band")
+    ]
 
 
 def wide(records: Sequence[Record]) -> Table:
@@ -81,12 +101,31 @@ def wide(records: Sequence[Record]) -> Table:
     for (seqlen, mask, density, heads, direction), found in by_case.items():
         ours = found[OURS].tflops if OURS in found else None
         name, speed = f"{mask} {density}" if density else mask, f"{ours:.0f}" if ours else "–"
-        rows.append((format_length(seqlen), name, heads, direction, speed, *(_cell(found.get(rival), ours) for rival in rivals)))
+        rows.append(
+            (
+                format_length(seqlen),
+                name,
+                heads,
+                direction,
+                speed,
+                *(_cell(found.get(rival), ours) for rival in rivals),
+            )
+        )
     columns = ("tokens", "mask", "heads", "", f"{OURS}, TFLOP/s", *rivals)
     machines = "; ".join(dict.fromkeys(record.where for record in records))
-    caption = (f"{machines}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in which calls of all "
-               "kernels alternate.")
-    return Table("band", caption, columns, tuple(rows), tuple(asdict(record) for record in records), ("mask", "heads", ""))
+    caption = (
+        f"{machines}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in "
+        f"which calls of all "
+        "kernels alternate."
+    )
+    return Table(
+        "band",
+        caption,
+        columns,
+        tuple(rows),
+        tuple(asdict(record) for record in records),
+        ("mask", "heads", ""),
+    )
 
 
 def _cell(rival: Record | None, ours: float | None) -> str:
@@ -96,7 +135,8 @@ def _cell(rival: Record | None, ours: float | None) -> str:
 
 
 def beside_best(records: Sequence[Record]) -> Table:
-    """Makes a row for each length and direction: the speed of `band` over the quickest of `BEST_OF` under each static mask."""
+    """Makes a row for each length and direction: the speed of `band` over the quickest of `BEST_OF` under
+    each static mask."""
     ours, best = dict[tuple, Record](), dict[tuple, Record]()
     for record in records:
         if record.tflops and not record.density and record.kernel == OURS:
@@ -104,20 +144,61 @@ def beside_best(records: Sequence[Record]) -> Table:
         if record.tflops and not record.density and record.kernel in BEST_OF:
             best[record.case] = max(record, best.get(record.case, record), key=lambda one: one.tflops or 0.0)
     found = []
-    for seqlen, direction in sorted({(case[0], case[-1]) for case in ours}, key=lambda one: (one[0], one[1] == "bwd")):
-        leads = {case[1]: _lead(ours[case], best[case]) for case in ours if case in best and (case[0], case[-1]) == (seqlen, direction)}
+    for seqlen, direction in sorted(
+        {(case[0], case[-1]) for case in ours}, key=lambda one: (one[0], one[1] == "bwd")
+    ):
+        leads = {
+            case[1]: _lead(ours[case], best[case])
+            for case in ours
+            if case in best and (case[0], case[-1]) == (seqlen, direction)
+        }
         if leads:
             where = min(leads, key=lambda mask: leads[mask].ratio)
             orders = [lead.order for lead in leads.values()]
-            found.append({"tokens": seqlen, "direction": direction, "masks": len(leads), "ahead": orders.count("more"),
-                          "tied": orders.count("same"), "enough": sum(lead.ratio >= BEST_EACH for lead in leads.values()),
-                          "mean": mean_lead(list(leads.values())).ratio, "least": leads[where].ratio, "where": where})
-    rows = [(format_length(one["tokens"]), one["direction"], f"{one['mean']:.3f} ×", f"{one['ahead']} of {one['masks']}",
-             f"{one['tied']} of {one['masks']}", f"{one['enough']} of {one['masks']}", f"{one['least']:.3f} ×", one["where"],
-             "yes" if one["mean"] >= BEST_MEAN and one["enough"] == one["masks"] else "no") for one in found]
-    columns = ("tokens", "", "geometric mean", "ahead under", "tied under", f"≥ {BEST_EACH} × under", "least", "where", "met")
-    caption = (f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} under each static mask. Tied: repeats of "
-               f"identical cells do not tell the two apart. Wanted: a mean of {BEST_MEAN:.2f} ×, and {BEST_EACH} × under each mask.")
+            found.append(
+                {
+                    "tokens": seqlen,
+                    "direction": direction,
+                    "masks": len(leads),
+                    "ahead": orders.count("more"),
+                    "tied": orders.count("same"),
+                    "enough": sum(lead.ratio >= BEST_EACH for lead in leads.values()),
+                    "mean": mean_lead(list(leads.values())).ratio,
+                    "least": leads[where].ratio,
+                    "where": where,
+                }
+            )
+    rows = [
+        (
+            format_length(one["tokens"]),
+            one["direction"],
+            f"{one['mean']:.3f} ×",
+            f"{one['ahead']} of {one['masks']}",
+            f"{one['tied']} of {one['masks']}",
+            f"{one['enough']} of {one['masks']}",
+            f"{one['least']:.3f} ×",
+            one["where"],
+            "yes" if one["mean"] >= BEST_MEAN and one["enough"] == one["masks"] else "no",
+        )
+        for one in found
+    ]
+    columns = (
+        "tokens",
+        "",
+        "geometric mean",
+        "ahead under",
+        "tied under",
+        f"≥ {BEST_EACH} × under",
+        "least",
+        "where",
+        "met",
+    )
+    caption = (
+        f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} under each static mask. "
+        f"Tied: repeats of "
+        f"identical cells do not tell the two apart. Wanted: a mean of {BEST_MEAN:.2f} ×, and {BEST_EACH} × "
+        f"under each mask."
+    )
     return Table("band_best", caption, columns, tuple(rows), tuple(found), ("", "where", "met"))
 
 
@@ -139,17 +220,60 @@ def targets(records: Sequence[Record]) -> Table:
     found = []
     for name, rival, heads, direction, goal, of in TARGETS:
         ours = {record.case: record.tflops for record in records if record.kernel == name and record.tflops}
-        chosen = [record for record in records if record.kernel == rival and record.tflops and record.direction == direction and
-                  record.case in ours and (bool(record.density) == bool(heads)) and (not heads or record.has_gqa == (heads == "GQA"))]
+        chosen = [
+            record
+            for record in records
+            if record.kernel == rival
+            and record.tflops
+            and record.direction == direction
+            and record.case in ours
+            and (bool(record.density) == bool(heads))
+            and (not heads or record.has_gqa == (heads == "GQA"))
+        ]
         for seqlen in sorted({record.seqlen for record in chosen}):
-            ratios = {f"{record.mask} {record.density}" if record.density else record.mask: ours[record.case] / record.tflops
-                      for record in chosen if record.seqlen == seqlen}
+            ratios = {
+                f"{record.mask} {record.density}" if record.density else record.mask: ours[record.case]
+                / record.tflops
+                for record in chosen
+                if record.seqlen == seqlen
+            }
             where, mean = min(ratios, key=ratios.__getitem__), statistics.geometric_mean(ratios.values())
             decides = mean if of == "mean" else ratios[where]
             against = f"{rival}, blocks of 64, {heads}" if heads else rival
-            found.append({"row": name, "against": against, "tokens": seqlen, "direction": direction,
-                          "target": goal, "of": of, "least": ratios[where], "where": where, "mean": mean, "met": decides >= goal})
-    rows = [(line["row"], line["against"], format_length(line["tokens"]), line["direction"], f"≥ {line['target']} × ({line['of']})",
-             f"{line['least']:.2f} ×", line["where"], f"{line['mean']:.2f} ×", "yes" if line["met"] else "no") for line in found]
+            found.append(
+                {
+                    "row": name,
+                    "against": against,
+                    "tokens": seqlen,
+                    "direction": direction,
+                    "target": goal,
+                    "of": of,
+                    "least": ratios[where],
+                    "where": where,
+                    "mean": mean,
+                    "met": decides >= goal,
+                }
+            )
+    rows = [
+        (
+            line["row"],
+            line["against"],
+            format_length(line["tokens"]),
+            line["direction"],
+            f"≥ {line['target']} × ({line['of']})",
+            f"{line['least']:.2f} ×",
+            line["where"],
+            f"{line['mean']:.2f} ×",
+            "yes" if line["met"] else "no",
+        )
+        for line in found
+    ]
     caption = "Band attention's speed over that of its rivals; means are geometric."
-    return Table("band_targets", caption, columns, tuple(rows), tuple(found), ("row", "against", "", "target", "where", "met"))
+    return Table(
+        "band_targets",
+        caption,
+        columns,
+        tuple(rows),
+        tuple(found),
+        ("row", "against", "", "target", "where", "met"),
+    )

@@ -1,4 +1,5 @@
-"""Alternating measurement: several ways to time the same thing, one after the other, so that a drift of the clock hits all alike."""
+"""Alternating measurement: several ways to time the same thing, one after the other, so that a drift of the
+clock hits all alike."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from longca.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwatch
+from longca.lab.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwatch
 
 T = TypeVar("T")
 MIN_ROUNDS = 5
@@ -20,15 +21,21 @@ WARMUP = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """The relative difference of one way from another: median over rounds, and the distance between the quartiles."""
+    """The relative difference of one way from another: median over rounds, and the distance between the
+    quartiles."""
 
     relative: float
     iqr: float
 
 
-def in_rounds(ways: Mapping[str, Callable[[], T]], num_rounds: int, max_seconds: float = math.inf,
-              now: Callable[[], float] = time.monotonic) -> dict[str, list[T]]:
-    """Runs each way once a round and returns their results by way. Every round begins with another way than the round before.
+def in_rounds(
+    ways: Mapping[str, Callable[[], T]],
+    num_rounds: int,
+    max_seconds: float = math.inf,
+    now: Callable[[], float] = time.monotonic,
+) -> dict[str, list[T]]:
+    """Runs each way once a round and returns their results by way. Every round begins with another way than
+    the round before.
 
     Args:
         max_seconds: no further round starts after this long, but never fewer than five run.
@@ -60,7 +67,8 @@ def iqr(values: Sequence[float]) -> float:
 def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
     """Warms a call up and returns a function that times it once, in milliseconds, by longca's own stopwatch.
 
-    Before each call a GPU rests for as long as the call lasted the last time, as in cells and play-offs (`docs/design/measuring.md`).
+    Before each call a GPU rests for as long as the call lasted the last time, as in cells and play-offs
+    (`docs/design/measuring.md`).
     """
     is_gpu = device.type == "cuda"
     stopwatch = CudaStopwatch(device) if is_gpu else HostStopwatch()

@@ -1,4 +1,5 @@
-"""Texts that benchmarks share: the machine of a caption, percent, milliseconds, and an option that lists names."""
+"""Texts that benchmarks share: the machine of a caption, percent, milliseconds, and an option that lists
+names."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ if TYPE_CHECKING:
 
 def machine(device: torch.device) -> str:
     """Names the device and the versions that a number depends on."""
-    from longca.bench.measure.environment import device_name, node, software
     from longca.core.checkout import source
+    from longca.lab.bench.measure.environment import device_name, node, software
 
     packages, sha = software().packages, source().git_sha
     driver = node(device).gpu.get("driver")
-    facts = [device_name(device), f"driver {driver}" if driver else "",
-             *(f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages),
-             f"commit {sha[:9]}" if sha else ""]
+    facts = [
+        device_name(device),
+        f"driver {driver}" if driver else "",
+        *(f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages),
+        f"commit {sha[:9]}" if sha else "",
+    ]
     return ", ".join(fact for fact in facts if fact)
 
 

@@ -32,7 +32,8 @@ class Run:
 
 
 class Cells:
-    """The timed cells, each with its single-GPU baseline. Of strategies, those that chose their meshes by themselves.
+    """The timed cells, each with its single-GPU baseline. Of strategies, those that chose their meshes by
+    themselves.
 
     Args:
         records: the derived table.
@@ -41,7 +42,10 @@ class Cells:
     def __init__(self, records: pd.DataFrame) -> None:
         timed = records[(records.status == "ok") & (records.seed == 0)]
         single = timed[timed.kind == "kernel"]
-        self._baseline = {(row.kernel, row.mask, row.seqlen, row.direction): float(row.tflops_per_device) for row in single.itertuples()}
+        self._baseline = {
+            (row.kernel, row.mask, row.seqlen, row.direction): float(row.tflops_per_device)
+            for row in single.itertuples()
+        }
         self._found: dict[tuple[Run, str], float] = {}
         self._memory: dict[tuple[Run, str], float] = {}
         for row in timed[(timed.kind == "cp") & (timed.strategy_params == "")].itertuples():
@@ -51,7 +55,11 @@ class Cells:
 
     def runs(self, **fields: object) -> Iterator[tuple[Run, str]]:
         """Yields (run, direction) of all cells that have these values."""
-        return (key for key in self._found if all(getattr(key[0], name) == value for name, value in fields.items()))
+        return (
+            key
+            for key in self._found
+            if all(getattr(key[0], name) == value for name, value in fields.items())
+        )
 
     def rate(self, run: Run, direction: str) -> float | None:
         """Returns TFLOP/s of a GPU, or None."""
@@ -62,7 +70,8 @@ class Cells:
         return self._memory.get((run, direction))
 
     def baseline(self, run: Run, direction: str) -> float | None:
-        """Returns TFLOP/s of the kernel on one GPU: over all tokens, or else over a mask with the area of one of these GPUs."""
+        """Returns TFLOP/s of the kernel on one GPU: over all tokens, or else over a mask with the area of one
+        of these GPUs."""
         whole = run.world * run.tokens
         found = self._baseline.get((run.kernel, run.mask, whole, direction))
         if found is None and run.mask in PLAIN and math.isqrt(run.world) ** 2 == run.world:

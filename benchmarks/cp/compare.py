@@ -6,10 +6,12 @@
     python -m benchmarks.cp.compare --kernels band --strategies ulysses,usp --chunks 1:2:1
     python -m benchmarks.cp.compare --kernels band --strategies ring_p2p --messages symmetric
 
-Every strategy with every kernel and mask is first checked in full at a few hundred tokens against float64, forward and backward, and
-then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank counts. The single-GPU baseline is the same kernel on one
-GPU, all GPUs at once, on the same pattern at the length that has the area of one rank; the CSV calls it `alone`. A line is printed for
-each; the table at the end has a column for each strategy, and the CSV everything.
+Every strategy with every kernel and mask is first checked in full at a few hundred tokens against float64,
+forward and backward, and then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank
+counts. The single-GPU baseline is the same kernel on one
+GPU, all GPUs at once, on the same pattern at the length that has the area of one rank; the CSV calls it
+`alone`. A line is printed for each; the table at the end has a column for each strategy, and the CSV
+everything.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ import torch
 
 from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
-from longca.bench.check.inputs import DTYPES, Inputs, make_inputs
-from longca.bench.check.oracle import Oracle, wrong
-from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
 from longca.core.plugin import Registry
-from longca.core.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.comm.backend import Comm
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
+from longca.lab.bench.check.inputs import DTYPES, Inputs, make_inputs
+from longca.lab.bench.check.oracle import Oracle, wrong
+from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.lab.studies.study import Measure
 from longca.masks.build import build_mask, cell_mask
 from tools.table import Table, add_options
 
@@ -68,16 +70,26 @@ class Line:
             return line | {"reason": reason}
         call = self._prepared(small)
         line |= {"error": call.judged()}
-        call = self._prepared(self.cell(same_area(self.cell(whole), self.comm.world)) if self.strategy == BASELINE else self.cell(whole))
+        call = self._prepared(
+            self.cell(same_area(self.cell(whole), self.comm.world))
+            if self.strategy == BASELINE
+            else self.cell(whole)
+        )
         times = call.times_ms()
         shares = 1 if self.strategy == BASELINE else self.comm.world
         for direction, ratio in zip(DIRECTIONS, (1.0, BACKWARD_FLOPS_RATIO), strict=True):
-            flops = call.cell.model_copy(update={"direction": "fwd"}).flops(call.problem.mask.area, call.problem.mask.num_groups)
+            flops = call.cell.model_copy(update={"direction": "fwd"}).flops(
+                call.problem.mask.area, call.problem.mask.num_groups
+            )
             line[f"{direction}_tflops"] = flops * ratio / shares / times[direction] / 1e9
-            line[f"{direction}_of_alone"] = line[f"{direction}_tflops"] / baseline.get(direction, line[f"{direction}_tflops"])
+            line[f"{direction}_of_alone"] = line[f"{direction}_tflops"] / baseline.get(
+                direction, line[f"{direction}_tflops"]
+            )
             line[f"{direction}_moved_mb"] = call.moved[direction] / 1e6
         if self.options.trace is not None:
-            call.trace(self.options.trace / f"{self.mask}-{self.kernel}-{self.strategy}-rank{self.comm.rank}.json")
+            call.trace(
+                self.options.trace / f"{self.mask}-{self.kernel}-{self.strategy}-rank{self.comm.rank}.json"
+            )
         return line | {"how": "; ".join(call.prepared.notes[:2])}
 
     def _refusal(self, cell: Cell) -> str | None:
@@ -85,11 +97,20 @@ class Line:
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.comm.device.type)
         strategy = Registry("strategy").load(cell.strategy)
-        return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
+        return strategy.available(self.comm.device.type) or strategy.refusal(
+            cell, traits, kernel, self.comm.device.type
+        )
 
     def _prepared(self, cell: Cell) -> Call:
-        problem = Problem(cell_mask(cell), cell.num_q_heads, cell.num_kv_heads, cell.head_dim, DTYPES[cell.dtype], self.comm.device,
-                          needs_backward=True)
+        problem = Problem(
+            cell_mask(cell),
+            cell.num_q_heads,
+            cell.num_kv_heads,
+            cell.head_dim,
+            DTYPES[cell.dtype],
+            self.comm.device,
+            needs_backward=True,
+        )
         kernel, inputs = Registry("kernel").load(self.kernel), make_inputs(cell, self.comm.device)
         if cell.strategy is None:
             return Call(self.comm, cell, problem, kernel.prepare(problem), inputs)
@@ -127,7 +148,10 @@ class Call:
         verdict: tuple[str | None, float] = (None, 0.0)
         if found and self.comm.rank == 0:
             accuracy = Oracle(self.problem, self.inputs).judge(found[0], None, (found[1], found[2], found[3]))
-            verdict = wrong(accuracy), max(error / accuracy.budget[name] for name, error in accuracy.relative.items())
+            verdict = (
+                wrong(accuracy),
+                max(error / accuracy.budget[name] for name, error in accuracy.relative.items()),
+            )
         reason, worst = self.comm.gather(verdict)[0]
         if reason is not None:
             raise RuntimeError(f"{self.cell.title}: {reason}")
@@ -137,7 +161,9 @@ class Call:
         """Returns the median over iterations of the slowest rank, by direction."""
         forward = self.prepared.forward(*self.qkv)
         calls: dict[str, Callable[[], object]] = {
-            "fwd": lambda: self.prepared.forward(*self.qkv), "bwd": lambda: self.prepared.backward(forward, self.dout)}
+            "fwd": lambda: self.prepared.forward(*self.qkv),
+            "bwd": lambda: self.prepared.backward(forward, self.dout),
+        }
         found = {}
         for direction, call in calls.items():
             before = self.comm.moved_bytes
@@ -159,14 +185,29 @@ class Call:
         timeline.export_chrome_trace(str(path))
 
 
-def cell_of(mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace) -> Cell:
+def cell_of(
+    mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace
+) -> Cell:
     """Makes the cell at a length: of the kernel on one GPU (`BASELINE`), or of a strategy."""
     pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(mask), options.heads
-    params = pattern.resolve({"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {})
+    params = pattern.resolve(
+        {"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {}
+    )
     how = {"kind": "kernel"} if strategy == BASELINE else {"kind": "cp", "strategy": strategy, "world": world}
-    return Cell(**how, kernel=kernel, mask=mask, mask_params=params, corpus="prolong64k" if pattern.uses_documents else None,
-                seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=options.head_dim, dtype="bf16",
-                direction="bwd", seed=0)
+    return Cell(
+        **how,
+        kernel=kernel,
+        mask=mask,
+        mask_params=params,
+        corpus="prolong64k" if pattern.uses_documents else None,
+        seqlen=seqlen,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=options.head_dim,
+        dtype="bf16",
+        direction="bwd",
+        seed=0,
+    )
 
 
 def same_area(cell: Cell, world: int) -> int:
@@ -200,28 +241,46 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def attempt(one: Line, baseline: dict[str, float]) -> dict[str, Any]:
-    """Runs a line. A failure on all ranks makes a line, too; a failure of one rank ends the job when the others have waited long enough."""
+    """Runs a line. A failure on all ranks makes a line, too; a failure of one rank ends the job when the
+    others have waited long enough."""
     try:
         line = one.run(baseline)
     except Exception as error:  # any kernel may raise anything
-        line = {"mask": one.mask, "kernel": one.kernel, "strategy": one.strategy, "reason": f"{type(error).__name__}: {error}"}
+        line = {
+            "mask": one.mask,
+            "kernel": one.kernel,
+            "strategy": one.strategy,
+            "reason": f"{type(error).__name__}: {error}",
+        }
     failed = [rank for rank, reason in enumerate(one.comm.gather(line.get("reason"))) if reason]
     if failed and "reason" not in line:
-        line = {name: line[name] for name in ("mask", "kernel", "strategy")} | {"reason": f"failed on rank {failed[0]}"}
+        line = {name: line[name] for name in ("mask", "kernel", "strategy")} | {
+            "reason": f"failed on rank {failed[0]}"
+        }
     return line
 
 
 def usable_kernels(comm: Comm) -> list[str]:
     names = ("naive",) if comm.device.type == "cpu" else ("band", "fa3", "cudnn_graph", "cudnn_flex")
-    return [name for name in names if not any(comm.gather(Registry("kernel").load(name).available(comm.device.type)))]
+    return [
+        name
+        for name in names
+        if not any(comm.gather(Registry("kernel").load(name).available(comm.device.type)))
+    ]
 
 
 def told(line: dict[str, Any]) -> tuple[str, ...]:
     names = (line["mask"], line["kernel"], line["strategy"])
     if "reason" in line:
         return (*names, "–", " ".join(line["reason"].split())[:200])
-    return (*names, f"{both(line, 'tflops', '#.3g')} TFLOP/s", f"{both(line, 'of_alone', '.0%')} of the baseline",
-            f"{both(line, 'moved_mb', '.1f')} MB moved", f"error {line['error']:.2f}", line["how"])
+    return (
+        *names,
+        f"{both(line, 'tflops', '#.3g')} TFLOP/s",
+        f"{both(line, 'of_alone', '.0%')} of the baseline",
+        f"{both(line, 'moved_mb', '.1f')} MB moved",
+        f"error {line['error']:.2f}",
+        line["how"],
+    )
 
 
 def both(line: dict[str, Any], what: str, digits: str) -> str:
@@ -229,13 +288,17 @@ def both(line: dict[str, Any], what: str, digits: str) -> str:
 
 
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
-    """Makes a row for each mask and kernel: TFLOP/s of the single-GPU baseline, and the share that each strategy reaches."""
+    """Makes a row for each mask and kernel: TFLOP/s of the single-GPU baseline, and the share that each
+    strategy reaches."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
         cells = found.setdefault((line["mask"], line["kernel"]), {})
         what = ("tflops", "#.3g") if line["strategy"] == BASELINE else ("of_alone", ".0%")
         cells[line["strategy"]] = "–" if "reason" in line else both(line, *what)
-    return [(*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies))) for names, cells in found.items()]
+    return [
+        (*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies)))
+        for names, cells in found.items()
+    ]
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
@@ -244,15 +307,29 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
     if comm.rank == 0:
         caption = f"{comm.world} ranks × {format_length(options.tokens)} tokens; {machine(comm.device)}."
         caption += f" {comm.messages_note}." if comm.messages_note else ""
-        caption += " Forward / backward: TFLOP/s of the kernel on one GPU, and the share of them that each strategy reaches."
-        records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
+        caption += (
+            " Forward / backward: TFLOP/s of the kernel on one GPU, and the share of them that each "
+            "strategy reaches."
+        )
+        records = tuple(
+            dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines
+        )
         columns = ("mask", "kernel", "baseline, TFLOP/s", *options.strategies)
-        Table("cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]).publish(options)
+        Table(
+            "cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]
+        ).publish(options)
 
 
 def add_chunks(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
-                        help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
+    parser.add_argument(
+        "--chunks",
+        type=weights,
+        metavar="WEIGHTS",
+        help=(
+            "of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises "
+            "to be quickest"
+        ),
+    )
 
 
 def weights(text: str) -> tuple[int, ...]:
@@ -268,17 +345,25 @@ def weights(text: str) -> tuple[int, ...]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.compare", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cp.compare", description=str(__doc__).partition("\n")[0]
+    )
     add_rank_options(parser)
     parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
     parser.add_argument("--heads", type=parse_heads, default=(64, 8))
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="instead of those that are here")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
-    parser.add_argument("--strategies", type=lambda text: text.split(","), default=Registry("strategy").names())
+    parser.add_argument(
+        "--strategies", type=lambda text: text.split(","), default=Registry("strategy").names()
+    )
     add_chunks(parser)
-    parser.add_argument("--messages", choices=("nccl", "symmetric"), default="nccl",
-                        help="symmetric: copy engines write straight into the memory of another GPU of the machine")
+    parser.add_argument(
+        "--messages",
+        choices=("nccl", "symmetric"),
+        default="nccl",
+        help="symmetric: copy engines write straight into the memory of another GPU of the machine",
+    )
     parser.add_argument("--seconds", type=float, default=80.0, help="no further line is begun after so long")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="for timelines in Chrome's format")
     add_options(parser)

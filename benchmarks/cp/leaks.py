@@ -1,9 +1,11 @@
-"""Counts leaks: one token is perturbed, and the outputs that change are compared with those that the mask lets change.
+"""Counts leaks: one token is perturbed, and the outputs that change are compared with those that the mask
+lets change.
 
     python -m benchmarks.cp.leaks --device cpu --ranks 4 [--write docs/guide/context-parallel.md]
 
-For each mask and strategy, q, k and v of a token change, one token after another. An output may change where its query sees the token, and
-that of the token itself where it sees anything. Outputs are compared bit by bit.
+For each mask and strategy, q, k and v of a token change, one token after another. An output may change where
+its query sees the token, and that of the token itself where it sees anything. Outputs are compared bit by
+bit.
 """
 
 from __future__ import annotations
@@ -26,20 +28,29 @@ from longca.cp.public import ContextParallel, context_parallel
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 
-PARAMS = {"sliding_window": {"window": 24}, "causal_sliding_window": {"window": 24}, "block_causal_document": {"block": 16},
-          "global_sliding_window": {"window": 10, "num_global": 8}, "block_sparse_uniform": {"block": 16, "density": 0.3},
-          "block_sparse_variable": {"mean_block": 16, "density": 0.3}}
+PARAMS = {
+    "sliding_window": {"window": 24},
+    "causal_sliding_window": {"window": 24},
+    "block_causal_document": {"block": 16},
+    "global_sliding_window": {"window": 10, "num_global": 8},
+    "block_sparse_uniform": {"block": 16, "density": 0.3},
+    "block_sparse_variable": {"mean_block": 16, "density": 0.3},
+}
 
 
 def counts(cp: ContextParallel, num_perturbed: int, shape: tuple[int, int, int]) -> dict[str, int]:
-    """Returns how many (output, perturbed token) pairs the mask allows, how many changed, and how many changed against it or did not.
+    """Returns how many (output, perturbed token) pairs the mask allows, how many changed, and how many
+    changed against it or did not.
 
     Args:
         shape: query heads, KV heads, head dim.
     """
     num_q_heads, num_kv_heads, head_dim = shape
     mask, generator = cp.masks[0], torch.Generator().manual_seed(0)
-    tensors = [torch.randn(cp.seqlen, heads, head_dim, generator=generator) for heads in (num_q_heads, num_kv_heads, num_kv_heads)]
+    tensors = [
+        torch.randn(cp.seqlen, heads, head_dim, generator=generator)
+        for heads in (num_q_heads, num_kv_heads, num_kv_heads)
+    ]
     before = output(cp, tensors)
     found: dict[str, int] = {"expected": 0, "observed": 0, "leaks": 0, "missing": 0}
     for token in np.linspace(0, cp.seqlen - 1, num_perturbed).astype(int):
@@ -74,23 +85,48 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
     for name in options.masks:
         for strategy in OWN:
             mask = build_mask(name, seqlen=options.tokens, num_kv_heads=num_kv_heads, **PARAMS.get(name, {}))
-            cp = context_parallel(mask, None, strategy, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=options.head_dim,
-                                  dtype=torch.float32, kernel=options.kernel, device=comm.device, timeout=TIMEOUT_S)
+            cp = context_parallel(
+                mask,
+                None,
+                strategy,
+                num_q_heads=num_q_heads,
+                num_kv_heads=num_kv_heads,
+                head_dim=options.head_dim,
+                dtype=torch.float32,
+                kernel=options.kernel,
+                device=comm.device,
+                timeout=TIMEOUT_S,
+            )
             found = counts(cp, options.perturbed, (num_q_heads, num_kv_heads, options.head_dim))
             lines.append({"mask": name, "strategy": strategy} | found)
             cp.close()
     if comm.rank == 0:
-        table(lines, f"{comm.world} ranks, {options.tokens} tokens, {options.perturbed} of them perturbed one after another; "
-                     f"{machine(comm.device)}.").publish(options)
+        table(
+            lines,
+            f"{comm.world} ranks, {options.tokens} tokens, {options.perturbed} of them perturbed one after "
+            f"another; "
+            f"{machine(comm.device)}.",
+        ).publish(options)
 
 
 def table(lines: Sequence[dict[str, Any]], conditions: str) -> Table:
     names = dict.fromkeys(one["mask"] for one in lines)
     found = {(one["mask"], one["strategy"]): one for one in lines}
-    rows = tuple((f"`{name}`", str(found[name, OWN[0]]["expected"]), *(_cell(found[name, strategy]) for strategy in OWN)) for name in names)
+    rows = tuple(
+        (
+            f"`{name}`",
+            str(found[name, OWN[0]]["expected"]),
+            *(_cell(found[name, strategy]) for strategy in OWN),
+        )
+        for name in names
+    )
     leaks, missing, observed = (sum(one[what] for one in lines) for what in ("leaks", "missing", "observed"))
-    caption = (f"{observed} outputs changed in all: {leaks or 'none'} that its mask forbids, and {missing or 'none'} was missing of those "
-               f"that it allows. Expected are outputs that depend on a perturbed token by the dense mask. {conditions}")
+    caption = (
+        f"{observed} outputs changed in all: {leaks or 'none'} that its mask forbids, and "
+        f"{missing or 'none'} was missing of those "
+        f"that it allows. Expected are outputs that depend on a perturbed token by the dense mask. "
+        f"{conditions}"
+    )
     return Table("cp_leaks", caption, ("mask", "expected", *OWN), rows, tuple(lines), ("mask",))
 
 
@@ -100,7 +136,9 @@ def _cell(one: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.leaks", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cp.leaks", description=str(__doc__).partition("\n")[0]
+    )
     add_rank_options(parser)
     parser.add_argument("--tokens", type=parse_length, default=192, help="of the whole sequence")
     parser.add_argument("--heads", type=parse_heads, default=(4, 4))

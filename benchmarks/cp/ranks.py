@@ -1,4 +1,5 @@
-"""Runs a benchmark on several ranks, started here or by torchrun, and times calls that all ranks make together."""
+"""Runs a benchmark on several ranks, started here or by torchrun, and times calls that all ranks make
+together."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from typing import Any
 
 import torch
 
-from longca.bench.measure.timer import time_calls
-from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.process_group import TORCHRUN
+from longca.lab.bench.measure.timer import time_calls
+from longca.lab.studies.study import Measure
 
 TIMEOUT_S = 120.0
 
@@ -27,20 +28,27 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_on_ranks(work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace) -> None:
-    """Runs `work` on every rank; under torchrun this process is one of them. `options` has at least those of `add_rank_options`."""
+    """Runs `work` on every rank; under torchrun this process is one of them. `options` has at least those of
+    `add_rank_options`."""
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     if all(name in os.environ for name in TORCHRUN):
         _close_after(work, Comm.from_torchrun(options.device, TIMEOUT_S), options)
         return
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_on_rank, (work, options, (Path(folder) / "meeting").as_uri()), nprocs=options.ranks)
+        torch.multiprocessing.spawn(
+            _on_rank, (work, options, (Path(folder) / "meeting").as_uri()), nprocs=options.ranks
+        )
 
 
-def _on_rank(rank: int, work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace, meeting: str) -> None:
+def _on_rank(
+    rank: int, work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace, meeting: str
+) -> None:
     _close_after(work, Comm(rank, options.ranks, rank, meeting, options.device, TIMEOUT_S), options)
 
 
-def _close_after(work: Callable[[Comm, argparse.Namespace], object], comm: Comm, options: argparse.Namespace) -> None:
+def _close_after(
+    work: Callable[[Comm, argparse.Namespace], object], comm: Comm, options: argparse.Namespace
+) -> None:
     work(comm, options)
     comm.close()
 

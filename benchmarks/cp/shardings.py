@@ -4,9 +4,9 @@
                                       [--write docs/results/h200/context-parallelism.md]
 
 Kernels forward, 64:8 heads, head dim 128, by the costs that `benchmarks.band.step_costs` finds in the CSV of
-`benchmarks.band.compare`: each work tile goes to the multiprocessor that is free first, one head after another (the kernel runs several
-heads at once), and each call has its own cost. Waits of ranks for each other or for messages are not in it. Messages and the choice are
-those of `longca.cp.schedule.cost`.
+`benchmarks.band.compare`: each work tile goes to the multiprocessor that is free first, one head after
+another (the kernel runs several heads at once), and each call has its own cost. Waits of ranks for each other
+or for messages are not in it. Messages and the choice are those of `longca.cp.schedule.cost`.
 """
 
 import argparse
@@ -30,8 +30,19 @@ from longca.cp.schedule.planner import Planner
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 
-HEADS, COSTS_FROM = (64, 8), 8192  # tokens of the masks that costs are found from: calls as short as those of ranks
-COLUMNS = ("mask", "schedule", "sharding", "max / mean area", "kernels, ms", "most, ms", "baseline / ranks", "keys, ms", "estimate, ms")
+# tokens of the masks that costs are found from: calls as short as those of ranks
+HEADS, COSTS_FROM = (64, 8), 8192
+COLUMNS = (
+    "mask",
+    "schedule",
+    "sharding",
+    "max / mean area",
+    "kernels, ms",
+    "most, ms",
+    "baseline / ranks",
+    "keys, ms",
+    "estimate, ms",
+)
 
 
 def costs_of(folder: Path) -> np.ndarray:
@@ -43,7 +54,10 @@ def costs_of(folder: Path) -> np.ndarray:
     wanted = OURS, "fwd", COSTS_FROM
     found = [record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == wanted]
     if len(found) <= len(COSTS):
-        raise ValueError(f"{len(found)} masks timed forward at {format_length(COSTS_FROM)} in {folder}; more than {len(COSTS)} are needed")
+        raise ValueError(
+            f"{len(found)} masks timed forward at {format_length(COSTS_FROM)} in {folder}; more than "
+            f"{len(COSTS)} are needed"
+        )
     return fit_records(found, counts_of(found))[0]
 
 
@@ -58,28 +72,48 @@ def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
 
 def rank_ms(plan: Plan, costs: np.ndarray) -> list[float]:
     """Estimates all kernel calls of each rank."""
-    return [sum(kernel_ms(mask, costs) for _, _, mask in step_masks(plan, rank, merging=True).values()) for rank in range(plan.world)]
+    return [
+        sum(kernel_ms(mask, costs) for _, _, mask in step_masks(plan, rank, merging=True).values())
+        for rank in range(plan.world)
+    ]
 
 
-def lines_of(mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int) -> list[dict[str, float | str]]:
+def lines_of(
+    mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int
+) -> list[dict[str, float | str]]:
     """Returns a line for each sharding; the one that is chosen comes first."""
     alone, lines = kernel_ms(mask, costs), []
     for choice in Planner(UnitCosts.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
         plan, ranks, areas = choice.plan, rank_ms(choice.plan, costs), choice.plan.step_areas.sum(axis=1)
-        lines.append({"mask": mask.name, "schedule": schedule, "placement": plan.sharding.name,
-                      "imbalance": float(areas.max() / areas.mean()), "mean_ms": float(np.mean(ranks)), "most_ms": max(ranks),
-                      "share": alone / world / max(ranks), "move_ms": choice.cost.transfer_s * 1e3,
-                      "estimate_ms": choice.cost.total_s * 1e3})
+        lines.append(
+            {
+                "mask": mask.name,
+                "schedule": schedule,
+                "placement": plan.sharding.name,
+                "imbalance": float(areas.max() / areas.mean()),
+                "mean_ms": float(np.mean(ranks)),
+                "most_ms": max(ranks),
+                "share": alone / world / max(ranks),
+                "move_ms": choice.cost.transfer_s * 1e3,
+                "estimate_ms": choice.cost.total_s * 1e3,
+            }
+        )
     return lines
 
 
 def main(arguments: Sequence[str]) -> int:
     known = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.shardings", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band.compare` wrote")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cp.shardings", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "records", type=Path, help="folder of the band.csv that `benchmarks.band.compare` wrote"
+    )
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
-    parser.add_argument("--masks", type=lambda text: names(text, known), default=["causal_document"], help=", ".join(known))
+    parser.add_argument(
+        "--masks", type=lambda text: names(text, known), default=["causal_document"], help=", ".join(known)
+    )
     parser.add_argument("--most", type=int, default=4, help="shardings of a schedule, the cheapest first (4)")
     add_options(parser)
     options = parser.parse_args(arguments)
@@ -90,12 +124,28 @@ def main(arguments: Sequence[str]) -> int:
     found = []
     for name in options.masks:
         mask = build_mask(name, seqlen=options.ranks * options.tokens, corpus="prolong64k")
-        found += [line for schedule in SCHEDULES for line in lines_of(mask, options.ranks, schedule, costs, options.most)]
-    rows = [(str(line["mask"]), str(line["schedule"]), str(line["placement"]), f"{line['imbalance']:.2f}",
-             *(milliseconds(float(line[key])) for key in ("mean_ms", "most_ms")), f"{100 * float(line['share']):.0f} %",
-             *(milliseconds(float(line[key])) for key in ("move_ms", "estimate_ms"))) for line in found]
-    caption = (f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, estimated from costs of blocks and calls: "
-               "nothing was measured. Kernels: the mean of ranks, and the rank with most.")
+        found += [
+            line
+            for schedule in SCHEDULES
+            for line in lines_of(mask, options.ranks, schedule, costs, options.most)
+        ]
+    rows = [
+        (
+            str(line["mask"]),
+            str(line["schedule"]),
+            str(line["placement"]),
+            f"{line['imbalance']:.2f}",
+            *(milliseconds(float(line[key])) for key in ("mean_ms", "most_ms")),
+            f"{100 * float(line['share']):.0f} %",
+            *(milliseconds(float(line[key])) for key in ("move_ms", "estimate_ms")),
+        )
+        for line in found
+    ]
+    caption = (
+        f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, estimated from costs of "
+        f"blocks and calls: "
+        "nothing was measured. Kernels: the mean of ranks, and the rank with most."
+    )
     Table("cp_shardings", caption, COLUMNS, tuple(rows), tuple(found), COLUMNS[:3]).publish(options)
     return 0
 

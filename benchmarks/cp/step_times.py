@@ -1,6 +1,8 @@
-"""Times the kernel calls of a plan's ranks on one device, one rank after another, at their shapes, on random values.
+"""Times the kernel calls of a plan's ranks on one device, one rank after another, at their shapes, on random
+values.
 
-Values do not change the work of kernels, but the LSE that backward gets fits them. Equal calls are timed once.
+Values do not change the work of kernels, but the LSE that backward gets fits them. Equal calls are timed
+once.
 Shapes: L tokens of a rank, T steps of its plan, H query and G KV heads of a chunk on a rank, D head dim.
 """
 
@@ -14,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from longca.bench.measure.timer import time_calls
 from longca.cp.runtime.accumulate import contributions_of
 from longca.cp.runtime.prepared import HeadCall
 from longca.cp.runtime.steps import LocalSteps, step_masks
+from longca.lab.bench.measure.timer import time_calls
 
 if TYPE_CHECKING:
-    from longca.core.study import Measure
     from longca.cp.partition.heads import RankHeads
     from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Kernel, Problem
+    from longca.lab.studies.study import Measure
 
 Both = tuple[float, float]
 """seconds forward and backward"""
@@ -64,13 +66,25 @@ class Clock:
         contributions = contributions_of(parts, num_rows).of_step if self._kernel.merges else {}
         for step in steps:
             start, end, mask = parts[step.number]
-            keys[step.number] = (mask.digest, start, end, num_rows, problem.num_q_heads, problem.num_kv_heads,
-                                 step is steps[0], step.number == 0, len(steps) == 1, contributions.get(step.number))
+            keys[step.number] = (
+                mask.digest,
+                start,
+                end,
+                num_rows,
+                problem.num_q_heads,
+                problem.num_kv_heads,
+                step is steps[0],
+                step.number == 0,
+                len(steps) == 1,
+                contributions.get(step.number),
+            )
         if any(key not in self._known for key in keys.values()):
             calls = _Calls(self, LocalSteps(plan, rank, problem, self._kernel), num_rows, problem)
             for step in steps:
                 if keys[step.number] not in self._known:
-                    self._known[keys[step.number]] = calls.both(step.number, step.num_keys, is_first=step is steps[0])
+                    self._known[keys[step.number]] = calls.both(
+                        step.number, step.num_keys, is_first=step is steps[0]
+                    )
         return {number: self._known[key] for number, key in keys.items()}
 
     def heads(self, problem: Problem, share: RankHeads) -> Both:
@@ -83,21 +97,35 @@ class Clock:
         key = problem.mask.digest, len(share.q), len(share.kv), share.local_kv
         if key not in self._known:
             seqlen, dim = problem.mask.seqlen_q, problem.head_dim
-            prepared = self._kernel.prepare(replace(problem, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv)))
+            prepared = self._kernel.prepare(
+                replace(problem, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
+            )
             call = HeadCall(prepared, share)
             q, dout = (self.draw(name, (seqlen, len(share.q), dim), problem.dtype) for name in ("q", "dout"))
             k, v = (self.draw(name, (seqlen, len(share.kv), dim), problem.dtype) for name in ("k", "v"))
             saved = call.forward(q, k, v).saved
-            self._known[key] = self.seconds(lambda: call.forward(q, k, v)), self.seconds(lambda: call.backward(saved, dout))
+            self._known[key] = (
+                self.seconds(lambda: call.forward(q, k, v)),
+                self.seconds(lambda: call.backward(saved, dout)),
+            )
         return self._known[key]
 
     def baseline(self, problem: Problem) -> Both:
         """Times the kernel on one device, in its own layout."""
         prepared, seqlen, dim = self._kernel.prepare(problem), problem.mask.seqlen_q, problem.head_dim
-        q, k, v, dout = (prepared.to_layout(self.draw(name, (seqlen, heads, dim), problem.dtype)) for name, heads in (
-            ("q", problem.num_q_heads), ("k", problem.num_kv_heads), ("v", problem.num_kv_heads), ("dout", problem.num_q_heads)))
+        q, k, v, dout = (
+            prepared.to_layout(self.draw(name, (seqlen, heads, dim), problem.dtype))
+            for name, heads in (
+                ("q", problem.num_q_heads),
+                ("k", problem.num_kv_heads),
+                ("v", problem.num_kv_heads),
+                ("dout", problem.num_q_heads),
+            )
+        )
         forward = prepared.forward(q, k, v)
-        return self.seconds(lambda: prepared.forward(q, k, v)), self.seconds(lambda: prepared.backward(forward, dout))
+        return self.seconds(lambda: prepared.forward(q, k, v)), self.seconds(
+            lambda: prepared.backward(forward, dout)
+        )
 
     def passes(self, problem: Problem) -> Passes:
         """Returns the elementwise rates for the heads of a problem."""
@@ -107,7 +135,12 @@ class Clock:
         return self._passes[key]
 
     def _time_passes(self, problem: Problem) -> Passes:
-        dim, q_heads, kv_heads, dtype = problem.head_dim, problem.num_q_heads, problem.num_kv_heads, problem.dtype
+        dim, q_heads, kv_heads, dtype = (
+            problem.head_dim,
+            problem.num_q_heads,
+            problem.num_kv_heads,
+            problem.dtype,
+        )
         shapes = [(PASS_ROWS, heads, dim) for heads in (q_heads, kv_heads, kv_heads)]
         wide = [torch.zeros(shape, dtype=torch.float32, device=self._device) for shape in shapes]
         parts = [self.draw(name, shape, dtype) for name, shape in zip(("q", "k", "v"), shapes, strict=True)]
@@ -120,7 +153,9 @@ class Clock:
             for total, part in zip(wide[1:], parts[1:], strict=True):
                 total.add_(part)
 
-        result_s, sums_s, add_s = (self.seconds(call) / PASS_ROWS for call in (lambda: wide[0].to(dtype), sums, add))
+        result_s, sums_s, add_s = (
+            self.seconds(call) / PASS_ROWS for call in (lambda: wide[0].to(dtype), sums, add)
+        )
         return Passes(0.0 if self._kernel.merges else result_s, sums_s, add_s)
 
     def copy_byte_s(self, problem: Problem) -> float:
@@ -161,7 +196,11 @@ class _Calls:
         shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
         before = (None, None) if is_first else self._before(number)
         k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
-        sums = [torch.zeros(shape, dtype=torch.float32, device=k.device) for _ in range(2)] if number == 0 else []
+        sums = (
+            [torch.zeros(shape, dtype=torch.float32, device=k.device) for _ in range(2)]
+            if number == 0
+            else []
+        )
 
         def forward() -> None:
             total = before[0] or self._steps.output_accumulator(self._q)
@@ -179,7 +218,8 @@ class _Calls:
             return self._clock.seconds(forward), self._clock.seconds(backward)
 
     def _before(self, number: int) -> tuple[OutputAccumulator, DqAccumulator]:
-        """Computes the rank's steps before this one, to merge onto: each row that a step merges with has had its first contribution."""
+        """Computes the rank's steps before this one, to merge onto: each row that a step merges with has had
+        its first contribution."""
         if self._totals is None:
             self._totals = self._steps.output_accumulator(self._q), self._steps.dq_accumulator(self._q)
         total, total_dq = self._totals

@@ -1,6 +1,8 @@
-"""Makes tables of context parallelism from records: shares of the single-GPU baseline, targets, other masks, and peers. No GPU is needed.
+"""Makes tables of context parallelism from records: shares of the single-GPU baseline, targets, other masks,
+and peers. No GPU is needed.
 
-    python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/results/h200/context-parallelism.md docs/results/h200/peers.md
+python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/results/h200/context-parallelism.md
+docs/results/h200/peers.md
 """
 
 from __future__ import annotations
@@ -12,20 +14,25 @@ from pathlib import Path
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from benchmarks.cp.targets import targets
 from longca.core.units import format_length
-from longca.store.load import load
-from longca.store.table import derived
+from longca.lab.store.load import load
+from longca.lab.store.table import derived
 from tools.table import Table, add_options
 
 FIRST = (*PLAIN, "full_document", "causal_document")
-PEERS = {"cudnn": ("torch_cp", "torch_cp_alltoall"), "torch_flash": ("torch_cp", "torch_cp_alltoall"), "flex": ("torch_flex_cp",),
-         "fa2": ("ring_flash_attn", "yunchang")}
+PEERS = {
+    "cudnn": ("torch_cp", "torch_cp_alltoall"),
+    "torch_flash": ("torch_cp", "torch_cp_alltoall"),
+    "flex": ("torch_flex_cp",),
+    "fa2": ("ring_flash_attn", "yunchang"),
+}
 PAPER_STYLE = ("paper_style_ring", "paper_style_allgather")
 EMPTY = "–"
 TEXTS = ("GPUs × tokens", "mask", "peer")
 
 
 def shares(cells: Cells) -> Table:
-    """Shows percent of the single-GPU baseline of `band` for the first masks; TFLOP/s where there is no baseline."""
+    """Shows percent of the single-GPU baseline of `band` for the first masks; TFLOP/s where there is no
+    baseline."""
     rows = []
     for world, tokens in _sizes(cells):
         for mask in FIRST:
@@ -37,8 +44,11 @@ def shares(cells: Cells) -> Table:
                 values = [_pair(lambda d, run=run: cells.share(run, d), 100) for run in runs]
             if any(value != EMPTY for value in values):
                 rows.append((f"{world} × {format_length(tokens)}", mask, baseline, *values))
-    caption = ("`band`, forward / backward. `baseline`: TFLOP/s of the kernel on one GPU. The others: the share of it that each "
-               "GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline.")
+    caption = (
+        "`band`, forward / backward. `baseline`: TFLOP/s of the kernel on one GPU. The others: the share of "
+        "it that each "
+        "GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline."
+    )
     return _table("cp_shares", caption, ("GPUs × tokens", "mask", "baseline", *OWN, *PAPER_STYLE), rows)
 
 
@@ -47,16 +57,26 @@ def other_masks(cells: Cells) -> Table:
     peer = "torch_flex_cp"
     rows = []
     for world, tokens in _sizes(cells):
-        masks = sorted({run.mask for run, _ in cells.runs(kernel="band", world=world, tokens=tokens)} - set(FIRST))
+        masks = sorted(
+            {run.mask for run, _ in cells.runs(kernel="band", world=world, tokens=tokens)} - set(FIRST)
+        )
         for mask in masks:
             values = [_rates(cells, Run(strategy, "band", mask, world, tokens)) for strategy in OWN]
-            rows.append((f"{world} × {format_length(tokens)}", mask, *values, _rates(cells, Run(peer, "flex", mask, world, tokens))))
+            rows.append(
+                (
+                    f"{world} × {format_length(tokens)}",
+                    mask,
+                    *values,
+                    _rates(cells, Run(peer, "flex", mask, world, tokens)),
+                )
+            )
     caption = f"`band` under other masks, and `{peer}` beside it: TFLOP/s of a GPU, forward / backward."
     return _table("cp_masks", caption, ("GPUs × tokens", "mask", *OWN, peer), rows)
 
 
 def peers(cells: Cells) -> Table:
-    """Shows TFLOP/s of every peer, of its single-GPU baseline, and of the own strategies over the same kernel and over `band`."""
+    """Shows TFLOP/s of every peer, of its single-GPU baseline, and of the own strategies over the same kernel
+    and over `band`."""
     rows = []
     for world, tokens in _sizes(cells):
         for mask in FIRST:
@@ -66,12 +86,36 @@ def peers(cells: Cells) -> Table:
                     rate = _rates(cells, run)
                     if rate != EMPTY:
                         baseline = _pair(lambda d, run=run: cells.baseline(run, d))
-                        rows.append((f"{world} × {format_length(tokens)}", mask, f"`{name}`, `{kernel}`", rate, baseline,
-                                     _span(cells, run, kernel), _span(cells, run, "band")))
-    caption = ("TFLOP/s of a GPU, forward / backward: a peer, its single-GPU baseline, and the least to the most of the five strategies "
-               "over that kernel and over `band`.")
-    return _table("cp_peers", caption, ("GPUs × tokens", "mask", "peer", "it", "baseline", "strategies over that kernel",
-                                        "strategies over `band`"), rows)
+                        rows.append(
+                            (
+                                f"{world} × {format_length(tokens)}",
+                                mask,
+                                f"`{name}`, `{kernel}`",
+                                rate,
+                                baseline,
+                                _span(cells, run, kernel),
+                                _span(cells, run, "band"),
+                            )
+                        )
+    caption = (
+        "TFLOP/s of a GPU, forward / backward: a peer, its single-GPU baseline, and the least to the most of "
+        "the five strategies "
+        "over that kernel and over `band`."
+    )
+    return _table(
+        "cp_peers",
+        caption,
+        (
+            "GPUs × tokens",
+            "mask",
+            "peer",
+            "it",
+            "baseline",
+            "strategies over that kernel",
+            "strategies over `band`",
+        ),
+        rows,
+    )
 
 
 def _sizes(cells: Cells) -> list[tuple[int, int]]:
@@ -91,8 +135,12 @@ def _pair(of: Callable[[str], float | None], scale: float = 1, unit: str = "") -
 
 def _span(cells: Cells, peer: Run, kernel: str) -> str:
     """Shows the least to the most of the own strategies where the peer ran, in each direction."""
+
     def of(direction: str) -> str:
-        found = [cells.rate(Run(strategy, kernel, peer.mask, peer.world, peer.tokens), direction) for strategy in OWN]
+        found = [
+            cells.rate(Run(strategy, kernel, peer.mask, peer.world, peer.tokens), direction)
+            for strategy in OWN
+        ]
         return _ends([value for value in found if value is not None])
 
     texts = [of(direction) for direction in DIRECTIONS]
@@ -106,8 +154,14 @@ def _ends(values: list[float]) -> str:
 
 def _table(name: str, caption: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
     rows = tuple(rows)
-    return Table(name, caption, columns, rows, tuple(dict(zip(columns, row, strict=True)) for row in rows),
-                 tuple(name for name in columns if name in TEXTS))
+    return Table(
+        name,
+        caption,
+        columns,
+        rows,
+        tuple(dict(zip(columns, row, strict=True)) for row in rows),
+        tuple(name for name in columns if name in TEXTS),
+    )
 
 
 def main() -> None:

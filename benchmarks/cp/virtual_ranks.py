@@ -1,4 +1,5 @@
-"""Times all ranks of a strategy on one device, one rank after another, and interpolates the ranks that were not timed.
+"""Times all ranks of a strategy on one device, one rank after another, and interpolates the ranks that were
+not timed.
 
 Shapes: P ranks of a ring, T steps of their plan. Ranks of a group that run the same calls are one.
 """
@@ -69,18 +70,31 @@ class VirtualRanks:
         for place, chunk in enumerate(work.chunks):
             for number, share in enumerate(chunk.heads.ranks):
                 if share.q:
-                    key = self._keys[place, number] = PartKey(work.mask_groups(chunk, number), len(share.q), share.local_kv)
+                    key = self._keys[place, number] = PartKey(
+                        work.mask_groups(chunk, number), len(share.q), share.local_kv
+                    )
                     if key not in self._parts:
                         plan = work.plan_of(key.groups)
-                        part = replace(problem, mask=plan.partition.mask, num_q_heads=key.num_q, num_kv_heads=len(share.kv))
-                        self._parts[key] = Part(plan, part, {way: np.zeros(plan.step_areas.shape) for way in DIRECTIONS})
+                        part = replace(
+                            problem,
+                            mask=plan.partition.mask,
+                            num_q_heads=key.num_q,
+                            num_kv_heads=len(share.kv),
+                        )
+                        self._parts[key] = Part(
+                            plan, part, {way: np.zeros(plan.step_areas.shape) for way in DIRECTIONS}
+                        )
 
     @property
     def how(self) -> str:
         """Schedule, heads, chunks and sharding, as the notes of a record have them."""
         mesh, plan = self.work.mesh, self.work.plan
-        facts = [f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "", f"heads among {mesh.heads}" if mesh.heads > 1 else "",
-                 f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "", plan.sharding.name]
+        facts = [
+            f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
+            f"heads among {mesh.heads}" if mesh.heads > 1 else "",
+            f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "",
+            plan.sharding.name,
+        ]
         return ", ".join(filter(None, facts))
 
     def time(self, deadline: float) -> None:
@@ -138,24 +152,40 @@ class VirtualRanks:
             step_s[:, min(number + 1, last)] += np.array(home) * passes.add_key_s
 
     def _packing_s(self, direction: str) -> float:
-        """Estimates packing heads for other ranks and for the way home: q, k, v and out twice; or dout, and dq, dk and dv twice."""
+        """Estimates packing heads for other ranks and for the way home: q, k, v and out twice; or dout, and
+        dq, dk and dv twice."""
         problem = self._problem
         heads = 3 * problem.num_q_heads + (2 if direction == "fwd" else 4) * problem.num_kv_heads
-        num_bytes = heads * problem.mask.seqlen_q / self.work.mesh.world * problem.head_dim * problem.dtype.itemsize
+        num_bytes = (
+            heads * problem.mask.seqlen_q / self.work.mesh.world * problem.head_dim * problem.dtype.itemsize
+        )
         return num_bytes * self._clock.copy_byte_s(problem)
 
     def timed_steps(self) -> list[dict[str, Any]]:
         """Returns the timed steps; of ranks of a group that run the same calls the first."""
         first = {key: where for where, key in reversed(self._keys.items())}
-        return [{"chunk": place, "group_rank": number, "ring_rank": rank, "step": step, "q_heads": key.num_q,
-                 "kv_heads": len(key.local_kv), "area": int(part.plan.step_areas[rank, step]), "pairs": part.pairs[rank, step],
-                 **{f"{direction}_ms": part.kernels[direction][rank, step] * 1e3 for direction in DIRECTIONS}}
-                for key, (place, number) in first.items() for part in [self._parts[key]]
-                for rank in np.flatnonzero(self.timed).tolist() for step in np.flatnonzero(part.plan.step_areas[rank]).tolist()]
+        return [
+            {
+                "chunk": place,
+                "group_rank": number,
+                "ring_rank": rank,
+                "step": step,
+                "q_heads": key.num_q,
+                "kv_heads": len(key.local_kv),
+                "area": int(part.plan.step_areas[rank, step]),
+                "pairs": part.pairs[rank, step],
+                **{f"{direction}_ms": part.kernels[direction][rank, step] * 1e3 for direction in DIRECTIONS},
+            }
+            for key, (place, number) in first.items()
+            for part in [self._parts[key]]
+            for rank in np.flatnonzero(self.timed).tolist()
+            for step in np.flatnonzero(part.plan.step_areas[rank]).tolist()
+        ]
 
 
 def interpolated(wanted: np.ndarray, pairs: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Interpolates seconds by pairs; beyond the fewest and the most timed pairs in proportion, and 0 if nothing was timed."""
+    """Interpolates seconds by pairs; beyond the fewest and the most timed pairs in proportion, and 0 if
+    nothing was timed."""
     if not len(pairs):
         return np.zeros(wanted.shape)
     order = np.argsort(pairs, kind="stable")

@@ -1,10 +1,12 @@
-"""Measures what longca's adapter adds to a call of the same kernel by hand: same tensors, same timer, alternating calls.
+"""Measures what longca's adapter adds to a call of the same kernel by hand: same tensors, same timer,
+alternating calls.
 
-    python -m benchmarks.kernels.adapter_cost [--kernels fa3,flex] [--lengths 8K,32K] [--keep] [--write docs/results/h200/timer.md]
+    python -m benchmarks.kernels.adapter_cost [--kernels fa3,flex] [--lengths 8K,32K] [--keep] [--write
+    docs/results/h200/timer.md]
 
-Causal attention with 64:8 heads for the dense kernels, uniform blocks with 64:64 for the block-sparse ones; head dim 128, bf16,
-forward and backward. A row that cannot run says why. No row starts after --max-seconds: a second call with --kernels and --keep measures
-the rows left out and keeps the other rows of the CSV.
+Causal attention with 64:8 heads for the dense kernels, uniform blocks with 64:64 for the block-sparse ones;
+head dim 128, bf16, forward and backward. A row that cannot run says why. No row starts after --max-seconds: a
+second call with --kernels and --keep measures the rows left out and keeps the other rows of the CSV.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ import torch
 from benchmarks.common.rounds import difference, in_rounds, sampler
 from benchmarks.common.text import machine, milliseconds, names, percent
 from benchmarks.kernels.by_hand import BLOCKS, CAUSAL, Given
-from longca.bench.check.inputs import make_inputs
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Problem
+from longca.lab.bench.check.inputs import make_inputs
+from longca.lab.studies.cell import Cell
 from longca.masks.build import cell_mask
 from tools.table import Table, add_options, read_records
 
@@ -54,7 +56,10 @@ class Row:
 
     @classmethod
     def read(cls, record: Mapping[str, str]) -> Row:
-        numbers = {name: float(record[name]) if record[name] else None for name in ("adapter_ms", "by_hand_ms", "difference", "iqr")}
+        numbers = {
+            name: float(record[name]) if record[name] else None
+            for name in ("adapter_ms", "by_hand_ms", "difference", "iqr")
+        }
         return cls(record["kernel"], record["cell"], **numbers, reason=record["reason"])
 
     def verdict(self) -> str:
@@ -67,13 +72,27 @@ class Row:
     def texts(self) -> tuple[str, ...]:
         if self.adapter_ms is None or self.by_hand_ms is None or self.difference is None or self.iqr is None:
             return (self.kernel, self.cell, *["–"] * 5, self.reason)
-        return (self.kernel, self.cell, milliseconds(self.adapter_ms), milliseconds(self.by_hand_ms), percent(self.difference),
-                percent(self.iqr, signed=False), self.verdict(), HANDS[self.kernel][1])
+        return (
+            self.kernel,
+            self.cell,
+            milliseconds(self.adapter_ms),
+            milliseconds(self.by_hand_ms),
+            percent(self.difference),
+            percent(self.iqr, signed=False),
+            self.verdict(),
+            HANDS[self.kernel][1],
+        )
 
 
 def table(rows: Sequence[Row], caption: str) -> Table:
-    return Table(NAME, caption, COLUMNS, tuple(row.texts() for row in rows), tuple(asdict(row) for row in rows),
-                 ("kernel", "cell", "≤ 1 %", "by hand"))
+    return Table(
+        NAME,
+        caption,
+        COLUMNS,
+        tuple(row.texts() for row in rows),
+        tuple(asdict(row) for row in rows),
+        ("kernel", "cell", "≤ 1 %", "by hand"),
+    )
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
@@ -83,12 +102,26 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
     blocks = Registry("mask").load("block_sparse_uniform").resolve({"block": BLOCK, "density": DENSITY})
     for kernel in (name for name in BLOCKS if name in options.kernels):
         for direction in ("fwd", "bwd"):
-            yield Cell(kernel=kernel, mask="block_sparse_uniform", mask_params=blocks, num_kv_heads=num_q_heads,
-                       seqlen=options.blocks_length, direction=direction, **common)
+            yield Cell(
+                kernel=kernel,
+                mask="block_sparse_uniform",
+                mask_params=blocks,
+                num_kv_heads=num_q_heads,
+                seqlen=options.blocks_length,
+                direction=direction,
+                **common,
+            )
     for seqlen in options.lengths:
         for kernel in (name for name in CAUSAL if name in options.kernels):
             for direction in ("fwd", "bwd"):
-                yield Cell(kernel=kernel, mask="causal", num_kv_heads=num_kv_heads, seqlen=seqlen, direction=direction, **common)
+                yield Cell(
+                    kernel=kernel,
+                    mask="causal",
+                    num_kv_heads=num_kv_heads,
+                    seqlen=seqlen,
+                    direction=direction,
+                    **common,
+                )
 
 
 def without_hand() -> list[Row]:
@@ -119,22 +152,38 @@ def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
     if reason is not None:
         return replace(row, reason=reason)
     needs_backward = cell.direction == "bwd"
-    problem = Problem(mask, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, torch.bfloat16, device, needs_backward)
+    problem = Problem(
+        mask, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, torch.bfloat16, device, needs_backward
+    )
     prepared, inputs = kernel.prepare(problem), make_inputs(cell, device)
-    q, k, v, dout = (prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
+    q, k, v, dout = (
+        prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
+    )
     forward = prepared.forward(q, k, v)
     result = prepared.from_layout(prepared.backward(forward, dout)[0] if needs_backward else forward.out)
     visible = None if mask.grid is None else torch.from_numpy(mask.grid.visible).to(device)
     make, _ = HANDS[cell.kernel]
-    hand = make(Given(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, needs_backward, visible, BLOCK))
+    hand = make(
+        Given(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, needs_backward, visible, BLOCK)
+    )
     _check(result, hand.result_THD())
     calls: dict[str, Callable[[], object]] = {
-        "adapter": (lambda: prepared.backward(forward, dout)) if needs_backward else (lambda: prepared.forward(q, k, v)),
-        "by hand": hand.call}
-    times = in_rounds({name: sampler(call, device) for name, call in calls.items()}, MOST_ROUNDS, SECONDS_PER_ROW)
+        "adapter": (lambda: prepared.backward(forward, dout))
+        if needs_backward
+        else (lambda: prepared.forward(q, k, v)),
+        "by hand": hand.call,
+    }
+    times = in_rounds(
+        {name: sampler(call, device) for name, call in calls.items()}, MOST_ROUNDS, SECONDS_PER_ROW
+    )
     found = difference(times["adapter"], times["by hand"])
-    return replace(row, adapter_ms=statistics.median(times["adapter"]), by_hand_ms=statistics.median(times["by hand"]),
-                   difference=found.relative, iqr=found.iqr)
+    return replace(
+        row,
+        adapter_ms=statistics.median(times["adapter"]),
+        by_hand_ms=statistics.median(times["by hand"]),
+        difference=found.relative,
+        iqr=found.iqr,
+    )
 
 
 def _check(adapter_THD: torch.Tensor, hand_THD: torch.Tensor) -> None:
@@ -143,13 +192,16 @@ def _check(adapter_THD: torch.Tensor, hand_THD: torch.Tensor) -> None:
     Raises:
         ValueError: they differ by more than rounding.
     """
-    distance = torch.linalg.vector_norm(adapter_THD.float() - hand_THD.float()) / torch.linalg.vector_norm(hand_THD.float())
+    distance = torch.linalg.vector_norm(adapter_THD.float() - hand_THD.float()) / torch.linalg.vector_norm(
+        hand_THD.float()
+    )
     if not distance <= AGREEMENT:
         raise ValueError(f"the results of the two calls are {float(distance):.1e} apart")
 
 
 def kept(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows after those of the CSV that they do not replace, and before the kernels that have none."""
+    """Returns the rows after those of the CSV that they do not replace, and before the kernels that have
+    none."""
     rows = [*rows, *without_hand()]
     new = {(row.kernel, row.cell) for row in rows}
     old = [Row.read(record) for record in read_records(options.out, NAME)] if options.keep else []
@@ -157,14 +209,26 @@ def kept(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels.adapter_cost", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--kernels", type=lambda text: names(text, list(HANDS)), default=list(HANDS), help=",".join(HANDS))
-    parser.add_argument("--lengths", type=lambda text: [parse_length(part) for part in text.split(",")],
-                        default=[8192, 32768], help="of the causal cells (8K,32K)")
-    parser.add_argument("--blocks-length", type=parse_length, default=16384, help="of the block-sparse cells (16K)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels.adapter_cost", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--kernels", type=lambda text: names(text, list(HANDS)), default=list(HANDS), help=",".join(HANDS)
+    )
+    parser.add_argument(
+        "--lengths",
+        type=lambda text: [parse_length(part) for part in text.split(",")],
+        default=[8192, 32768],
+        help="of the causal cells (8K,32K)",
+    )
+    parser.add_argument(
+        "--blocks-length", type=parse_length, default=16384, help="of the block-sparse cells (16K)"
+    )
     parser.add_argument("--heads", default="64:8", help="of the causal cells (64:8)")
     parser.add_argument("--max-seconds", type=float, default=165.0, help="begin no row after this long (165)")
-    parser.add_argument("--keep", action="store_true", help="keep the rows of the CSV in --out that are not measured now")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the rows of the CSV in --out that are not measured now"
+    )
     add_options(parser)
     return parser.parse_args(arguments)
 
@@ -179,12 +243,20 @@ def main(arguments: Sequence[str]) -> int:
         else:
             row = measured(cell, device)
         rows.append(row)
-        print(f"{time.monotonic() - start:5.0f} s", *(text for text in row.texts()[:7] if text), row.reason, flush=True)
+        print(
+            f"{time.monotonic() - start:5.0f} s",
+            *(text for text in row.texts()[:7] if text),
+            row.reason,
+            flush=True,
+        )
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    caption = (f"{machine(device)}. Head dim 128, bf16. Both calls in one process, alternating, up to {MOST_ROUNDS} rounds; the "
-               "difference is the median over rounds, with the distance between its quartiles.")
+    caption = (
+        f"{machine(device)}. Head dim 128, bf16. Both calls in one process, alternating, up to {MOST_ROUNDS} "
+        f"rounds; the "
+        "difference is the median over rounds, with the distance between its quartiles."
+    )
     table(kept(options, rows), caption).publish(options)
     return 0
 

@@ -1,7 +1,7 @@
 """Calls kernels by hand, by the public function of each package, without longca's adapters.
 
-Inputs lie in the kernel's own layout and indices are made before the call, as a user would. Where a package has autograd
-alone, the backward is `torch.autograd.grad`.
+Inputs lie in the kernel's own layout and indices are made before the call, as a user would. Where a package
+has autograd alone, the backward is `torch.autograd.grad`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch
 
 
 def by_autograd(given: Given, layout: str, attend: Callable[..., Any]) -> Hand:
-    """Makes a call of attend(q, k, v), which returns out or a tuple that starts with it; backward by `torch.autograd.grad`."""
+    """Makes a call of attend(q, k, v), which returns out or a tuple that starts with it; backward by
+    `torch.autograd.grad`."""
     q, k, v, dout = given.laid_out(layout)
     if not given.needs_backward:
         return Hand(lambda: attend(q, k, v), layout)
@@ -74,7 +75,11 @@ def by_autograd(given: Given, layout: str, attend: Callable[..., Any]) -> Hand:
 
 
 def sdpa(given: Given) -> Hand:
-    return by_autograd(given, "BHTD", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+    return by_autograd(
+        given,
+        "BHTD",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+    )
 
 
 def torch_flash(given: Given) -> Hand:
@@ -119,7 +124,9 @@ def cudnn_flex(given: Given) -> Hand:
     q, k, v, _ = given.laid_out("BTHD")
     behind_last_key = torch.arange(1, given.seqlen + 1, dtype=torch.int32, device=q.device)[None, None]
     plan = create_mask_plan(behind_last_key.contiguous(), q, k, v, build_backward=given.needs_backward)
-    return by_autograd(given, "BTHD", lambda q, k, v: flex_attn_func(q, k, v, mask_plan=plan, return_lse=True))
+    return by_autograd(
+        given, "BTHD", lambda q, k, v: flex_attn_func(q, k, v, mask_plan=plan, return_lse=True)
+    )
 
 
 def flex(given: Given) -> Hand:
@@ -134,7 +141,9 @@ def _flex(given: Given, **options: Any) -> Hand:
 
     mask = create_block_mask(causal, None, None, given.seqlen, given.seqlen, device=given.q_THD.device)
     attend = torch.compile(flex_attention, dynamic=False)
-    return by_autograd(given, "BHTD", lambda q, k, v: attend(q, k, v, block_mask=mask, enable_gqa=True, **options))
+    return by_autograd(
+        given, "BHTD", lambda q, k, v: attend(q, k, v, block_mask=mask, enable_gqa=True, **options)
+    )
 
 
 def flex_flash(given: Given) -> Hand:
@@ -162,7 +171,10 @@ def vsa(given: Given) -> Hand:
     lists, counts = block_lists(given.visible)
     sizes = torch.full((given.visible.shape[2],), given.block, dtype=torch.int32, device=lists.device)
     return by_autograd(
-        given, "BHTD", lambda q, k, v: block_sparse_attn_from_indices(q, k, v, lists[None], counts[None], sizes))
+        given,
+        "BHTD",
+        lambda q, k, v: block_sparse_attn_from_indices(q, k, v, lists[None], counts[None], sizes),
+    )
 
 
 def fa2_sparse(given: Given) -> Hand:
@@ -177,7 +189,9 @@ def fa2_sparse(given: Given) -> Hand:
     if not given.needs_backward:
         return Hand(lambda: sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward), "THD")
     out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward)
-    return Hand(lambda: sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale, tuning), "THD")
+    return Hand(
+        lambda: sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale, tuning), "THD"
+    )
 
 
 def flashinfer(given: Given) -> Hand:
@@ -188,8 +202,10 @@ def flashinfer(given: Given) -> Hand:
     workspace = torch.empty(128 << 20, dtype=torch.uint8, device=q.device)
     wrapper = importlib.import_module("flashinfer").VariableBlockSparseAttentionWrapper(workspace)
     num_groups, num_rows, num_cols = given.visible.shape
-    rows, cols = (torch.full((num_groups, number), given.block, dtype=torch.int32, device=q.device)
-                  for number in (num_rows, num_cols))
+    rows, cols = (
+        torch.full((num_groups, number), given.block, dtype=torch.int32, device=q.device)
+        for number in (num_rows, num_cols)
+    )
     wrapper.plan(given.visible, rows, cols, len(q), len(k), q.shape[-1], q_data_type=q.dtype)
     return Hand(lambda: wrapper.run(q, k, v), "HTD")
 
@@ -198,7 +214,7 @@ def block_lists(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (lists (G, M, width), counts (G, M)), int32, of the True entries of each row, ascending."""
     counts = visible.sum(-1, dtype=torch.int32)
     order = torch.argsort(visible.to(torch.int8), dim=-1, descending=True, stable=True)
-    return order[..., :int(counts.max())].int().contiguous(), counts
+    return order[..., : int(counts.max())].int().contiguous(), counts
 
 
 CAUSAL: dict[str, tuple[Callable[[Given], Hand], str]] = {
@@ -214,7 +230,10 @@ CAUSAL: dict[str, tuple[Callable[[Given], Hand], str]] = {
     "flex_flash": (flex_flash, "compiled flex_attention, BACKEND=FLASH"),
 }
 BLOCKS: dict[str, tuple[Callable[[Given], Hand], str]] = {
-    "vsa": (vsa, "fastvideo_kernel.block_sparse_attn_from_indices; its backward turns the lists over in each call"),
+    "vsa": (
+        vsa,
+        "fastvideo_kernel.block_sparse_attn_from_indices; its backward turns the lists over in each call",
+    ),
     "fa2_sparse": (fa2_sparse, "longca.ops.fa2_sparse"),
     "flashinfer": (flashinfer, "VariableBlockSparseAttentionWrapper.run"),
 }

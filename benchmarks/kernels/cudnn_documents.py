@@ -1,6 +1,7 @@
-"""Measures how long cuDNN's calls keep the host and the GPU, for one document and for packed ones, by torch and by graphs.
+"""Measures how long cuDNN's calls keep the host and the GPU, for one document and for packed ones, by torch
+and by graphs.
 
-    python benchmarks/kernels/cudnn_documents.py [tokens] [table.csv]
+python benchmarks/kernels/cudnn_documents.py [tokens] [table.csv]
 """
 
 import statistics
@@ -52,10 +53,14 @@ def gpu_ms(call: Callable[[], object]) -> float:
 
 def row(kernel_name: str, pattern: str, direction: str, seqlen: int) -> tuple[str, ...]:
     mask = build_mask(pattern, seqlen=seqlen)
-    problem = Problem(mask, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM, torch.bfloat16, GPU, needs_backward=direction == "bwd")
+    problem = Problem(
+        mask, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM, torch.bfloat16, GPU, needs_backward=direction == "bwd"
+    )
     prepared = Registry("kernel").load(kernel_name).prepare(problem)
-    q, k, v, dout = (prepared.to_layout(torch.randn(seqlen, num_heads, HEAD_DIM, dtype=torch.bfloat16, device=GPU))
-                     for num_heads in (NUM_Q_HEADS, NUM_KV_HEADS, NUM_KV_HEADS, NUM_Q_HEADS))
+    q, k, v, dout = (
+        prepared.to_layout(torch.randn(seqlen, num_heads, HEAD_DIM, dtype=torch.bfloat16, device=GPU))
+        for num_heads in (NUM_Q_HEADS, NUM_KV_HEADS, NUM_KV_HEADS, NUM_Q_HEADS)
+    )
     forward = prepared.forward(q, k, v)
 
     def call() -> object:
@@ -65,16 +70,29 @@ def row(kernel_name: str, pattern: str, direction: str, seqlen: int) -> tuple[st
     in_all, on_host = call_and_host_ms(call)
     flops = 4 * mask.area * NUM_Q_HEADS * HEAD_DIM * (2.5 if direction == "bwd" else 1)
     numbers = prepared.costs["plan_ms"], in_all, on_host, gpu_ms(call), flops / in_all / 1e9
-    return kernel_name, pattern, direction, str(mask.traits.num_segments), *(f"{number:.3f}" for number in numbers)
+    return (
+        kernel_name,
+        pattern,
+        direction,
+        str(mask.traits.num_segments),
+        *(f"{number:.3f}" for number in numbers),
+    )
 
 
 def main(seqlen: int, path: Path | None) -> None:
-    cases = [(kernel, mask, direction) for mask in ("causal", "causal_document") for direction in ("fwd", "bwd")
-             for kernel in ("cudnn", "cudnn_graph") if (kernel, mask, direction) != ("cudnn", "causal_document", "bwd")]
+    cases = [
+        (kernel, mask, direction)
+        for mask in ("causal", "causal_document")
+        for direction in ("fwd", "bwd")
+        for kernel in ("cudnn", "cudnn_graph")
+        if (kernel, mask, direction) != ("cudnn", "causal_document", "bwd")
+    ]
     rows = [row(*case, seqlen) for case in cases]
     if path is not None:
         path.write_text("\n".join(",".join(cells) for cells in (HEADINGS, *rows)) + "\n")
-    table = Table(title=f"{format_length(seqlen)} tokens, {NUM_Q_HEADS}:{NUM_KV_HEADS} heads, D {HEAD_DIM}, bf16")
+    table = Table(
+        title=f"{format_length(seqlen)} tokens, {NUM_Q_HEADS}:{NUM_KV_HEADS} heads, D {HEAD_DIM}, bf16"
+    )
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in HEADINGS[:3] else "right", no_wrap=True)
     for cells in rows:
@@ -83,4 +101,7 @@ def main(seqlen: int, path: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main(parse_length(sys.argv[1]) if len(sys.argv) > 1 else parse_length("8K"), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(
+        parse_length(sys.argv[1]) if len(sys.argv) > 1 else parse_length("8K"),
+        Path(sys.argv[2]) if len(sys.argv) > 2 else None,
+    )

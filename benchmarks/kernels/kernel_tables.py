@@ -1,6 +1,8 @@
-"""Makes tables of kernels from records: speed under dense and block-sparse masks, and costs before the first call. No GPU is needed.
+"""Makes tables of kernels from records: speed under dense and block-sparse masks, and costs before the first
+call. No GPU is needed.
 
-    python -m benchmarks.kernels.kernel_tables reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet \\
+    python -m benchmarks.kernels.kernel_tables reports/h200/h200-dense.parquet
+    reports/h200/h200-sparse.parquet \\
         --write docs/results/h200/kernels.md
 """
 
@@ -13,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from longca.core.units import format_length
-from longca.store.load import load
-from longca.store.table import derived
+from longca.lab.store.load import load
+from longca.lab.store.table import derived
 from tools.table import Table, add_options
 
 SEQLEN, SHORT, HEADS = 32768, 8192, (64, 8)
@@ -22,21 +24,37 @@ Pick = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def dense(records: pd.DataFrame) -> Table:
-    """Shows TFLOP/s forward / backward at 32K tokens, and the geometric mean over the static masks where a kernel has them all."""
+    """Shows TFLOP/s forward / backward at 32K tokens, and the geometric mean over the static masks where a
+    kernel has them all."""
     static = records[records.mask_family != "block-sparse"]
     masks = sorted(set(static["mask"]))
     short = f"full, {format_length(SHORT)}"
     columns: dict[str, Pick] = {short: _where("full", SHORT)}
-    columns |= {mask: _where(mask, SEQLEN) for mask in ("full", "causal", "sliding_window", "causal_document", "shared_question")}
+    columns |= {
+        mask: _where(mask, SEQLEN)
+        for mask in ("full", "causal", "sliding_window", "causal_document", "shared_question")
+    }
     rows = []
     for kernel, own in static.groupby("kernel"):
-        means = "" if set(own[(own.seqlen == SEQLEN) & (own.status == "ok")]["mask"]) != set(masks) else _both(
-            own, lambda chosen: chosen[chosen.seqlen == SEQLEN], _geometric_mean)
+        means = (
+            ""
+            if set(own[(own.seqlen == SEQLEN) & (own.status == "ok")]["mask"]) != set(masks)
+            else _both(own, lambda chosen: chosen[chosen.seqlen == SEQLEN], _geometric_mean)
+        )
         equal = _both(own, columns[short], heads=(HEADS[0], HEADS[0]))
-        rows.append({"kernel": kernel, f"{short}, {HEADS[0]}:{HEADS[0]}": equal,
-                     **{name: _both(own, pick) for name, pick in columns.items()}, f"all {len(masks)} masks": means})
-    caption = (f"TFLOP/s forward / backward, head dim 128, bf16; {HEADS[0]}:{HEADS[1]} heads and {format_length(SEQLEN)} tokens where "
-               "nothing else stands, seed 0; last the geometric mean. Empty: not that mask, or not measured.")
+        rows.append(
+            {
+                "kernel": kernel,
+                f"{short}, {HEADS[0]}:{HEADS[0]}": equal,
+                **{name: _both(own, pick) for name, pick in columns.items()},
+                f"all {len(masks)} masks": means,
+            }
+        )
+    caption = (
+        f"TFLOP/s forward / backward, head dim 128, bf16; {HEADS[0]}:{HEADS[1]} heads and "
+        f"{format_length(SEQLEN)} tokens where "
+        "nothing else stands, seed 0; last the geometric mean. Empty: not that mask, or not measured."
+    )
     return _table("dense", caption, rows)
 
 
@@ -47,11 +65,21 @@ def sparse(records: pd.DataFrame) -> Table:
     for kernel, own in blocks.groupby("kernel"):
         row = {"kernel": kernel}
         for heads in ((64, 64), (64, 8)):
-            for size, density in (("block=64", 0.1), ("block=64", 0.5), ("block=64", 0.8), ("block=128", 0.5), ("mean_block=512", 0.5)):
+            for size, density in (
+                ("block=64", 0.1),
+                ("block=64", 0.5),
+                ("block=64", 0.8),
+                ("block=128", 0.5),
+                ("mean_block=512", 0.5),
+            ):
                 row[f"{heads[0]}:{heads[1]}, {size.replace('_', ' ').replace('=', ' ')}, {density}"] = _both(
-                    own, _blocks(size, density), heads=heads)
+                    own, _blocks(size, density), heads=heads
+                )
         rows.append(row)
-    caption = f"TFLOP/s forward / backward over block masks, {format_length(SEQLEN)} tokens, by heads, block and density."
+    caption = (
+        f"TFLOP/s forward / backward over block masks, {format_length(SEQLEN)} tokens, by heads, "
+        f"block and density."
+    )
     return _table("sparse", caption, rows)
 
 
@@ -60,12 +88,19 @@ def beforehand(records: pd.DataFrame) -> Table:
     rows = []
     for kernel, own in records[records.status == "ok"].groupby("kernel"):
         row = {"kernel": kernel, "cells": str(len(own))}
-        for column, unit, scale in (("plan_ms", "ms", 1), ("compile_ms", "ms", 1), ("metadata_bytes", "MB", 1e6)):
+        for column, unit, scale in (
+            ("plan_ms", "ms", 1),
+            ("compile_ms", "ms", 1),
+            ("metadata_bytes", "MB", 1e6),
+        ):
             values = (own[column] / scale).dropna()
             row[f"{column.split('_')[0]}, {unit}: median"] = "" if values.empty else _short(values.median())
             row[f"{column.split('_')[0]}, {unit}: most"] = "" if values.empty else _short(values.max())
         rows.append(row)
-    caption = "Outside the timed call. Compilers keep what they made on disk, so that a median is one of warm caches."
+    caption = (
+        "Outside the timed call. Compilers keep what they made on disk, so that a median is one of "
+        "warm caches."
+    )
     return _table("beforehand", caption, rows)
 
 
@@ -74,12 +109,26 @@ def _where(mask: str, seqlen: int) -> Pick:
 
 
 def _blocks(size: str, density: float) -> Pick:
-    return lambda own: own[own.mask_params.str.split(", ").map(set(size.split()).issubset) & (own.mask_density_asked == density)]
+    return lambda own: own[
+        own.mask_params.str.split(", ").map(set(size.split()).issubset) & (own.mask_density_asked == density)
+    ]
 
 
-def _both(own: pd.DataFrame, pick: Pick, combine: Callable[[Iterable[float]], float] = max, heads: tuple[int, int] = HEADS) -> str:
-    chosen = pick(own[(own.status == "ok") & (own.seed == 0) & (own.num_q_heads == heads[0]) & (own.num_kv_heads == heads[1])
-                      & ~own.mask_params.str.contains("paper_compat=True")])
+def _both(
+    own: pd.DataFrame,
+    pick: Pick,
+    combine: Callable[[Iterable[float]], float] = max,
+    heads: tuple[int, int] = HEADS,
+) -> str:
+    chosen = pick(
+        own[
+            (own.status == "ok")
+            & (own.seed == 0)
+            & (own.num_q_heads == heads[0])
+            & (own.num_kv_heads == heads[1])
+            & ~own.mask_params.str.contains("paper_compat=True")
+        ]
+    )
     found = [chosen[chosen.direction == direction].tflops for direction in ("fwd", "bwd")]
     if all(values.empty for values in found):
         return ""

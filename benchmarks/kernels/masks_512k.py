@@ -1,6 +1,7 @@
-"""Measures masks and their lowerings at 512K tokens: milliseconds (best of three, after one) and megabytes of each. No GPU is needed.
+"""Measures masks and their lowerings at 512K tokens: milliseconds (best of three, after one) and megabytes of
+each. No GPU is needed.
 
-    python benchmarks/kernels/masks_512k.py [tokens] [pattern …]
+python benchmarks/kernels/masks_512k.py [tokens] [pattern …]
 """
 
 import sys
@@ -44,7 +45,12 @@ LOWERINGS: dict[str, Callable[[Mask], object]] = {
     "mask_mod": lambda mask: mask_mod(mask, "cpu"),
     "BlockMask": lambda mask: block_mask(mask, "cpu"),
 }
-FOR_BANDS = {"row intervals", "col intervals", "FlashMask", "AttnSlice"}  # a block-sparse row has hundreds of intervals
+FOR_BANDS = {
+    "row intervals",
+    "col intervals",
+    "FlashMask",
+    "AttnSlice",
+}  # a block-sparse row has hundreds of intervals
 
 
 def expanded(tiles: Tiles) -> tuple[Csr, Csr]:
@@ -58,7 +64,11 @@ def num_bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, Mask):
-        parts = value.groups if value.grid is None else (value.grid.visible, value.grid.q_bounds, value.grid.k_bounds)
+        parts = (
+            value.groups
+            if value.grid is None
+            else (value.grid.visible, value.grid.q_bounds, value.grid.k_bounds)
+        )
         return num_bytes(list(parts))
     if isinstance(value, (list, tuple)):
         return sum(num_bytes(part) for part in value)
@@ -96,8 +106,12 @@ def main(seqlen: int, names: list[str]) -> None:
             return build_mask(name, seqlen=seqlen, corpus="prolong512k", **params)
 
         mask = build()
-        cells = ["–" if name in DYNAMIC and lowering in FOR_BANDS else measured(lambda lower=lower, mask=mask: lower(mask))
-                 for lowering, lower in LOWERINGS.items()]
+        cells = [
+            "–"
+            if name in DYNAMIC and lowering in FOR_BANDS
+            else measured(lambda lower=lower, mask=mask: lower(mask))
+            for lowering, lower in LOWERINGS.items()
+        ]
         table.add_row(name, "grid" if mask.grid else str(len(mask.bands)), measured(build), *cells)
     Console(width=max(Console().width, 230)).print(table)
 

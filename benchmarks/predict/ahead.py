@@ -1,10 +1,12 @@
-"""Writes down what is predicted of a study that nobody has run, and puts it beside the records once somebody has.
+"""Writes down what is predicted of a study that nobody has run, and puts it beside the records once somebody
+has.
 
     python -m benchmarks.predict.ahead --gpu 'H100 SXM' --write docs/results/h100/two-gpus.md   before
     python -m benchmarks.predict.ahead --gpu 'H100 SXM' --check results/ahead                     after `longca run ahead` on two of these
     python -m benchmarks.predict.ahead --gpu 'H100 SXM' --study h200-cp8                          of another study
 
-Predictions are read from predicted_<study>.csv, beside the pages of that GPU, when they are checked, and are not made again.
+Predictions are read from predicted_<study>.csv, beside the pages of that GPU, when they are checked, and are
+not made again.
 """
 
 from __future__ import annotations
@@ -18,21 +20,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from longca.advice.option import candidate_of, predict, predict_each
-from longca.advice.question import AdviceQuestion, question_of
-from longca.advice.ranking import option_of, with_range
-from longca.core.cell import Cell
-from longca.core.record import Record
-from longca.core.study import load_study
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
+from longca.lab.advice.option import candidate_of, predict, predict_each
+from longca.lab.advice.question import AdviceQuestion, question_of
+from longca.lab.advice.ranking import option_of, with_range
+from longca.lab.store.load import load
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import load_study
 from longca.masks.build import cell_mask, mask_name
-from longca.store.load import load
 from tools.pages import ROOT
 from tools.table import Table, add_options
 
 STUDY = "ahead"
-FOLDERS = {"H100 SXM": ROOT / "docs/results/h100", "H200 SXM": ROOT / "docs/results/h200"}  # GPU → that of its pages
+FOLDERS = {
+    "H100 SXM": ROOT / "docs/results/h100",
+    "H200 SXM": ROOT / "docs/results/h200",
+}  # GPU → that of its pages
 PROFILE = "h200-copy-engines"
 TOLD = ("window", "num_global", "paper_compat")  # parameters of masks that a line names
 
@@ -51,19 +56,30 @@ class AheadCell:
     low_ms: float
     high_ms: float
     by_peak_ms: float | None
-    """predicted by the kernels of the reference GPU and the share of peaks, as for a GPU without records; None on that GPU"""
+    """predicted by the kernels of the reference GPU and the share of peaks, as for a GPU without records;
+    None on that GPU"""
 
 
 def predicted(study: str, gpu: str, ranks: int | None = None) -> list[AheadCell]:
-    """What is predicted of each cell of a study that is for several GPUs, or for so many ranks, and that can run."""
+    """What is predicted of each cell of a study that is for several GPUs, or for so many ranks, and that can
+    run."""
     found, plans = [], {}
     for cell in load_study(study).cells():
         if cell.kind != "cp" or ranks not in (None, cell.world):
             continue
         key = mask_name(cell), cell.num_q_heads, cell.num_kv_heads, cell.world
         if key not in plans:
-            plans[key] = question_of(cell_mask(cell), gpus=cell.world, num_q_heads=cell.num_q_heads, num_kv_heads=cell.num_kv_heads,
-                                     profile=PROFILE, gpu=gpu), {}
+            plans[key] = (
+                question_of(
+                    cell_mask(cell),
+                    gpus=cell.world,
+                    num_q_heads=cell.num_q_heads,
+                    num_kv_heads=cell.num_kv_heads,
+                    profile=PROFILE,
+                    gpu=gpu,
+                ),
+                {},
+            )
         found += _predicted(cell, *plans[key])
     return found
 
@@ -79,24 +95,52 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
     made, lent = predictions[0], replace(question, fitted=question.reference)
     option = option_of(one, predictions, question, made.seconds)
     by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
-    params = (f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False)
-    return [AheadCell(cell.cell_id, cell.method, " ".join([cell.mask, *params]), cell.seqlen // cell.world,
-                      f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction, round(made.seconds * 1e3, 3), round(option.low_s * 1e3, 3),
-                      round(option.high_s * 1e3, 3), by_peak)]
+    params = (
+        f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False
+    )
+    return [
+        AheadCell(
+            cell.cell_id,
+            cell.method,
+            " ".join([cell.mask, *params]),
+            cell.seqlen // cell.world,
+            f"{cell.num_q_heads}:{cell.num_kv_heads}",
+            cell.direction,
+            round(made.seconds * 1e3, 3),
+            round(option.low_s * 1e3, 3),
+            round(option.high_s * 1e3, 3),
+            by_peak,
+        )
+    ]
 
 
 def written(path: Path) -> list[AheadCell]:
     """Predictions as they were written down."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [AheadCell(row["cell_id"], row["method"], row["mask"], int(row["tokens_per_gpu"]), row["heads"], row["direction"],
-                          float(row["predicted_ms"]), float(row["low_ms"]), float(row["high_ms"]),
-                          float(row["by_peak_ms"]) if row["by_peak_ms"] else None) for row in csv.DictReader(file)]
+        return [
+            AheadCell(
+                row["cell_id"],
+                row["method"],
+                row["mask"],
+                int(row["tokens_per_gpu"]),
+                row["heads"],
+                row["direction"],
+                float(row["predicted_ms"]),
+                float(row["low_ms"]),
+                float(row["high_ms"]),
+                float(row["by_peak_ms"]) if row["by_peak_ms"] else None,
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def measured_ms(records: Iterable[Record]) -> dict[str, float]:
     """Cell id → the median over samples of the slowest rank's time."""
-    return {record.cell_id: median(map(max, zip(*record.samples.time_ms, strict=True))) for record in records
-            if record.samples is not None and record.outcome.status == "ok"}
+    return {
+        record.cell_id: median(map(max, zip(*record.samples.time_ms, strict=True)))
+        for record in records
+        if record.samples is not None and record.outcome.status == "ok"
+    }
 
 
 def table(cells: Sequence[AheadCell], known: dict[str, float]) -> Table:
@@ -107,25 +151,44 @@ def table(cells: Sequence[AheadCell], known: dict[str, float]) -> Table:
         error = None if ms is None else ms / one.predicted_ms - 1
         records.append({**asdict(one), "measured_ms": ms, "error": error})
         found = ("", "") if ms is None or error is None else (f"{ms:.2f}", f"{100 * error:+.1f} %")
-        rows.append((one.method, one.mask, format_length(one.tokens_per_gpu), one.heads, one.direction, f"{one.predicted_ms:.2f}",
-                     f"{one.low_ms:.2f}–{one.high_ms:.2f}", *found))
+        rows.append(
+            (
+                one.method,
+                one.mask,
+                format_length(one.tokens_per_gpu),
+                one.heads,
+                one.direction,
+                f"{one.predicted_ms:.2f}",
+                f"{one.low_ms:.2f}–{one.high_ms:.2f}",
+                *found,
+            )
+        )
     columns = ("method", "mask", "tokens a GPU", "heads", "", "predicted ms", "90 %", "measured ms", "error")
     checked = [line for line in records if line["error"] is not None]
     errors = [abs(line["error"]) for line in checked]
     told = f"{len(cells)} cells, predicted before any was measured."
     if errors:
         inside = sum(line["low_ms"] <= line["measured_ms"] <= line["high_ms"] for line in checked)
-        told += (f" Of {len(errors)} that were measured since, the median error is {100 * median(errors):.1f} %, "
-                 f"{sum(error <= 0.12 for error in errors)} are within 12 %, and {inside} lie in their interval.")
+        told += (
+            f" Of {len(errors)} that were measured since, the median error is {100 * median(errors):.1f} %, "
+            f"{sum(error <= 0.12 for error in errors)} are within 12 %, and {inside} lie in their interval."
+        )
         lent = [abs(line["measured_ms"] / line["by_peak_ms"] - 1) for line in checked if line["by_peak_ms"]]
         if lent:
-            told += f" By another GPU's kernels and the share of peaks the median error would have been {100 * median(lent):.1f} %."
+            told += (
+                f" By another GPU's kernels and the share of peaks the median error would have been "
+                f"{100 * median(lent):.1f} %."
+            )
     return Table("predict_ahead", told, columns, tuple(rows), tuple(records), columns[:5])
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.ahead", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--check", type=Path, nargs="+", help="records of the study: a folder of results, .parquet or .json")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.predict.ahead", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--check", type=Path, nargs="+", help="records of the study: a folder of results, .parquet or .json"
+    )
     parser.add_argument("--gpu", choices=FOLDERS, default="H200 SXM", help="the GPUs' model (H200 SXM)")
     parser.add_argument("--study", default=STUDY, help=f"whose cells are predicted ({STUDY})")
     parser.add_argument("--ranks", type=int, help="only cells of so many")

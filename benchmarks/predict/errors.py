@@ -1,6 +1,8 @@
-"""Tells how good predictions are: errors on records that were held out, coverage of intervals, and the cost of choices.
+"""Tells how good predictions are: errors on records that were held out, coverage of intervals, and the cost
+of choices.
 
-    python -m benchmarks.predict.errors reports/h200/h200-cp.parquet reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet
+    python -m benchmarks.predict.errors reports/h200/h200-cp.parquet reports/h200/h200-dense.parquet
+    reports/h200/h200-sparse.parquet
                                         --write docs/results/h200/prediction.md
 
 No GPU is needed; it takes some minutes of one core, most of them for fits without one mask each.
@@ -17,17 +19,27 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.predict.held_out import REPEATS_WITHIN, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
+from benchmarks.predict.held_out import (
+    REPEATS_WITHIN,
+    Choice,
+    Residual,
+    by_group,
+    by_mask,
+    choices,
+    repeated,
+    settings_of,
+)
 from benchmarks.predict.links import fitted_of
-from longca.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
 from longca.core.units import format_length
+from longca.lab.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
+from longca.lab.store.load import load
 from longca.predict.fitted import FittedKernels
 from longca.predict.kernel import Interval
-from longca.store.load import load
 from tools.pages import put
 from tools.table import Table, add_options
 
-MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9  # wanted: the median error, that of 95 % of cells, and the coverage of intervals
+# wanted: the median error, that of 95 % of cells, and the coverage of intervals
+MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9
 RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
 FEWEST = 10  # cells of a number of GPUs, to be told apart
 EMPTY = "–"
@@ -38,13 +50,13 @@ def percent(value: float) -> str:
 
 
 def median_and_most(errors: Iterable[float]) -> str:
-    """"2.1 / 7.9": median and 95th percentile of absolute errors, in percent."""
+    """ "2.1 / 7.9": median and 95th percentile of absolute errors, in percent."""
     size = np.abs(list(errors))
     return f"{100 * np.median(size):.1f} / {100 * np.quantile(size, 0.95):.1f}" if len(size) else EMPTY
 
 
 def short(device: str) -> str:
-    """"NVIDIA H100 80GB HBM3" → "H100"."""
+    """ "NVIDIA H100 80GB HBM3" → "H100"."""
     return device.removeprefix("NVIDIA ").split()[0]
 
 
@@ -59,13 +71,37 @@ def kernels(fitted: FittedKernels) -> Table:
     rows, found = [], []
     for model in fitted.models:
         masks, lengths, calls = model.by_mask, model.by_length, (*filter(None, [model.way]), *model.form)
-        found.append({"kernel": model.kernel, "direction": model.direction, "calls": " ".join(calls), "records": masks.num_records,
-                      "mask_median": masks.median, "mask_p95": masks.p95, "length_median": lengths.median, "length_p95": lengths.p95,
-                      "throttle": model.throttle})
-        rows.append((model.kernel, model.direction, ", ".join(calls) or "all", str(masks.num_records), percent(masks.median),
-                     percent(masks.p95), percent(lengths.median), percent(lengths.p95), f"{100 * model.throttle:.0f} %"))
-    caption = (f"Errors of kernels on one {short(fitted.device)}, of records that were held out by mask and by length: median, and what "
-               "95 % stay below. Last, by how much long calls are slower, at the clock of the power limit.")
+        found.append(
+            {
+                "kernel": model.kernel,
+                "direction": model.direction,
+                "calls": " ".join(calls),
+                "records": masks.num_records,
+                "mask_median": masks.median,
+                "mask_p95": masks.p95,
+                "length_median": lengths.median,
+                "length_p95": lengths.p95,
+                "throttle": model.throttle,
+            }
+        )
+        rows.append(
+            (
+                model.kernel,
+                model.direction,
+                ", ".join(calls) or "all",
+                str(masks.num_records),
+                percent(masks.median),
+                percent(masks.p95),
+                percent(lengths.median),
+                percent(lengths.p95),
+                f"{100 * model.throttle:.0f} %",
+            )
+        )
+    caption = (
+        f"Errors of kernels on one {short(fitted.device)}, of records that were held out by mask and by "
+        f"length: median, and what "
+        "95 % stay below. Last, by how much long calls are slower, at the clock of the power limit."
+    )
     columns = ("kernel", "", "calls", "records", "by mask", "95 %", "by length", "95 %", "long calls")
     return Table("predict_kernels", caption, columns, tuple(rows), tuple(found), columns[:3])
 
@@ -77,17 +113,38 @@ def strategies(residuals: Sequence[Residual]) -> Table:
     for world, tokens in sorted({(cell.world, cell.seqlen // cell.world) for cell in cells}):
         texts = []
         for name in (*OWN, *PAPER):
-            here = [one.error for one, cell in zip(residuals, cells, strict=True)
-                    if (cell.world, cell.seqlen // cell.world, cell.strategy) == (world, tokens, name)]
+            here = [
+                one.error
+                for one, cell in zip(residuals, cells, strict=True)
+                if (cell.world, cell.seqlen // cell.world, cell.strategy) == (world, tokens, name)
+            ]
             texts.append(median_and_most(here))
             if here:
-                found.append({"world": world, "tokens": tokens, "strategy": name, "cells": len(here),
-                              "median": float(np.median(np.abs(here))), "p95": float(np.quantile(np.abs(here), 0.95)),
-                              "bias": float(np.median(here))})
+                found.append(
+                    {
+                        "world": world,
+                        "tokens": tokens,
+                        "strategy": name,
+                        "cells": len(here),
+                        "median": float(np.median(np.abs(here))),
+                        "p95": float(np.quantile(np.abs(here), 0.95)),
+                        "bias": float(np.median(here)),
+                    }
+                )
         rows.append((f"{world} × {format_length(tokens)}", *texts))
-    caption = (f"Errors of {len(residuals)} cells by strategy, in percent: median / what 95 % stay below. Kernels are fitted without the "
-               "mask of the cell.")
-    return Table("predict_strategies", caption, ("GPUs × tokens", *OWN, *PAPER), tuple(rows), tuple(found), ("GPUs × tokens",))
+    caption = (
+        f"Errors of {len(residuals)} cells by strategy, in percent: median / what 95 % stay below. Kernels "
+        f"are fitted without the "
+        "mask of the cell."
+    )
+    return Table(
+        "predict_strategies",
+        caption,
+        ("GPUs × tokens", *OWN, *PAPER),
+        tuple(rows),
+        tuple(found),
+        ("GPUs × tokens",),
+    )
 
 
 def masks(residuals: Sequence[Residual]) -> Table:
@@ -100,31 +157,72 @@ def masks(residuals: Sequence[Residual]) -> Table:
         texts = []
         for world in gpus:
             for direction in ("fwd", "bwd"):
-                here = [one.error for one in own if (one.cell.record.cell.mask, one.cell.record.cell.world, one.cell.record.cell.direction)
-                        == (mask, world, direction)]
+                here = [
+                    one.error
+                    for one in own
+                    if (one.cell.record.cell.mask, one.cell.record.cell.world, one.cell.record.cell.direction)
+                    == (mask, world, direction)
+                ]
                 texts.append(median_and_most(here))
                 if here:
-                    found.append({"mask": mask, "world": world, "direction": direction, "cells": len(here),
-                                  "median": float(np.median(np.abs(here))), "bias": float(np.median(here))})
+                    found.append(
+                        {
+                            "mask": mask,
+                            "world": world,
+                            "direction": direction,
+                            "cells": len(here),
+                            "median": float(np.median(np.abs(here))),
+                            "bias": float(np.median(here)),
+                        }
+                    )
         rows.append((mask, *texts))
-    return Table("predict_masks", "The same by mask, own strategies.", tuple(columns), tuple(rows), tuple(found), ("mask",))
+    return Table(
+        "predict_masks",
+        "The same by mask, own strategies.",
+        tuple(columns),
+        tuple(rows),
+        tuple(found),
+        ("mask",),
+    )
 
 
 def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.ndarray]]) -> Table:
     """Errors and coverage by the way of holding out, against what is wanted."""
     own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
-    ways = {"by mask, kernels fitted without it": residuals,
-            "by mask, own strategies": own,
-            **{f"by mask, own strategies, {world} GPUs": [one for one in own if one.cell.record.cell.world == world]
-               for world in worlds(one.cell for one in own)[:-1]}}
+    ways = {
+        "by mask, kernels fitted without it": residuals,
+        "by mask, own strategies": own,
+        **{
+            f"by mask, own strategies, {world} GPUs": [
+                one for one in own if one.cell.record.cell.world == world
+            ]
+            for world in worlds(one.cell for one in own)[:-1]
+        },
+    }
     errors_of = {way: np.array([one.error for one in here]) for way, here in ways.items()} | {
-        f"by {way}, messages fitted without {name}": values for way, parts in groups.items() for name, values in parts.items()}
+        f"by {way}, messages fitted without {name}": values
+        for way, parts in groups.items()
+        for name, values in parts.items()
+    }
     rows, found = [], []
     for way, errors in errors_of.items():
         size = np.abs(errors)
-        median, most, inside = float(np.median(size)), float(np.quantile(size, 0.95)), float((size <= MOST).mean())
+        median, most, inside = (
+            float(np.median(size)),
+            float(np.quantile(size, 0.95)),
+            float((size <= MOST).mean()),
+        )
         met = "met" if median <= MEDIAN and inside >= 0.95 else "missed"
-        found.append({"held_out": way, "cells": len(errors), "median": median, "p95": most, "within": inside, "verdict": met})
+        found.append(
+            {
+                "held_out": way,
+                "cells": len(errors),
+                "median": median,
+                "p95": most,
+                "within": inside,
+                "verdict": met,
+            }
+        )
         rows.append((way, str(len(errors)), percent(median), percent(most), percent(inside), met))
     caption = f"Wanted: a median of at most {percent(MEDIAN)}, and 95 % of cells within {percent(MOST)}."
     columns = ("held out", "cells", "median", "95 % below", "within 12 %", "verdict")
@@ -133,8 +231,11 @@ def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.n
 
 def coverage(residuals: Sequence[Residual]) -> Table:
     """How many cells lie in intervals that other cells gave."""
-    ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
-            "direction": lambda one: one.cell.record.cell.direction}
+    ways = {
+        "ranks": lambda one: one.cell.record.cell.world,
+        "mask": lambda one: one.cell.record.cell.mask,
+        "direction": lambda one: one.cell.record.cell.direction,
+    }
     rows, found = [], []
     for way, group in ways.items():
         inside = total = 0
@@ -171,36 +272,79 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
             if not len(regrets):
                 continue
             met = right.mean() >= RIGHT and regrets.mean() <= REGRET and regrets.max() <= MOST_REGRET
-            lines.append({"rule": rule, "settings": name, "count": len(regrets), "right": float(right.mean()),
-                          "mean_regret": float(regrets.mean()),
-                          "most_regret": float(regrets.max())})
-            rows.append((rule, name, str(len(regrets)), percent(right.mean()), percent(regrets.mean()), percent(regrets.max()),
-                         ("met" if met else "missed") if rule == "predicted" else EMPTY))
-    caption = ("Choices among own strategies in settings where three or more were measured: how often a rule takes the best or one "
-               f"within the noise of it (the middle half of samples; at least the {percent(float(np.quantile(repeats, REPEATS_WITHIN)))} "
-               f"below which {percent(REPEATS_WITHIN)} of {len(repeats)} pairs of records of one plan differ), and how much longer its "
-               "choice takes. Strategies with one plan took the least that was measured of it. Wanted: 90 %, 1 % in the mean, 5 % at most.")
+            lines.append(
+                {
+                    "rule": rule,
+                    "settings": name,
+                    "count": len(regrets),
+                    "right": float(right.mean()),
+                    "mean_regret": float(regrets.mean()),
+                    "most_regret": float(regrets.max()),
+                }
+            )
+            rows.append(
+                (
+                    rule,
+                    name,
+                    str(len(regrets)),
+                    percent(right.mean()),
+                    percent(regrets.mean()),
+                    percent(regrets.max()),
+                    ("met" if met else "missed") if rule == "predicted" else EMPTY,
+                )
+            )
+    caption = (
+        "Choices among own strategies in settings where three or more were measured: how often a rule takes "
+        "the best or one "
+        f"within the noise of it (the middle half of samples; at least the "
+        f"{percent(float(np.quantile(repeats, REPEATS_WITHIN)))} "
+        f"below which {percent(REPEATS_WITHIN)} of {len(repeats)} pairs of records of one plan differ), and "
+        f"how much longer its "
+        "choice takes. Strategies with one plan took the least that was measured of it. Wanted: 90 %, 1 % in "
+        "the mean, 5 % at most."
+    )
     columns = ("rule", "settings", "number", "right", "regret, mean", "most", "verdict")
     return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
 
 
 def wrong(found: Sequence[Choice]) -> Table:
     """The settings in which the predicted best costs more than is wanted."""
-    here = sorted((one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret)
+    here = sorted(
+        (one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret
+    )
     lines, rows = [], []
     for one in here:
         world, seqlen, mask, _, kernel, direction, _ = one.setting
         where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
-        lines.append({"setting": where, "mask": mask, "kernel": kernel, "direction": direction, "taken": one.taken, "best": one.best,
-                      "regret": one.regret})
+        lines.append(
+            {
+                "setting": where,
+                "mask": mask,
+                "kernel": kernel,
+                "direction": direction,
+                "taken": one.taken,
+                "best": one.best,
+                "regret": one.regret,
+            }
+        )
         rows.append((where, str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)))
     columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret")
-    return Table("predict_wrong", "The predicted best where it is beyond the noise of the measured best.", columns, tuple(rows),
-                 tuple(lines), columns[:6])
+    return Table(
+        "predict_wrong",
+        "The predicted best where it is beyond the noise of the measured best.",
+        columns,
+        tuple(rows),
+        tuple(lines),
+        columns[:6],
+    )
 
 
-def conclusion(where: str, ways: Sequence[Mapping[str, Any]], intervals: Sequence[Mapping[str, Any]],
-               rules: Sequence[Mapping[str, Any]]) -> str:
+def conclusion(
+    where: str,
+    ways: Sequence[Mapping[str, Any]],
+    intervals: Sequence[Mapping[str, Any]],
+    rules: Sequence[Mapping[str, Any]],
+) -> str:
     """What all tables say together, and what is missed by how much.
 
     Args:
@@ -212,26 +356,51 @@ def conclusion(where: str, ways: Sequence[Mapping[str, Any]], intervals: Sequenc
     others = [one for one in rules if one["rule"] != "predicted" and one["settings"] == ours["settings"]]
     best = min(others, key=lambda one: float(one["mean_regret"]))
     inside = [float(one["coverage"]) for one in intervals]
-    missed = [f"{one['held_out']}: median {percent(float(one['median']))}, {percent(float(one['within']))} within {percent(MOST)}"
-              for one in ways if one["verdict"] == "missed"]
-    missed += [f"{one['intervals_without']} held out: intervals hold {percent(float(one['coverage']))}" for one in intervals
-               if one["verdict"] == "missed"]
-    wanted = ((float(ours["right"]) >= RIGHT, f"choices are right in {percent(float(ours['right']))}, wanted {percent(RIGHT)}"),
-              (float(ours["mean_regret"]) <= REGRET, f"mean regret {percent(float(ours['mean_regret']))}, wanted {percent(REGRET)}"),
-              (float(ours["most_regret"]) <= MOST_REGRET, f"largest regret {percent(float(ours['most_regret']))}, wanted "
-                                                          f"{percent(MOST_REGRET)}"))
+    missed = [
+        f"{one['held_out']}: median {percent(float(one['median']))}, {percent(float(one['within']))} within "
+        f"{percent(MOST)}"
+        for one in ways
+        if one["verdict"] == "missed"
+    ]
+    missed += [
+        f"{one['intervals_without']} held out: intervals hold {percent(float(one['coverage']))}"
+        for one in intervals
+        if one["verdict"] == "missed"
+    ]
+    wanted = (
+        (
+            float(ours["right"]) >= RIGHT,
+            f"choices are right in {percent(float(ours['right']))}, wanted {percent(RIGHT)}",
+        ),
+        (
+            float(ours["mean_regret"]) <= REGRET,
+            f"mean regret {percent(float(ours['mean_regret']))}, wanted {percent(REGRET)}",
+        ),
+        (
+            float(ours["most_regret"]) <= MOST_REGRET,
+            f"largest regret {percent(float(ours['most_regret']))}, wanted {percent(MOST_REGRET)}",
+        ),
+    )
     missed += [text for met, text in wanted if not met]
-    return (f"**{first['cells']} cells on {where} whose mask was held out are predicted with a median error of "
-            f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. Intervals hold "
-            f"{percent(min(inside))} to {percent(max(inside))} of cells that were held out, wanted {percent(COVERAGE)}. The predicted best "
-            f"strategy is the best or within noise of it in {percent(float(ours['right']))} of {ours['count']} settings and costs "
-            f"{percent(float(ours['mean_regret']))} in the mean, {percent(float(ours['most_regret']))} at most; {best['rule']} costs "
-            f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.**\n\n"
-            + (f"Missed: {'; '.join(missed)}." if missed else "Nothing that was wanted is missed."))
+    return (
+        f"**{first['cells']} cells on {where} whose mask was held out are predicted with a median error of "
+        f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. "
+        f"Intervals hold "
+        f"{percent(min(inside))} to {percent(max(inside))} of cells that were held out, wanted "
+        f"{percent(COVERAGE)}. The predicted best "
+        f"strategy is the best or within noise of it in {percent(float(ours['right']))} of {ours['count']} "
+        f"settings and costs "
+        f"{percent(float(ours['mean_regret']))} in the mean, {percent(float(ours['most_regret']))} at most; "
+        f"{best['rule']} costs "
+        f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.**\n\n"
+        + (f"Missed: {'; '.join(missed)}." if missed else "Nothing that was wanted is missed.")
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.errors", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.predict.errors", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("records", type=Path, nargs="+", help="of studies: of several GPUs, and of one")
     add_options(parser)
     options = parser.parse_args(arguments)
@@ -239,14 +408,32 @@ def main(arguments: Sequence[str]) -> int:
     cells = measured_cells(records)
     residuals = by_mask(cells, records)
     own = [cell for cell in cells if cell.work is not None][::2]
-    groups = by_group(own, {"ranks": lambda cell: f"{cell.record.cell.world} ranks",
-                            "strategy": lambda cell: str(cell.record.cell.strategy)})
+    groups = by_group(
+        own,
+        {
+            "ranks": lambda cell: f"{cell.record.cell.world} ranks",
+            "strategy": lambda cell: str(cell.record.cell.strategy),
+        },
+    )
     first, intervals = splits(residuals, groups), coverage(residuals)
     rules = choice_table(choices(residuals), repeated(settings_of(residuals)))
     fitted = fitted_of(cells)
-    for table in (first, strategies(residuals), masks(residuals), intervals, rules, wrong(choices(residuals)), kernels(fitted)):
+    for table in (
+        first,
+        strategies(residuals),
+        masks(residuals),
+        intervals,
+        rules,
+        wrong(choices(residuals)),
+        kernels(fitted),
+    ):
         table.publish(options)
-    text = conclusion(f"{' and '.join(map(str, worlds(cells)))} {short(fitted.device)}s", first.records, intervals.records, rules.records)
+    text = conclusion(
+        f"{' and '.join(map(str, worlds(cells)))} {short(fitted.device)}s",
+        first.records,
+        intervals.records,
+        rules.records,
+    )
     print(text)
     for page in options.write:
         page.write_text(put(page.read_text(encoding="utf-8"), "predict_conclusion", text), encoding="utf-8")

@@ -1,7 +1,8 @@
 """Predictions of measured cells by models that have not seen them, and of what each rule would have chosen.
 
-Held out by mask: kernels are fitted without the mask of the cell. Held out by ranks or by strategy: the speeds of messages are fitted
-without cells of that number of ranks, or of that strategy. Records of several GPUs fit nothing of a kernel in any case.
+Held out by mask: kernels are fitted without the mask of the cell. Held out by ranks or by strategy: the
+speeds of messages are fitted without cells of that number of ranks, or of that strategy. Records of several
+GPUs fit nothing of a kernel in any case.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.predict.links import fitted_of, misses, predicted
-from longca.advice.recorded import OWN, MeasuredCell
-from longca.core.record import Record
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
+from longca.lab.advice.recorded import OWN, MeasuredCell
+from longca.lab.store.hardware import load_hardware
+from longca.lab.studies.record import Record
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels, samples, to_fit
-from longca.store.hardware import load_hardware
 
-LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
-REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
+# as of `benchmarks.predict.links.GRID`
+LINK_GRID = (300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0)
+# share of the pairs of records of one plan that differ by less than what is called noise
+REPEATS_WITHIN = 0.95
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Re
 def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[Residual]:
     """The cells whose kernel is among the fitted ones."""
     hardware = load_hardware()
-    networks, bandwidth = {one.name: links_of(one) for one in hardware.networks}, (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
+    networks, bandwidth = (
+        {one.name: links_of(one) for one in hardware.networks},
+        (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9,
+    )
     found = []
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
@@ -68,7 +74,9 @@ def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[R
     return found
 
 
-def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[MeasuredCell], Hashable]]) -> dict[str, dict[str, np.ndarray]]:
+def by_group(
+    cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[MeasuredCell], Hashable]]
+) -> dict[str, dict[str, np.ndarray]]:
     """Residuals of each group of cells, with the speeds of messages that fit the other groups best.
 
     Args:
@@ -108,7 +116,8 @@ class Choice:
 
 
 Settings = dict[tuple[Hashable, ...], dict[str, Residual]]
-"""(world, length, mask, its parameters, kernel, direction, seed) → own strategies that chose their parameters themselves"""
+"""(world, length, mask, its parameters, kernel, direction, seed) → own strategies that chose their parameters
+themselves"""
 
 
 def settings_of(residuals: Iterable[Residual]) -> Settings:
@@ -117,13 +126,22 @@ def settings_of(residuals: Iterable[Residual]) -> Settings:
     for one in residuals:
         cell = one.cell.record.cell
         if cell.strategy in OWN and not cell.strategy_params:
-            key = cell.world, cell.seqlen, cell.mask, str(cell.mask_params), cell.kernel, cell.direction, cell.seed
+            key = (
+                cell.world,
+                cell.seqlen,
+                cell.mask,
+                str(cell.mask_params),
+                cell.kernel,
+                cell.direction,
+                cell.seed,
+            )
             found.setdefault(key, {})[str(cell.strategy)] = one
     return found
 
 
 def repeated(settings: Settings) -> np.ndarray:
-    """By how much two records of one plan differ, (n,): strategies may choose the same plan, and each is measured for itself."""
+    """By how much two records of one plan differ, (n,): strategies may choose the same plan, and each is
+    measured for itself."""
     found = []
     for ran in settings.values():
         for one, other in itertools.combinations(ran.values(), 2):
@@ -150,9 +168,11 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
             continue
         seconds = _seconds_of_plans(ran)
         best = min(ran, key=lambda name: seconds[name])
-        rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
-                 "present rule": min(ran, key=lambda name: _present_s(ran[name])),
-                 **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
+        rules = {
+            "predicted": min(ran, key=lambda name: ran[name].predicted_s),
+            "present rule": min(ran, key=lambda name: _present_s(ran[name])),
+            **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran},
+        }
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
             found.append(Choice(key, rule, taken, best, seconds[taken] / seconds[best] - 1, noise))
@@ -162,7 +182,10 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
 def _seconds_of_plans(ran: Mapping[str, Residual]) -> dict[str, float]:
     """Strategy → the least seconds among the strategies with its plan."""
     plans = {name: _plan(one) or name for name, one in ran.items()}
-    return {name: min(one.cell.seconds for other, one in ran.items() if plans[other] == plan) for name, plan in plans.items()}
+    return {
+        name: min(one.cell.seconds for other, one in ran.items() if plans[other] == plan)
+        for name, plan in plans.items()
+    }
 
 
 def _present_s(one: Residual) -> float:
@@ -170,4 +193,8 @@ def _present_s(one: Residual) -> float:
     work, cell = one.cell.work, one.cell.record.cell
     assert work is not None, "an own strategy"
     forward = estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=False)
-    return forward if cell.direction == "fwd" else estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=True) - forward
+    return (
+        forward
+        if cell.direction == "fwd"
+        else estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=True) - forward
+    )

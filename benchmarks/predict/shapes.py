@@ -1,10 +1,12 @@
-"""Compares predicted curves over 8 to 64 H100s with published ones: nothing is fitted to them, and the network is assumed.
+"""Compares predicted curves over 8 to 64 H100s with published ones: nothing is fitted to them, and the
+network is assumed.
 
     python -m benchmarks.predict.shapes [--write docs/results/h100/prediction.md]
 
-Published are rates of the same five schemes over FA3. The ring and the all-gather of that source pad documents and know no mask, so they
-are predicted by the two strategies in the style of the study. A level is predicted over published; a shape is what is left of the rate at
-64 GPUs of that at 8; an order is right where the quicker of two strategies that differ by a tenth or more is predicted to be quicker.
+Published are rates of the same five schemes over FA3. The ring and the all-gather of that source pad
+documents and know no mask, so they are predicted by the two strategies in the style of the study. A level is
+predicted over published; a shape is what is left of the rate at 64 GPUs of that at 8; an order is right where
+the quicker of two strategies that differ by a tenth or more is predicted to be quicker.
 """
 
 from __future__ import annotations
@@ -18,17 +20,23 @@ from typing import Any
 
 import numpy as np
 
-from longca.advice.option import candidate_of, predict
-from longca.advice.question import question_of
+from longca.lab.advice.option import candidate_of, predict
+from longca.lab.advice.question import question_of
+from longca.lab.published.load import PublishedRate, load_published
 from longca.masks.build import build_mask
-from longca.published.load import PublishedRate, load_published
 from tools.table import Table, add_options
 
 SEEDS = tuple(range(8))  # draws of documents; the source has taken the mean over some, too
 SOURCE, PROFILE, CORPUS = "magiattention_h100", "h100-ib400", "prolong64k"
-TAKEN = {"ulysses": "ulysses", "ring_p2p": "paper_style_ring", "ring_allgather": "paper_style_allgather", "usp": "usp",
-         "loongtrain": "loongtrain"}
-KERNELS = ("fa3", "band")  # the source's, and where a strategy cannot cut a mask for it, one that takes all masks
+TAKEN = {
+    "ulysses": "ulysses",
+    "ring_p2p": "paper_style_ring",
+    "ring_allgather": "paper_style_allgather",
+    "usp": "usp",
+    "loongtrain": "loongtrain",
+}
+# the source's, and where a strategy cannot cut a mask for it, one that takes all masks
+KERNELS = "fa3", "band"
 CLEAR = 1.1  # times: published rates of two strategies that differ by less are no order
 
 
@@ -43,23 +51,36 @@ class PublishedPoint:
 
 def points() -> list[PublishedPoint]:
     """All published rates of the five schemes with what is predicted of them."""
-    rates = [rate for rate in load_published() if rate.source == SOURCE and rate.strategy in TAKEN and rate.world and rate.seqlen]
+    rates = [
+        rate
+        for rate in load_published()
+        if rate.source == SOURCE and rate.strategy in TAKEN and rate.world and rate.seqlen
+    ]
     found = []
     for (mask_name, world, seqlen, direction), group in itertools.groupby(
-            sorted(rates, key=_setting), key=_setting):
+        sorted(rates, key=_setting), key=_setting
+    ):
         corpus = CORPUS if mask_name.endswith("document") else None
         draws = []
         for seed in SEEDS if corpus else SEEDS[:1]:
             mask = build_mask(mask_name, seqlen=seqlen, corpus=corpus, seed=seed)
-            question = question_of(mask, gpus=world, num_q_heads=64, num_kv_heads=8, profile=PROFILE, direction=direction)
+            question = question_of(
+                mask, gpus=world, num_q_heads=64, num_kv_heads=8, profile=PROFILE, direction=direction
+            )
             draws.append((question, dict[Any, Any]()))
         for rate in group:
             for kernel in KERNELS:
-                ways = [candidate_of(question, TAKEN[str(rate.strategy)], kernel, shared) for question, shared in draws]
+                ways = [
+                    candidate_of(question, TAKEN[str(rate.strategy)], kernel, shared)
+                    for question, shared in draws
+                ]
                 if not any(isinstance(one, str) for one in ways):
                     work = sum(question.flops(direction) for question, _ in draws) / world / 1e12
-                    seconds = sum(predict(one, question).seconds for one, (question, _) in zip(ways, draws, strict=True)
-                                  if not isinstance(one, str))
+                    seconds = sum(
+                        predict(one, question).seconds
+                        for one, (question, _) in zip(ways, draws, strict=True)
+                        if not isinstance(one, str)
+                    )
                     found.append(PublishedPoint(rate, kernel, work / seconds))
                     break
     return found
@@ -79,17 +100,55 @@ def table(found: Sequence[PublishedPoint]) -> Table:
         curve.sort(key=lambda one: one.rate.world or 0)
         first, last = curve[0], curve[-1]
         level = float(np.exp(np.mean([np.log(one.tflops / one.rate.tflops_per_device) for one in curve])))
-        published, predicted = (last.rate.tflops_per_device / first.rate.tflops_per_device, last.tflops / first.tflops)
-        records.append({"mask": mask, "direction": direction, "strategy": strategy, "level": level, "published_shape": published,
-                        "predicted_shape": predicted})
-        rows.append((mask, direction, strategy, first.kernel, " ".join(f"{one.rate.tflops_per_device:.0f}" for one in curve),
-                     " ".join(f"{one.tflops:.0f}" for one in curve), f"{level:.2f}", f"{published:.2f}", f"{predicted:.2f}"))
+        published, predicted = (
+            last.rate.tflops_per_device / first.rate.tflops_per_device,
+            last.tflops / first.tflops,
+        )
+        records.append(
+            {
+                "mask": mask,
+                "direction": direction,
+                "strategy": strategy,
+                "level": level,
+                "published_shape": published,
+                "predicted_shape": predicted,
+            }
+        )
+        rows.append(
+            (
+                mask,
+                direction,
+                strategy,
+                first.kernel,
+                " ".join(f"{one.rate.tflops_per_device:.0f}" for one in curve),
+                " ".join(f"{one.tflops:.0f}" for one in curve),
+                f"{level:.2f}",
+                f"{published:.2f}",
+                f"{predicted:.2f}",
+            )
+        )
     right, clear = order(found)
-    close = sum(abs(np.log(one["predicted_shape"] / one["published_shape"])) < np.log(1.25) for one in records)
-    caption = (f"Published and predicted TFLOP/s a GPU on 8, 16, 32 and 64 H100s. Of two strategies that differ by a tenth or more, the "
-               f"quicker is predicted to be quicker in {right} of {clear} cases; the share of the rate at 8 GPUs that is left at 64 agrees "
-               f"within a quarter in {close} of {len(records)} curves.")
-    columns = ("mask", "", "strategy", "kernel", "published", "predicted", "level", "left, published", "left, predicted")
+    close = sum(
+        abs(np.log(one["predicted_shape"] / one["published_shape"])) < np.log(1.25) for one in records
+    )
+    caption = (
+        f"Published and predicted TFLOP/s a GPU on 8, 16, 32 and 64 H100s. Of two strategies that differ by "
+        f"a tenth or more, the "
+        f"quicker is predicted to be quicker in {right} of {clear} cases; the share of the rate at 8 GPUs "
+        f"that is left at 64 agrees "
+        f"within a quarter in {close} of {len(records)} curves."
+    )
+    columns = (
+        "mask",
+        "",
+        "strategy",
+        "kernel",
+        "published",
+        "predicted",
+        "level",
+        "left, published",
+        "left, predicted",
+    )
     return Table("predict_shapes", caption, columns, tuple(rows), tuple(records), columns[:6])
 
 
@@ -109,7 +168,9 @@ def order(found: Sequence[PublishedPoint]) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.shapes", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.predict.shapes", description=str(__doc__).partition("\n")[0]
+    )
     add_options(parser)
     options = parser.parse_args(arguments)
     table(points()).publish(options)

@@ -1,8 +1,10 @@
 """Times predictions themselves: all own strategies under all masks, for many ranks, on one core.
 
-    python -m benchmarks.predict.times [--ranks 96] [--tokens 8K] [--seconds 120] [--write docs/results/h200/prediction.md]
+    python -m benchmarks.predict.times [--ranks 96] [--tokens 8K] [--seconds 120] [--write
+    docs/results/h200/prediction.md]
 
-Planning is the strategy's own: the engine would take as long. Forecasts are the time line on top of it, forward and backward.
+Planning is the strategy's own: the engine would take as long. Forecasts are the time line on top of it,
+forward and backward.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.common.text import names
-from longca.advice.recorded import OWN
-from longca.core.cell import CallSpec
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.forecast import PASS_EFFICIENCY, DeviceModel, forecast, links_of
+from longca.lab.advice.recorded import OWN
+from longca.lab.store.hardware import load_hardware
+from longca.lab.studies.cell import CallSpec
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted
-from longca.store.hardware import load_hardware
 from tools.table import Table, add_options
 
 KERNEL, PROFILE = "band", "h200-copy-engines"
@@ -29,7 +31,12 @@ KERNEL, PROFILE = "band", "h200-copy-engines"
 
 def line(mask: Mask, strategy: str, world: int) -> dict[str, Any]:
     """Seconds of planning and of forecasting. The first strategy under a mask counts its tiles for all."""
-    call, kernel, hardware, fitted = CallSpec(64, 8, 128, "bf16", "bwd"), Registry("kernel").load(KERNEL), load_hardware(), load_fitted()
+    call, kernel, hardware, fitted = (
+        CallSpec(64, 8, 128, "bf16", "bwd"),
+        Registry("kernel").load(KERNEL),
+        load_hardware(),
+        load_fitted(),
+    )
     built = time.process_time()
     work = Registry("strategy").load(strategy).partition_call(mask, call, world, kernel, "cuda")
     planned = time.process_time()
@@ -39,15 +46,25 @@ def line(mask: Mask, strategy: str, world: int) -> dict[str, Any]:
         model = fitted.find(KERNEL, direction, mask.traits, 8)
         assert model is not None, "it has records of all kinds of masks"
         asked = CallSpec(64, 8, 128, "bf16", direction)
-        seconds += forecast(work, asked, DeviceModel(model, bandwidth, kernel.merges), links_of(network)).seconds
+        seconds += forecast(
+            work, asked, DeviceModel(model, bandwidth, kernel.merges), links_of(network)
+        ).seconds
     done = time.process_time()
-    return {"mask": mask.name, "strategy": strategy, "ranks": world, "plan_s": planned - built, "forecast_s": done - planned,
-            "predicted_ms": seconds * 1e3}
+    return {
+        "mask": mask.name,
+        "strategy": strategy,
+        "ranks": world,
+        "plan_s": planned - built,
+        "forecast_s": done - planned,
+        "predicted_ms": seconds * 1e3,
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
     known = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.times", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.predict.times", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--ranks", type=int, default=96)
     parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
     parser.add_argument("--masks", type=lambda text: names(text, known), default=known, help=", ".join(known))
@@ -58,19 +75,35 @@ def main(arguments: Sequence[str]) -> int:
     found, end = [], time.monotonic() + options.seconds
     for name in options.masks:
         uses_documents = Registry("mask").load(name).uses_documents
-        mask = build_mask(name, seqlen=options.ranks * options.tokens, corpus="prolong64k" if uses_documents else None)
-        found += [line(mask, strategy, options.ranks) for strategy in options.strategies if time.monotonic() < end]
+        mask = build_mask(
+            name, seqlen=options.ranks * options.tokens, corpus="prolong64k" if uses_documents else None
+        )
+        found += [
+            line(mask, strategy, options.ranks) for strategy in options.strategies if time.monotonic() < end
+        ]
     rows = []
     for strategy in options.strategies:
         here = [one for one in found if one["strategy"] == strategy]
         if here:
             slowest = max(here, key=lambda one: one["plan_s"] + one["forecast_s"])
-            rows.append((strategy, str(len(here)), *(f"{sum(one[key] for one in here):.1f}" for key in ("plan_s", "forecast_s")),
-                         slowest["mask"], f"{slowest['plan_s']:.2f} + {slowest['forecast_s']:.2f}"))
-    caption = (f"Seconds of one core for {options.ranks} ranks × {format_length(options.tokens)} tokens, forward and backward: planning as "
-               "the engine does it, and the forecast on top. Last, the mask that takes longest.")
+            rows.append(
+                (
+                    strategy,
+                    str(len(here)),
+                    *(f"{sum(one[key] for one in here):.1f}" for key in ("plan_s", "forecast_s")),
+                    slowest["mask"],
+                    f"{slowest['plan_s']:.2f} + {slowest['forecast_s']:.2f}",
+                )
+            )
+    caption = (
+        f"Seconds of one core for {options.ranks} ranks × {format_length(options.tokens)} tokens, forward "
+        f"and backward: planning as "
+        "the engine does it, and the forecast on top. Last, the mask that takes longest."
+    )
     columns = ("strategy", "masks", "planning", "forecast", "slowest mask", "its seconds")
-    Table("predict_times", caption, columns, tuple(rows), tuple(found), (columns[0], columns[4])).publish(options)
+    Table("predict_times", caption, columns, tuple(rows), tuple(found), (columns[0], columns[4])).publish(
+        options
+    )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""A study of any size with plausible records: those committed of H200s, moved to other lengths, seeds and heads."""
+"""A study of any size with plausible records: those committed of H200s, moved to other lengths, seeds and
+heads."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from longca.bench.measure.environment import cpu_name
-from longca.bench.run.method_version import method_versions
-from longca.core.cell import Cell
-from longca.core.record import Record
-from longca.core.study import Study, load_study
-from longca.store.cells import CellStore
-from longca.store.index import cell_facts
-from longca.store.load import committed, load
+from longca.lab.bench.measure.environment import cpu_name
+from longca.lab.bench.run.method_version import method_versions
+from longca.lab.store.cells import CellStore
+from longca.lab.store.index import cell_facts
+from longca.lab.store.load import committed, load
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import Study, load_study
 
 SOURCES = ("h200-dense", "h200-sparse", "h200-cp")  # whose records are taken
 JITTER = 0.02  # of a time, from one cell to the next
@@ -52,7 +53,10 @@ def write_study(path: Path, count: int) -> Study:
     """A study of at least `count` cells, with as few seeds as that takes."""
     seeds = 1
     while True:
-        texts = {"dense_seeds": ", ".join(map(str, range(seeds))), "sparse_seeds": ", ".join(map(str, range(-(-seeds // 4))))}
+        texts = {
+            "dense_seeds": ", ".join(map(str, range(seeds))),
+            "sparse_seeds": ", ".join(map(str, range(-(-seeds // 4)))),
+        }
         path.write_text(STUDY.format(count=count, **texts), encoding="utf-8")
         study = load_study(str(path))
         if len(study.cells()) >= count:
@@ -63,7 +67,8 @@ def write_study(path: Path, count: int) -> Study:
 def fill(study: Study, folder: Path, seed: int = 0) -> int:
     """Write a record of each cell of the study into `folder`; the number of them.
 
-    They are of the method that a run on this machine's CPU would have now, so that such a run has nothing to do.
+    They are of the method that a run on this machine's CPU would have now, so that such a run has nothing to
+    do.
     """
     store = CellStore(folder)
     with patch("os.fsync"):  # what is written is read at once, and may be lost in a crash: it is made again
@@ -71,9 +76,12 @@ def fill(study: Study, folder: Path, seed: int = 0) -> int:
 
 
 def is_filled(study: Study, folder: Path) -> bool:
-    """True if there is a record of each cell, of the method that a run would have now: it may have changed since they were made."""
+    """True if there is a record of each cell, of the method that a run would have now: it may have changed
+    since they were made."""
     facts, problems = cell_facts(CellStore(folder))
-    return not problems and {cell_id: found.method_version for cell_id, found in facts.items()} == _versions(study)
+    return not problems and {cell_id: found.method_version for cell_id, found in facts.items()} == _versions(
+        study
+    )
 
 
 def _versions(study: Study) -> dict[str, str]:
@@ -81,7 +89,8 @@ def _versions(study: Study) -> dict[str, str]:
 
 
 def records(study: Study, seed: int = 0) -> Iterator[Record]:
-    """A record of each cell: that of the committed cell that is most like it, with other times, area and digest."""
+    """A record of each cell: that of the committed cell that is most like it, with other times, area and
+    digest."""
     generator = random.Random(seed)
     known: dict[tuple[Any, ...], list[Record]] = {}
     for record in load(*(path for name in SOURCES for path in committed(name))).records:
@@ -97,7 +106,13 @@ def records(study: Study, seed: int = 0) -> Iterator[Record]:
 def _keys(cell: Cell) -> list[tuple[Any, ...]]:
     """What a cell is looked for by, the nearest first."""
     exact = (cell.kind, cell.kernel, cell.strategy, cell.world, cell.direction)
-    return [(*exact, cell.mask, cell.seqlen, cell.num_kv_heads), (*exact, cell.mask), exact, exact[:3], exact[:1]]
+    return [
+        (*exact, cell.mask, cell.seqlen, cell.num_kv_heads),
+        (*exact, cell.mask),
+        exact,
+        exact[:3],
+        exact[:1],
+    ]
 
 
 def _moved(like: Record, cell: Cell, study: str, generator: random.Random, run: int, version: str) -> Record:
@@ -105,9 +120,22 @@ def _moved(like: Record, cell: Cell, study: str, generator: random.Random, run: 
     data = like.model_dump()
     if data["samples"]:
         level = ratio * generator.gauss(1, JITTER)
-        data["samples"]["time_ms"] = [[level * time * generator.gauss(1, JITTER / 4) for time in times]
-                                      for times in data["samples"]["time_ms"]]
+        data["samples"]["time_ms"] = [
+            [level * time * generator.gauss(1, JITTER / 4) for time in times]
+            for times in data["samples"]["time_ms"]
+        ]
     if data["mask"]:
-        data["mask"] |= {"digest": f"{generator.getrandbits(64):016x}", "area": int(data["mask"]["area"] * ratio)}
-    return Record(**data | {"cell": cell, "cell_id": cell.cell_id, "study": study, "method_version": version,
-                            "run_id": f"{like.run_id[:-6]}{run:06x}"})
+        data["mask"] |= {
+            "digest": f"{generator.getrandbits(64):016x}",
+            "area": int(data["mask"]["area"] * ratio),
+        }
+    return Record(
+        **data
+        | {
+            "cell": cell,
+            "cell_id": cell.cell_id,
+            "study": study,
+            "method_version": version,
+            "run_id": f"{like.run_id[:-6]}{run:06x}",
+        }
+    )

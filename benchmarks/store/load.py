@@ -2,8 +2,8 @@
 
     python -m benchmarks.store.load [--records 100000] [--folder FOLDER] [--save]
 
-The study is made of the committed records (`benchmarks.store.generate`), in some minutes, in a folder that is removed afterwards, unless
-one is named: there it is made once. `--save` writes docs/results/reliability.md.
+The study is made of the committed records (`benchmarks.store.generate`), in some minutes, in a folder that is
+removed afterwards, unless one is named: there it is made once. `--save` writes docs/results/reliability.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.store.generate import fill, is_filled, write_study
-from longca.bench.measure.environment import cpu_name, num_cores
 from longca.core.plugin import PACKAGE_ROOT
+from longca.lab.bench.measure.environment import cpu_name, num_cores
 from tools.reliability import load, save
 
 STUDY = "load"
@@ -44,8 +44,12 @@ class Asked(NamedTuple):
 
 
 COMMANDS = (
-    Asked("status", "after a copy: all is read", None), Asked("status", "", 2.0), Asked("run", "with nothing to do", 5.0),
-    Asked("export", "", 30.0), Asked("report", "", 60.0, 2.0))
+    Asked("status", "after a copy: all is read", None),
+    Asked("status", "", 2.0),
+    Asked("run", "with nothing to do", 5.0),
+    Asked("export", "", 30.0),
+    Asked("report", "", 60.0, 2.0),
+)
 
 
 def main() -> None:
@@ -74,15 +78,29 @@ def measured(folder: Path, count: int) -> dict[str, Any]:
         name.unlink()
     commands = [{**asked._asdict(), **_timed(asked.command, folder)} for asked in COMMANDS]
     cells = [path.stat().st_size for path in results.glob("cells/*/*.json")]
-    return {"date": datetime.now(UTC).date().isoformat(), "machine": f"{cpu_name()}, {num_cores()} cores", "load": round(busy, 1),
-            "num_records": len(cells), "bytes": sum(cells), "page_bytes": (results / "report.html").stat().st_size, "commands": commands}
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{cpu_name()}, {num_cores()} cores",
+        "load": round(busy, 1),
+        "num_records": len(cells),
+        "bytes": sum(cells),
+        "page_bytes": (results / "report.html").stat().st_size,
+        "commands": commands,
+    }
 
 
 def _timed(command: str, folder: Path) -> dict[str, float]:
     """Seconds, CPU seconds of all its processes, and the most memory of one of them in MiB."""
     words = [sys.executable, "-m", "longca", command, f"{STUDY}.yaml", "--results", "results"]
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT.parent), "CI": "1", "LONGCA_DEVICE": "cpu"}
-    done = subprocess.run([sys.executable, "-c", TIMER, *words], cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TIMER, *words],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     code, seconds, cpu_s, kib = map(float, done.stdout.splitlines()[-1].split())
     if code not in (0, 1):  # 1 is a verdict: the committed records have failures
         raise RuntimeError(f"`{' '.join(words)}` ended with {code:.0f}: {done.stderr}")
@@ -93,7 +111,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--folder", type=Path, help="where the study lies, or is made")
-    parser.add_argument("--save", action="store_true", help="write what came of it into docs/results/reliability.md")
+    parser.add_argument(
+        "--save", action="store_true", help="write what came of it into docs/results/reliability.md"
+    )
     return parser.parse_args()
 
 

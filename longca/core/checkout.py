@@ -15,10 +15,11 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.version import VERSION
 
 if TYPE_CHECKING:
-    from longca.core.record import Source
+    from longca.lab.studies.record import Source
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
-COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+# for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+COMMIT = "LONGCA_COMMIT"
 COMMIT_FILE = "COMMIT"  # the same as a file in the root of a bundle, or in what a wheel holds
 DIRTY = "-dirty"
 MARK = Path("config/studies")  # a folder that has it is a project
@@ -28,7 +29,7 @@ SHIPPED = PACKAGE_ROOT / "shipped"  # in a wheel: `config`, the project's own re
 @functools.cache
 def source() -> Source:
     """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else a file `COMMIT`."""
-    from longca.core.record import Source
+    from longca.lab.studies.record import Source
 
     sha, dirty = _commit(ROOT)
     return Source(version=VERSION, git_sha=sha, git_dirty=dirty)

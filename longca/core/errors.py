@@ -18,7 +18,9 @@ LAB = frozenset(
 )
 """modules of the extra `lab` in pyproject.toml, which `pip install longca` leaves out"""
 
-_QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")  # not from the end of one value to the begin of the next
+_QUOTED = re.compile(
+    rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'"
+)  # not from the end of one value to the begin of the next
 
 
 class UserError(Exception):
@@ -74,8 +76,10 @@ def shown(text: str, most: int = MOST_OF_LINE) -> str:
 
 def escaped(text: str) -> str:
     """The text with control characters and unpaired surrogates escaped; line ends and tabs are kept."""
-    return "\n".join(line if line.isprintable() else "".join(c if c == "\t" else _printable(c) for c in line)
-                     for line in text.split("\n"))
+    return "\n".join(
+        line if line.isprintable() else "".join(c if c == "\t" else _printable(c) for c in line)
+        for line in text.split("\n")
+    )
 
 
 def storable(text: str, most: int) -> str:
@@ -86,7 +90,7 @@ def storable(text: str, most: int) -> str:
 
 def shortened(text: str, most: int) -> str:
     """The text, or the beginning and end of a long text."""
-    return text if len(text) <= most else f"{text[:most - most // 3 - 1]}…{text[-(most // 3):]}"
+    return text if len(text) <= most else f"{text[: most - most // 3 - 1]}…{text[-(most // 3) :]}"
 
 
 def _printable(character: str) -> str:

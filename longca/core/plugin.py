@@ -58,9 +58,9 @@ KINDS: dict[str, Kind] = {
         Kind("corpus", "corpora", "data/corpora", "longca.data.corpus:Corpus", ".json"),
         Kind("kernel", "kernels", "kernels/backends", "longca.kernels.contract:Kernel"),
         Kind("strategy", "strategies", "cp/strategies", "longca.cp.contract:Strategy"),
-        Kind("figure", "figures", "report/figures", "longca.report.contract:Figure"),
-        Kind("paper_figure", "paper_figures", "paper/figures", "longca.paper.contract:Exhibit"),
-        Kind("claim", "claims", "claims/study", "longca.claims.contract:Claim"),
+        Kind("figure", "figures", "lab/report/figures", "longca.lab.report.contract:Figure"),
+        Kind("paper_figure", "paper_figures", "lab/paper/figures", "longca.lab.paper.contract:Exhibit"),
+        Kind("claim", "claims", "lab/claims/study", "longca.lab.claims.contract:Claim"),
     )
 }
 
@@ -280,6 +280,7 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
 
 def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
     """Make the first call of each method that commands call directly in a fork of the process."""
+
     def refuse(name: str, reason: str) -> BrokenPlugin:
         return BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"its method {name} {reason}", todo=MEND)
 

@@ -104,8 +104,22 @@ LOG = Limit(
     "MiB",
     "What measuring processes of one run print into its logs; of each the last MiB is always kept",
 )
-LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, ENVIRONMENTS, CORPUS, DOCUMENTS, DOCUMENT,
-          UNPACKED, CODE, PLUGIN, LOG)
+LIMITS = (
+    YAML,
+    YAML_VALUES,
+    CELLS,
+    CELL_FILE,
+    RECORDS,
+    ROWS,
+    ENVIRONMENTS,
+    CORPUS,
+    DOCUMENTS,
+    DOCUMENT,
+    UNPACKED,
+    CODE,
+    PLUGIN,
+    LOG,
+)
 
 
 def check_variables() -> None:

@@ -38,15 +38,18 @@ class Frozen(BaseModel):
     allows others, which JSON stores as strings).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=False,
-                              str_max_length=MOST_TEXT)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=False, str_max_length=MOST_TEXT
+    )
 
 
 def _resolvers() -> dict[str, Any]:
     """PyYAML's rules for plain scalars, but with decimal integers only."""
     integer = re.compile(r"[-+]?(0|[1-9][\d_]*)$")
-    return {first: [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in rules]
-            for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+    return {
+        first: [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in rules]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 class _Loader(yaml.SafeLoader):

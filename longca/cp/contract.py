@@ -11,10 +11,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.cell import CallSpec, Cell, Scalar
 from longca.core.plugin import Plugin, Registry
 from longca.core.schema import Frozen, parse
 from longca.kernels.contract import missing_modules
+from longca.lab.studies.cell import CallSpec, Cell, Scalar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ class PreparedStrategy:
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
         self.shard = shard
-        # by the names of `longca.core.record.COSTS`; permute_ms and moved_bytes are measured
+        # by the names of `longca.lab.studies.record.COSTS`; permute_ms and moved_bytes are measured
         self.costs: dict[str, float] = {}
         self.notes: list[str] = []
 
@@ -160,17 +160,29 @@ class HeadStrategy(Strategy):
         """`refusal` for a mask at hand, which need not be one of the named patterns."""
         raise NotImplementedError
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_work(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        world: int,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         """`partition_call` for a problem."""
         return self.partition_call(
             problem.mask, problem.call_spec, world, kernel, problem.device.type, weights, sharding
         )
 
-    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         """Divides the work among `world` ranks, like `prepare`, but without ranks and without torch.
 
         Args:

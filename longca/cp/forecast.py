@@ -27,30 +27,34 @@ from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.sharding import StripedSharding
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, WorkTimeline
+from longca.lab.store.hardware import load_hardware
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
 from longca.predict.ways import covers_all, items_of, ways_of_parts
-from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
-    from longca.core.study import Messages
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
+    from longca.lab.store.hardware import Network
+    from longca.lab.studies.cell import CallSpec
+    from longca.lab.studies.study import Messages
     from longca.masks.mask import Mask
     from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel
-    from longca.store.hardware import Network
 
-PROFILES: dict[Messages, str] = {"nccl": "h200-nccl", "symmetric": "h200-copy-engines"}  # of messages, in config/hardware.yaml
+PROFILES: dict[Messages, str] = {
+    "nccl": "h200-nccl",
+    "symmetric": "h200-copy-engines",
+}  # of messages, in config/hardware.yaml
 USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
 FITTED_ELEM_BYTES = 2
 SUM_BYTES = 4  # of an element of a float32 sum
-PASS_EFFICIENCY = 0.85  # share of the memory bandwidth in elementwise passes: `python -m benchmarks.predict.links`
+# share of the memory bandwidth in elementwise passes: `python -m benchmarks.predict.links`
+PASS_EFFICIENCY = 0.85
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,15 @@ class CallForecast:
 
 def links_of(network: Network) -> LinkSpeeds:
     """The speeds of a profile of `config/hardware.yaml`."""
-    return LinkSpeeds(network.intra_gb_s.value * 1e9, network.inter_gb_s.value * 1e9, network.intra_us.value * 1e-6,
-                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node, "copy-engines" not in network.name)
+    return LinkSpeeds(
+        network.intra_gb_s.value * 1e9,
+        network.inter_gb_s.value * 1e9,
+        network.intra_us.value * 1e-6,
+        network.inter_us.value * 1e-6,
+        network.overlap.value,
+        network.ranks_per_node,
+        "copy-engines" not in network.name,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +156,12 @@ class WorkForecast:
         self.num_calls = int(counts.max())
         """of kernels, for the rank with the most"""
         slower = {id(share): share.seconds * self.slowdown for share in shares.values()}
-        self._line = WorkTimeline(work, call, {key: slower[id(share)] for key, share in shares.items()}, backward=call.direction == "bwd")
+        self._line = WorkTimeline(
+            work,
+            call,
+            {key: slower[id(share)] for key, share in shares.items()},
+            backward=call.direction == "bwd",
+        )
 
     def times(self, links: LinkSpeeds) -> RankTimes:
         """The times of all ranks."""
@@ -157,8 +173,17 @@ class WorkForecast:
 
     def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[CallForecast]:
         """The forecasts under each of these speeds, in one pass over the steps."""
-        return [CallForecast(times, self.slowdown, self.num_calls, self._waste, *self._bytes_sent(links.ranks_per_node), self._memory)
-                for links, times in zip(speeds, self._line.at_each(speeds), strict=True)]
+        return [
+            CallForecast(
+                times,
+                self.slowdown,
+                self.num_calls,
+                self._waste,
+                *self._bytes_sent(links.ranks_per_node),
+                self._memory,
+            )
+            for links, times in zip(speeds, self._line.at_each(speeds), strict=True)
+        ]
 
     def _bytes_sent(self, ranks_per_node: int) -> tuple[float, float]:
         if ranks_per_node not in self._bytes:
@@ -168,7 +193,9 @@ class WorkForecast:
     @cached_property
     def _waste(self) -> float:
         heads_per_kv = self._call.num_q_heads // self._call.num_kv_heads
-        return whole_statistics(self._work.plan.partition.mask, self._device.kernel.usual.shape, heads_per_kv).waste
+        return whole_statistics(
+            self._work.plan.partition.mask, self._device.kernel.usual.shape, heads_per_kv
+        ).waste
 
     @cached_property
     def _memory(self) -> float:
@@ -217,8 +244,14 @@ class Forecaster:
         hardware = load_hardware()
         profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
         links = LinkSpeeds() if profile is None else links_of(profile)
-        self._links, self._kernel, self._fitted = replace(links, ranks_per_node=ranks_per_node), kernel, load_fitted()
-        self._memory_bytes_per_s = (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
+        self._links, self._kernel, self._fitted = (
+            replace(links, ranks_per_node=ranks_per_node),
+            kernel,
+            load_fitted(),
+        )
+        self._memory_bytes_per_s = (
+            (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
+        )
 
     def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
         """Seconds of a forward call and, if required, its backward, on the slowest rank.
@@ -227,7 +260,9 @@ class Forecaster:
         """
         traits, total = work.plan.partition.mask.traits, 0.0
         for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
-            model = self._fitted.find(self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads)
+            model = self._fitted.find(
+                self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads
+            )
             if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
                 return None
             device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
@@ -244,7 +279,9 @@ def _row_ends(mask: Mask) -> float:
     return mask.kept[key]
 
 
-def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> tuple[np.ndarray, np.ndarray | float]:
+def _kernels_s(
+    plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel
+) -> tuple[np.ndarray, np.ndarray | float]:
     """(seconds of each rank's kernels at full clock (P, T), their throttles (P, T))."""
     steps = _step_ways(plan, num_kv, device.kernel)
     if steps is None:
@@ -281,21 +318,31 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     if plan.world == 1:
         own = call_amounts(model, mask, num_q, num_kv)
         return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
-    if not isinstance(plan.sharding, StripedSharding):  # cuts between chunks are between tiles, so no row ends there
+    if not isinstance(
+        plan.sharding, StripedSharding
+    ):  # cuts between chunks are between tiles, so no row ends there
         ends = max(ends, float(plan.step_band_rows.sum()))
-    hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
+    hidden, partial = (
+        (amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial)
+    )
     area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
     rows, keys = np.minimum(plan.sharding.num_tokens[:, None], band_rows), _step_keys(plan)
-    computed = rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
+    computed = (
+        rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
+    )
     partial = np.minimum(partial * band_rows, computed)
     items = items_of(model.kernel, model.direction, model.way)
     lines = np.ceil(keys / model.shape.keys if items.by_keys else rows / model.shape.tokens(ratio))
-    idle = items.share * even_idle(computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order)
+    idle = items.share * even_idle(
+        computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order
+    )
     found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
     return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
 
 
-def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel, *, packs: bool) -> np.ndarray:
+def _passes_s(
+    plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel, *, packs: bool
+) -> np.ndarray:
     """Seconds of the elementwise work of a plan's steps, (P, T)."""
     row, elem = call.head_dim / device.memory_bytes_per_s, call.elem_bytes
     some = plan.step_areas > 0
@@ -308,18 +355,31 @@ def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceMod
     if packs and not plan.forwards_kv and plan.world > 1:
         found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
-        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):  # gradients received after a step are added after the next one
+        for number, home in enumerate(
+            PlanTraffic.of(plan).dkv[1:], 1
+        ):  # gradients received after a step are added after the next one
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
-            found[:, min(number + 1, plan.num_steps - 1)] += arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
+            found[:, min(number + 1, plan.num_steps - 1)] += (
+                arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
+            )
         found[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
     return found
 
 
-def _packing_s(work: WorkPartition, chunk: HeadChunk, head_rank: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
+def _packing_s(
+    work: WorkPartition, chunk: HeadChunk, head_rank: int, call: CallSpec, device: DeviceModel
+) -> np.ndarray:
     """Seconds of packing the heads of a chunk for other ranks and for the return, (P,)."""
     share = chunk.heads.ranks[head_rank]
     heads = 3 * len(share.q) + (4 if call.direction == "bwd" else 2) * len(share.kv)
-    return work.plan.sharding.num_tokens * heads * call.head_dim * call.elem_bytes * 2 / device.memory_bytes_per_s
+    return (
+        work.plan.sharding.num_tokens
+        * heads
+        * call.head_dim
+        * call.elem_bytes
+        * 2
+        / device.memory_bytes_per_s
+    )
 
 
 def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tuple[float, float]:
@@ -356,8 +416,10 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
 def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
     """Token-heads that each rank of a head group sends to each other rank, (N, N): inputs for the other's
     heads, results of its own."""
-    q, arriving, leaving = (np.array([sum(len(side(chunk)[rank]) for chunk in work.chunks) for rank in range(work.mesh.heads)])
-                            for side in (lambda chunk: chunk.q, lambda chunk: chunk.arriving, lambda chunk: chunk.leaving))
+    q, arriving, leaving = (
+        np.array([sum(len(side(chunk)[rank]) for chunk in work.chunks) for rank in range(work.mesh.heads)])
+        for side in (lambda chunk: chunk.q, lambda chunk: chunk.arriving, lambda chunk: chunk.leaving)
+    )
     if backward:
         return q + (q + 2 * leaving)[:, None]
     return q + 2 * arriving + q[:, None]
@@ -367,15 +429,30 @@ def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
     """Largest memory of a rank in a call: the memory of attention itself, and that of the strategy."""
     mesh, plan, row, backward = work.mesh, work.plan, call.head_dim, call.direction == "bwd"
     tokens = float(plan.sharding.num_tokens.max()) / mesh.heads
-    inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * row * call.elem_bytes * (2 if backward else 1)
+    inputs = (
+        (2 * call.num_q_heads + 2 * call.num_kv_heads)
+        * tokens
+        * row
+        * call.elem_bytes
+        * (2 if backward else 1)
+    )
     q_heads = max(sum(len(chunk.q[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
-    kv_heads = max(sum(len(chunk.arriving[rank]) for chunk in work.chunks) for rank in range(mesh.heads)) or call.num_kv_heads
+    kv_heads = (
+        max(sum(len(chunk.arriving[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
+        or call.num_kv_heads
+    )
     held = float(plan.sharding.num_tokens.max())
-    gathered = (2 * q_heads + 2 * kv_heads) * held * row * call.elem_bytes * (2 if backward else 1) if mesh.heads > 1 else 0.0
+    gathered = (
+        (2 * q_heads + 2 * kv_heads) * held * row * call.elem_bytes * (2 if backward else 1)
+        if mesh.heads > 1
+        else 0.0
+    )
     buffers = 0.0
     if mesh.ring > 1:
         of_rank = int(plan.received_kv.sum(axis=1).argmax())
-        buffers = sum(BufferSchedule(plan, of_rank, early=True).buffer_keys) * 2 * kv_heads * row * call.elem_bytes
+        buffers = (
+            sum(BufferSchedule(plan, of_rank, early=True).buffer_keys) * 2 * kv_heads * row * call.elem_bytes
+        )
         sums = q_heads * held + (2 * kv_heads * held + 2 * kv_heads * held if backward else 0)
         buffers += sums * row * SUM_BYTES + (2 * buffers if backward else 0)
     return inputs + gathered + buffers

@@ -16,10 +16,10 @@ import numpy as np
 from longca.cp.runtime.steps import active_rows
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
     from longca.cp.partition.heads import HeadPlan
     from longca.cp.schedule.plan import Plan, Step
     from longca.kernels.contract import Kernel
+    from longca.lab.studies.cell import CallSpec
     from longca.masks.traits import Traits
 
 MAX_PROBED = 8  # checked ranks, and checked steps of each rank, evenly spaced

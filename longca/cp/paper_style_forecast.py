@@ -24,7 +24,7 @@ from longca.masks.segments import diagonal_segments
 from longca.predict.call import call_amounts, whole_statistics
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
+    from longca.lab.studies.cell import CallSpec
     from longca.masks.mask import Mask
 
 RING, GATHER = "paper_style_ring", "paper_style_allgather"
@@ -102,9 +102,15 @@ def forecast_paper_style(
         * call.head_dim
         * SUM_BYTES
     )
-    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard,
-                        between,
-                        inputs + held + parts)
+    return CallForecast(
+        times,
+        slowdown,
+        sum(count for count, _ in calls),
+        statistics.waste,
+        moved * shard,
+        between,
+        inputs + held + parts,
+    )
 
 
 def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:

@@ -17,7 +17,6 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads, pa
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec, Cell
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from longca.cp.schedule.plan import Plan, Schedule
     from longca.cp.schedule.planner import ScoredPlan
     from longca.kernels.contract import Kernel, Problem
+    from longca.lab.studies.cell import CallSpec, Cell
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
@@ -61,9 +61,15 @@ class PlannedStrategy(HeadStrategy):
     ) -> str | None:
         return self._refusal(lambda: mask, mask.traits, call, world, kernel, device_type)
 
-    def _refusal(self, mask: Callable[[], Mask], traits: Traits, call: CallSpec, world: int, kernel: Kernel,
-                 device_type: str
-                 ) -> str | None:
+    def _refusal(
+        self,
+        mask: Callable[[], Mask],
+        traits: Traits,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+    ) -> str | None:
         """The reason why not, or None. The mask is built only if its traits do not decide."""
         reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
         if reason is not None:
@@ -135,18 +141,31 @@ class PlannedStrategy(HeadStrategy):
         prepared.costs["formula_bytes"] = formula_bytes(problem, work.mesh)
         return prepared
 
-    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         mesh = self.mesh(world, call.num_kv_heads)
         if mesh.ring == 1 and mesh.heads > 1:
             return partition_heads(mask, call, world, weights)
         plan = self._plan_for(mask, call, world, kernel, device_type, sharding)
         return partition_on(mesh, plan, call, weights)
 
-    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                  sharding: Sharding | None = None
-                  ) -> Plan:
+    def _plan_for(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        sharding: Sharding | None = None,
+    ) -> Plan:
         """The estimated fastest plan whose steps the kernel supports. It is the same on all ranks."""
         plans, support = (
             self._plans(mask, call, world, sharding),

@@ -38,37 +38,62 @@ __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
 
 @breaks_graph
-def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: Any = AUTO, *, num_q_heads: int,
-                     num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
-                     device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
-                     timeout: float = DEFAULT_TIMEOUT_S, check: Literal["first", "always"] = "first") -> ContextParallel:
-    """Shards a sequence over the ranks of a group, and plans attention. A collective call with equal arguments.
+def context_parallel(
+    mask: Mask | Sequence[Mask],
+    group: Any = None,
+    strategy: Any = AUTO,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int | None = None,
+    head_dim: int,
+    dtype: torch.dtype | None = None,
+    kernel: str = AUTO,
+    device: Any = None,
+    backward: bool = True,
+    messages: Literal["nccl", "symmetric"] = "nccl",
+    timeout: float = DEFAULT_TIMEOUT_S,
+    check: Literal["first", "always"] = "first",
+) -> ContextParallel:
+    """Shards a sequence over the ranks of a group, and plans attention. A collective call with equal
+    arguments.
 
     Args:
-        mask: mask of the whole sequence, T × T; or several masks for different layers, which share one sharding.
-        group: a process group, or a `DeviceMesh` of one dimension. None: all ranks, of torchrun, or this process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy of least predicted time.
+        mask: mask of the whole sequence, T × T; or several masks for different layers, which share one
+            sharding.
+        group: a process group, or a `DeviceMesh` of one dimension. None: all ranks, of torchrun, or this
+            process alone.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy of least
+            predicted time.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
-        kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which
-            takes O(T²) memory.
+        kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim,
+            on GPUs; else `naive`, which takes O(T²) memory.
         device: of the tensors, if the group does not settle it.
         backward: gradients will be asked for.
-        messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
-        timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
-            on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
-        check: when ranks compare a call. On CPUs, by "always", or by symmetric messages that cannot be given up: before
-            it sends anything, so each host waits for the others. On GPUs, "first" does so in the first call of each mask
-            and batch; later no host waits, and an error comes at most 32 calls late. "always" also compares elements of
-            tensors on GPUs that `shard` is given.
+        messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine
+            that can do it.
+        timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost
+            within a call on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
+        check: when ranks compare a call. On CPUs, by "always", or by symmetric messages that cannot be given
+            up: before it sends anything, so each host waits for the others. On GPUs, "first" does so in the
+            first call of each mask and batch; later no host waits, and an error comes at most 32 calls late.
+            "always" also compares elements of tensors on GPUs that `shard` is given.
 
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.
     """
     comm = join(group, device, timeout)
     try:
-        arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype,
-                     "backward": backward, "messages": messages, "check": check}
+        arguments = {
+            "kernel": kernel,
+            "num_q_heads": num_q_heads,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
+            "dtype": dtype,
+            "backward": backward,
+            "messages": messages,
+            "check": check,
+        }
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages, releasable=signals.HOST_SIGNALS and request.check == "first")
         agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
@@ -87,8 +112,14 @@ class ContextParallel:
     ranks.
     """
 
-    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...],
-                 agreement: Agreement) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        request: CpRequest,
+        planner: MaskPlanner,
+        masks: tuple[Mask, ...],
+        agreement: Agreement,
+    ) -> None:
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
         self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
@@ -159,7 +190,9 @@ class ContextParallel:
         import torch
 
         try:
-            _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
+            _check_tokens(
+                "shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank"
+            )
         except UserError as error:
             self._agreement.shards.add_failure(error)
             raise
@@ -190,8 +223,15 @@ class ContextParallel:
         return whole.movedim(0, dim)
 
     @breaks_graph
-    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0, *,
-                  tag: str | int | None = None) -> torch.Tensor:
+    def attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: int | Mask = 0,
+        *,
+        tag: str | int | None = None,
+    ) -> torch.Tensor:
         """Attention of this rank's queries to all visible keys; differentiable. A collective call.
 
         `torch.compile` breaks its graph here, as at every call that involves other ranks.
@@ -237,7 +277,8 @@ class ContextParallel:
     def compare_calls(self) -> None:
         """Waits until ranks have compared all calls that this one has made: as before results are saved.
 
-        By check="first" on GPUs, ranks compare a call when its result may have been handed out, at most 32 calls later.
+        By check="first" on GPUs, ranks compare a call when its result may have been handed out, at most 32
+        calls later.
         It sends nothing: a rank may call it alone.
 
         Raises:
@@ -251,7 +292,8 @@ class ContextParallel:
         """Releases the process groups for messages, and closes all contexts from `with_mask`.
 
         Raises:
-            UserError: ranks have called different things, or another rank goes on with a call that this one does not
+            UserError: ranks have called different things, or another rank goes on with a call that this one
+            does not
                 make. All is given back, too.
             PeerLost: another rank has not come to the same calls within the timeout. All is given back, too.
         """
@@ -262,23 +304,32 @@ class ContextParallel:
             self._comm.close()
 
     def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
-        return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
+        return checked_masks(
+            mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads}
+        )
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask,
-                        tag: str | int | None) -> torch.Tensor:
+    def _attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask, tag: str | int | None
+    ) -> torch.Tensor:
         import torch
 
         number = self._mask_number(mask) if self._is_known(mask) else -1
         batch = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else None
         series = self._call_text(number, batch) if number >= 0 else f"mask {mask!r}"[:MAX_TEXT]
         arguments = series if tag is None else f"{series}\ntag {tag}"
-        call = self._agreement.begin("forward", arguments, lambda: self._check_attention(q, k, v, mask), series)
+        call = self._agreement.begin(
+            "forward", arguments, lambda: self._check_attention(q, k, v, mask), series
+        )
         prepared = self._plan.prepared[number]
         if batch is None:
             out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, series, None))
         else:
-            outs = [attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
-                    for entry in range(batch)]
+            outs = [
+                attend(
+                    prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry)
+                )
+                for entry in range(batch)
+            ]
             # under autocast `stack` accepts only float32 and one other dtype
             with torch.autocast(q.device.type, enabled=False):
                 out = torch.stack(outs)
@@ -294,8 +345,11 @@ class ContextParallel:
         return self._call_texts[key]
 
     def _is_known(self, mask: int | Mask) -> bool:
-        return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else (
-            isinstance(mask, int) and mask in range(len(self.masks)))
+        return (
+            mask.digest in (own.digest for own in self.masks)
+            if isinstance(mask, Mask)
+            else (isinstance(mask, int) and mask in range(len(self.masks)))
+        )
 
     def _mask_number(self, mask: int | Mask) -> int:
         return [own.digest for own in self.masks].index(mask.digest) if isinstance(mask, Mask) else mask
@@ -304,58 +358,84 @@ class ContextParallel:
         import torch
 
         if not self._is_known(mask):
-            raise UserError(f"Argument 'mask' of attention is {mask!r}", why=f"this context has "
-                                                                             f"{described(self.masks)}",
-                            todo="Give a number from 0, or plan the mask with context_parallel([…]) or "
-                                 "cp.with_mask")
-        request, lead = self._request, tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
-        for name, x, num_heads in (("q", q, request.num_q_heads), ("k", k, request.num_kv_heads), ("v", v, request.num_kv_heads)):
+            raise UserError(
+                f"Argument 'mask' of attention is {mask!r}",
+                why=f"this context has {described(self.masks)}",
+                todo="Give a number from 0, or plan the mask with context_parallel([…]) or cp.with_mask",
+            )
+        request, lead = (
+            self._request,
+            tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else (),
+        )
+        for name, x, num_heads in (
+            ("q", q, request.num_q_heads),
+            ("k", k, request.num_kv_heads),
+            ("v", v, request.num_kv_heads),
+        ):
             if not isinstance(x, torch.Tensor):
-                raise UserError(f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give "
-                                                                                                      "a "
-                                                                                                      "tensor")
+                raise UserError(
+                    f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give a tensor"
+                )
             wanted = *lead, self.num_tokens, num_heads, request.head_dim
             if x.dim() == len(wanted) and x.shape[-3] == self.seqlen != self.num_tokens:
-                raise UserError(f"Argument '{name}' of attention has all {self.seqlen} tokens",
-                                why=f"this rank holds {self.num_tokens} of them", todo="Give the tokens of "
-                                                                                       "cp.shard")
+                raise UserError(
+                    f"Argument '{name}' of attention has all {self.seqlen} tokens",
+                    why=f"this rank holds {self.num_tokens} of them",
+                    todo="Give the tokens of cp.shard",
+                )
             if tuple(x.shape) != wanted:
-                raise UserError(f"Argument '{name}' of attention is {_shape(x)}",
-                                why=f"tokens of this rank × heads × head dim are "
-                                    f"{' × '.join(map(str, wanted))}",
-                                todo="Give that shape, or the heads of the model to context_parallel")
+                raise UserError(
+                    f"Argument '{name}' of attention is {_shape(x)}",
+                    why=f"tokens of this rank × heads × head dim are {' × '.join(map(str, wanted))}",
+                    todo="Give that shape, or the heads of the model to context_parallel",
+                )
             if x.dtype != request.dtype:
                 can_be_planned = str(x.dtype).removeprefix("torch.") in DTYPES
-                raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for "
-                                                                                    f"{request.dtype}",
-                                todo=f"Convert it with .to({request.dtype})" +
-                                (f", or give dtype={x.dtype} to context_parallel" if can_be_planned else ""))
+                raise UserError(
+                    f"Argument '{name}' of attention is {x.dtype}",
+                    why=f"the plan is for {request.dtype}",
+                    todo=f"Convert it with .to({request.dtype})"
+                    + (f", or give dtype={x.dtype} to context_parallel" if can_be_planned else ""),
+                )
             if x.device != self._comm.device:
-                raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on "
-                                                                                        f"{self._comm.device}",
-                                todo="Move it there")
+                raise UserError(
+                    f"Argument '{name}' of attention is on {x.device}",
+                    why=f"this rank is on {self._comm.device}",
+                    todo="Move it there",
+                )
         if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-            raise UserError("Attention is asked for gradients", why="it was planned with backward=False",
-                            todo="Give backward=True to context_parallel, or call it under torch.no_grad()")
+            raise UserError(
+                "Attention is asked for gradients",
+                why="it was planned with backward=False",
+                todo="Give backward=True to context_parallel, or call it under torch.no_grad()",
+            )
 
     def _check_shard(self, x: torch.Tensor, dim: int) -> None:
         _check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
         if x.device != self._comm.device:
-            raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on "
-                                                                             f"{self._comm.device}", todo="Move it there")
+            raise UserError(
+                f"Argument 'x' of unshard is on {x.device}",
+                why=f"this rank is on {self._comm.device}",
+                todo="Move it there",
+            )
 
     def __repr__(self) -> str:
         chosen = ", chosen by cost" if self._request.strategy == AUTO else ""
-        return (f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over "
-                f"{self._request.kernel}, {self.sharding} "
-                f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>")
+        return (
+            f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over "
+            f"{self._request.kernel}, {self.sharding} "
+            f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>"
+        )
 
 
 def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
     found = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
     for number, prepared in enumerate(plan.prepared):
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
-        found |= {prefix + (f"kernel_{name}" if name in found else name): cost for name, cost in prepared.costs.items()}
+        found |= {
+            prefix + (f"kernel_{name}" if name in found else name): cost
+            for name, cost in prepared.costs.items()
+        }
     return found
 
 
@@ -388,12 +468,15 @@ def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo
     if not isinstance(x, torch.Tensor):
         raise UserError(f"Argument 'x' of {call} is of type {type(x).__name__}", todo="Give a tensor")
     if not isinstance(dim, int):
-        raise UserError(f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of "
-                                                                     "tokens")
+        raise UserError(
+            f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of tokens"
+        )
     if not -x.dim() <= dim < x.dim() or x.shape[dim] != num_tokens:
-        raise UserError(f"Argument 'x' of {call} is {_shape(x)}", why=f"dimension {dim} must have the "
-                                                                      f"{num_tokens} tokens {whose}",
-                        todo=f"{todo}, and its dimension of tokens as dim=")
+        raise UserError(
+            f"Argument 'x' of {call} is {_shape(x)}",
+            why=f"dimension {dim} must have the {num_tokens} tokens {whose}",
+            todo=f"{todo}, and its dimension of tokens as dim=",
+        )
 
 
 def _shape(x: Any) -> str:

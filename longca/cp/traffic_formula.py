@@ -19,7 +19,7 @@ def formula_bytes(problem: Problem, mesh: Mesh) -> float:
     the ring part doubles, since KV circulates again and its gradients are sent to their owners.
     """
     element = problem.dtype.itemsize * problem.mask.seqlen_q * problem.head_dim * 2
-    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads ** 2) * (problem.num_kv_heads + problem.num_q_heads)
+    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads**2) * (problem.num_kv_heads + problem.num_q_heads)
     ring = (mesh.ring - 1) / mesh.world * problem.num_kv_heads
     return element * (heads + ring * (2 if problem.needs_backward else 1))
 

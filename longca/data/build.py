@@ -20,8 +20,16 @@ BATCH = 256  # documents given to a tokenizer at once
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
-def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text", separator: str | None = None,
-                 tokenizer: Path | None = None, folder: Path | None = None, force: bool = False) -> Path:
+def build_corpus(
+    name: str,
+    files: Sequence[str | Path],
+    *,
+    field: str = "text",
+    separator: str | None = None,
+    tokenizer: Path | None = None,
+    folder: Path | None = None,
+    force: bool = False,
+) -> Path:
     """Measure the documents of files and write the corpus of their lengths.
 
     Args:
@@ -60,9 +68,13 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
     if num_empty:
         notes.append(f"Empty texts left out: {num_empty:,}.")
     content = CorpusFile(
-        label=name, description=f"Lengths of {num_documents:,} documents in {_files(len(paths))}.",
+        label=name,
+        description=f"Lengths of {num_documents:,} documents in {_files(len(paths))}.",
         source=", ".join(map(str, files[:3])) + (f" and {len(files) - 3:,} more" if len(files) > 3 else ""),
-        unit="tokens" if tokenizer else "bytes", notes=tuple(notes), bins=bins)
+        unit="tokens" if tokenizer else "bytes",
+        notes=tuple(notes),
+        bins=bins,
+    )
     _write(target, content.to_json())
     return target
 
@@ -89,7 +101,7 @@ def _check_separator(separator: str, divided: Mapping[Path, bool]) -> None:
             f"{name} never occurs in {_files(len(divided))} of text",
             why="each would be one document",
             todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is "
-                 "a document",
+            "a document",
         )
 
 
@@ -144,8 +156,11 @@ def in_tokens(tokenizer: Path) -> Lengths:
     try:
         loaded = Tokenizer.from_file(str(tokenizer))
     except Exception as error:  # the library raises bare Exception
-        raise UserError(f"'{tokenizer}' is not a tokenizer", why=" ".join(str(error).split()),
-                        todo="Give a tokenizer.json") from error
+        raise UserError(
+            f"'{tokenizer}' is not a tokenizer",
+            why=" ".join(str(error).split()),
+            todo="Give a tokenizer.json",
+        ) from error
     loaded.no_truncation()  # a tokenizer file may contain the limits of its model
     loaded.no_padding()
 
@@ -171,8 +186,11 @@ def _target(name: str, folder: Path | None, force: bool) -> Path:
     if folder is None:
         folder = folder_for_new("corpus")
         if folder is None:
-            raise UserError("There is no folder for the corpus", why="LONGCA_PLUGINS is not set",
-                            todo="Set it to a folder of yours, or give `--folder`")
+            raise UserError(
+                "There is no folder for the corpus",
+                why="LONGCA_PLUGINS is not set",
+                todo="Set it to a folder of yours, or give `--folder`",
+            )
     target = folder / f"{name}.json"
     taken = Registry("corpus", plugin_folders(may_be_new=True)).paths().get(name)
     if taken and taken != target.resolve():

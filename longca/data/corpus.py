@@ -184,11 +184,20 @@ class Corpus(Plugin):
             share = self.up_to(edge)
             rows.append({"up_to": edge, "documents": share[0] - before[0], "tokens": share[1] - before[1]})
             before = share
-        return {"name": self.name, "label": self.label, "path": str(self.path), "digest": self.digest,
-                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit",
-                                                                "notes", "long_documents"}),
-                "num_documents": self.num_documents, "mean_length": self.mean_length, "longest": self.longest,
-                "has_histogram": bool(self.content.histogram), "by_length": rows}
+        return {
+            "name": self.name,
+            "label": self.label,
+            "path": str(self.path),
+            "digest": self.digest,
+            **self.content.model_dump(
+                mode="json", include={"description", "source", "licence", "unit", "notes", "long_documents"}
+            ),
+            "num_documents": self.num_documents,
+            "mean_length": self.mean_length,
+            "longest": self.longest,
+            "has_histogram": bool(self.content.histogram),
+            "by_length": rows,
+        }
 
 
 def _rows(value: Any) -> str:

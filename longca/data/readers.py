@@ -35,9 +35,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
         path = Path(pattern)
         # not Path.glob, which takes no absolute patterns
         matches = (
-            [path]
-            if path.exists()
-            else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+            [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
         )
         files = [file for match in matches for file in (_files_below(match) if match.is_dir() else [match])]
         if not files:
@@ -100,8 +98,10 @@ def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
                 f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}"
             ) from error
         except (RecursionError, ValueError):
-            raise UserError(f"{path}:{number} is no document",
-                            why="it is nested too deeply, or has a number of thousands of digits") from None
+            raise UserError(
+                f"{path}:{number} is no document",
+                why="it is nested too deeply, or has a number of thousands of digits",
+            ) from None
         if not isinstance(row, dict):
             raise UserError(
                 f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field"
@@ -218,5 +218,10 @@ def _kind(path: Path) -> str:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and _kind(path) in KNOWN
-            and not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and _kind(path) in KNOWN
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]

@@ -42,8 +42,11 @@ def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool 
     source = Registry("corpus").load(corpus)
     expected = int(seqlen / _mean_length(source, paper_compat))
     if expected > DOCUMENTS.value():
-        raise UserError(f"{seqlen:,} tokens of corpus '{corpus}' are some {expected:,} documents",
-                        why=f"at most {DOCUMENTS.value():,} are drawn", todo=DOCUMENTS.todo)
+        raise UserError(
+            f"{seqlen:,} tokens of corpus '{corpus}' are some {expected:,} documents",
+            why=f"at most {DOCUMENTS.value():,} are drawn",
+            todo=DOCUMENTS.todo,
+        )
     return draw_as_paper(source, seqlen, seed) if paper_compat else draw(source, seqlen, seed)
 
 
@@ -88,9 +91,15 @@ def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generat
     independently, so that the pieces of one very long document cannot fill the sequence.
     """
     low, high, count = corpus.bins.T
-    whole_pieces = np.array([(_sum_of_quotients(last + 1,
-                                                cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
-                             for first, last, _ in corpus.bins.tolist()]) * count
+    whole_pieces = (
+        np.array(
+            [
+                (_sum_of_quotients(last + 1, cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
+                for first, last, _ in corpus.bins.tolist()
+            ]
+        )
+        * count
+    )
     upto = np.cumsum(np.concatenate([count, whole_pieces]))
     # uniform floats only: numpy may change the algorithms of other distributions between versions
     uniform = rng.random((2, num_draws))

@@ -31,9 +31,17 @@ LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
 
 
 @breaks_graph
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None,
-              return_lse: bool = False,
-              kernel: str | None = None, deterministic: bool = True) -> Any:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | Sequence[Mask],
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
+    deterministic: bool = True,
+) -> Any:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
 
     On an NVIDIA GPU this runs `band`, or an installed kernel that is faster for such a call in the committed
@@ -77,8 +85,13 @@ def _masks(mask: Mask | Sequence[Mask], count: int) -> list[Mask]:
     return [mask] * count if isinstance(mask, Mask) else list(mask)
 
 
-def _attend_entries(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Mask],
-                    *options: *tuple[float | None, bool, str | None, bool]) -> list[Tensor]:
+def _attend_entries(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Sequence[Mask],
+    *options: *tuple[float | None, bool, str | None, bool],
+) -> list[Tensor]:
     """The stacked results of `attend` for each entry of a batch."""
     size = len(q)
     parts: tuple[Tensor, ...] = _Entries.apply(q, k, v)
@@ -102,7 +115,7 @@ class _Entries(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         size = len(grads) // 3
         with autocast_disabled(grads[0].device):
-            return tuple(torch.stack(grads[start:start + size]) for start in range(0, 3 * size, size))
+            return tuple(torch.stack(grads[start : start + size]) for start in range(0, 3 * size, size))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: float | None) -> None:
@@ -121,11 +134,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
     for of_entry in masks:
         if not isinstance(of_entry, Mask):
             kind = f"{f'a {type(mask).__name__} of ' if several else ''}{type(of_entry).__name__}"
-            raise UserError(f"The mask must be a longca.Mask, and it is {kind}",
-                            todo="Make one with longca.build_mask or longca.Mask.from_…")
+            raise UserError(
+                f"The mask must be a longca.Mask, and it is {kind}",
+                todo="Make one with longca.build_mask or longca.Mask.from_…",
+            )
     if several and (q.ndim == 3 or len(masks) != len(q)):
-        raise UserError(f"{len(masks)} masks are for a batch of as many entries, and q is {tuple(q.shape)}",
-                        todo="Give (batch, tokens, heads, D) and a mask for each entry")
+        raise UserError(
+            f"{len(masks)} masks are for a batch of as many entries, and q is {tuple(q.shape)}",
+            todo="Give (batch, tokens, heads, D) and a mask for each entry",
+        )
     if not q.dtype == k.dtype == v.dtype or q.dtype not in DTYPES:
         raise UserError(
             f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, "
@@ -139,8 +156,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
         )
     shapes = f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
-        raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}",
-                        todo="Give k and v of the same tokens, heads and D")
+        raise UserError(
+            f"k and v must be of one shape, and of q's batch and head dim; {shapes}",
+            todo="Give k and v of the same tokens, heads and D",
+        )
     if q.shape[-1] == 0 or (q.ndim == 4 and len(q) == 0):
         raise UserError(f"the {'batch' if q.shape[-1] else 'head dim'} is empty; {shapes}")
     num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]
@@ -180,6 +199,9 @@ def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
     elif q.ndim == 4 and (len(q) * lengths[0], len(q) * lengths[1]) == masked:
         todo = "Give x.flatten(0, 1) where the mask is over all tokens of the batch"
     elif mask.documents is not None and masked[0] < lengths[0] == lengths[1]:
-        todo = f"Give Mask.from_cu_seqlens(…, seqlen={lengths[0]}) where the tokens behind the last document are padding"
+        todo = (
+            f"Give Mask.from_cu_seqlens(…, seqlen={lengths[0]}) where the tokens behind the last "
+            f"document are padding"
+        )
     found = f"q and k have {lengths[0]} and {lengths[1]} tokens"
     raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {found}", todo=todo)

@@ -62,8 +62,17 @@ class _Blockwise(torch.autograd.Function):
             return *_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale), None, None
 
 
-def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor | None,
-               dlse: Tensor | None, mask: Mask, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor | None,
+    dlse: Tensor | None,
+    mask: Mask,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) in the dtypes of q, k and v."""
     num_kv_heads = k.shape[1]
     dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))

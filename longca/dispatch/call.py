@@ -20,9 +20,16 @@ from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool,
-           name: str | None,
-           deterministic: bool) -> tuple[Tensor, ...]:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    scale: float | None,
+    return_lse: bool,
+    name: str | None,
+    deterministic: bool,
+) -> tuple[Tensor, ...]:
     """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D)."""
     needs_backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     problem = Problem(
@@ -38,15 +45,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, ret
     elif name != REFERENCE:
         problem = problem_for(Registry("kernel").load(name), problem, return_lse, deterministic)
     if name == REFERENCE:
-        return blockwise_attention(q, k, v, mask, problem.scale if scale is None else scale)[:1 + return_lse]
+        return blockwise_attention(q, k, v, mask, problem.scale if scale is None else scale)[: 1 + return_lse]
     if name == OWN:
         return _by_band(q, k, v, mask, scale, return_lse)
     if not math.isclose(factor, 1.0):
         if math.frexp(factor)[0] != 0.5:
-            raise UserError(f"Kernel '{name}' cannot scale by {scale:g}", todo="Leave `kernel` out",
-                            why="it scales by 1 / √D, and q times the rest would be rounded")
+            raise UserError(
+                f"Kernel '{name}' cannot scale by {scale:g}",
+                todo="Leave `kernel` out",
+                why="it scales by 1 / √D, and q times the rest would be rounded",
+            )
         q = q * factor  # a power of two: exact
-    return _by_kernel(q, k, v, Registry("kernel").load(name), problem)[:1 + return_lse]
+    return _by_kernel(q, k, v, Registry("kernel").load(name), problem)[: 1 + return_lse]
 
 
 def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> Problem:
@@ -93,9 +103,16 @@ def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem
 
     The kernel is prepared at the mask's first call for such inputs, and lives as long as the mask.
     """
-    key = ("attention", kernel.name, problem.num_q_heads, problem.num_kv_heads, problem.head_dim,
-           problem.dtype, problem.device,
-           problem.needs_backward)
+    key = (
+        "attention",
+        kernel.name,
+        problem.num_q_heads,
+        problem.num_kv_heads,
+        problem.head_dim,
+        problem.dtype,
+        problem.device,
+        problem.needs_backward,
+    )
     kept = problem.mask.kept
     if key not in kept:
         # training may use it later; a kernel may try its backward once

@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED
 from longca.core.plugin import Registry
+from longca.lab.studies.cell import AS_RELEASED
 
 if TYPE_CHECKING:
     from longca.kernels.contract import Kernel, Problem
@@ -122,5 +122,8 @@ def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bo
         problem.call_spec, problem.mask.traits, problem.device.type
     )
     if reason is None and problem.needs_backward and deterministic and not kernel.deterministic:
-        return "the order in which it sums gradients may change from call to call: give deterministic=False to allow that"
+        return (
+            "the order in which it sums gradients may change from call to call: give deterministic=False "
+            "to allow that"
+        )
     return reason

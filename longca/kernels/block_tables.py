@@ -69,9 +69,11 @@ def split_blocks(mask: Mask, size: int) -> Mask:
             f"blocks of {block_q} × {block_k} over {mask.seqlen_q} × {mask.seqlen_k} are not made of {size}s"
         )
     visible = np.repeat(np.repeat(mask.grid.visible, block_q // size, axis=1), block_k // size, axis=2)
-    visible = visible[:, :mask.seqlen_q // size, :mask.seqlen_k // size]  # the last block may be shorter
-    q_bounds, k_bounds = (np.tile(np.arange(0, seqlen + 1, size), (mask.num_groups, 1))
-                          for seqlen in (mask.seqlen_q, mask.seqlen_k))
+    visible = visible[:, : mask.seqlen_q // size, : mask.seqlen_k // size]  # the last block may be shorter
+    q_bounds, k_bounds = (
+        np.tile(np.arange(0, seqlen + 1, size), (mask.num_groups, 1))
+        for seqlen in (mask.seqlen_q, mask.seqlen_k)
+    )
     grid = BlockGrid(np.ascontiguousarray(visible), q_bounds, k_bounds)
     return Mask(mask.seqlen_q, mask.seqlen_k, grid=grid, params=mask.params, name=mask.name)
 

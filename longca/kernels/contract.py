@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from longca.core.cell import CallSpec, Cell, Dtype
 from longca.core.plugin import Plugin
-from longca.core.record import Work
+from longca.lab.studies.cell import CallSpec, Cell, Dtype
+from longca.lab.studies.record import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Problem:
     @property
     def scale(self) -> float:
         """Factor on q·k: 1 / sqrt(D)."""
-        return self.head_dim ** -0.5
+        return self.head_dim**-0.5
 
     @property
     def call_spec(self) -> CallSpec:
@@ -54,8 +54,13 @@ class Problem:
             torch.float16: "fp16",
             torch.float32: "fp32",
         }
-        return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, dtypes[self.dtype],
-                        "bwd" if self.needs_backward else "fwd")
+        return CallSpec(
+            self.num_q_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            dtypes[self.dtype],
+            "bwd" if self.needs_backward else "fwd",
+        )
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,16 @@ class Prepared:
     def expect(self, contributions: Sequence[Contribution]) -> None:
         """Prepares later calls with these contributions, for kernels that `merges`."""
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor,
-                     lse: torch.Tensor,
-                     out: torch.Tensor, contributions: Sequence[Contribution]) -> None:
+    def forward_onto(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        total: torch.Tensor,
+        lse: torch.Tensor,
+        out: torch.Tensor,
+        contributions: Sequence[Contribution],
+    ) -> None:
         """Attention of some rows to these keys, merged with (total, LSE) over other keys; for kernels that
         `merges`.
 
@@ -146,9 +158,15 @@ class Prepared:
         assert forward.lse is not None
         return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and an LSE that may cover more keys. Context parallelism needs it.
 
         Args:
@@ -156,10 +174,18 @@ class Prepared:
         """
         raise NotImplementedError
 
-    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                      lse: torch.Tensor, dout: torch.Tensor,
-                      total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
-                      ) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward_onto(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+        total: torch.Tensor,
+        dq: torch.Tensor,
+        contributions: Sequence[Contribution],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk, dv) of `raw_backward`; its dq is added to `total`, which covers other keys. For kernels that
         `merges`.
 

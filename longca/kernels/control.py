@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
-from longca.core.record import Accuracy, Samples, Work
 from longca.kernels.contract import Kernel, Prepared, Problem
+from longca.lab.studies.cell import CallSpec, Cell
+from longca.lab.studies.record import Accuracy, Samples, Work
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits

@@ -14,8 +14,27 @@ if TYPE_CHECKING:
 
     from longca.kernels.contract import Problem
 
-UIDS = {name: uid for uid, name in enumerate(
-    ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv", "lengths", "q_starts", "k_starts", "lse_starts"), 1)}
+UIDS = {
+    name: uid
+    for uid, name in enumerate(
+        (
+            "q",
+            "k",
+            "v",
+            "out",
+            "lse",
+            "dout",
+            "dq",
+            "dk",
+            "dv",
+            "lengths",
+            "q_starts",
+            "k_starts",
+            "lse_starts",
+        ),
+        1,
+    )
+}
 OF_KEYS = ("k", "v", "dk", "dv")
 # prefixes of the frontend's own CuTe kernels, which are not cuDNN's
 FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]
@@ -54,8 +73,12 @@ def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch
     bounds = cu_seqlens.view(-1, 1, 1, 1)
     starts = bounds.long()  # 64 bits: there may be more than 2³¹ elements
     num_heads, row = problem.num_q_heads, problem.head_dim
-    return {"lengths": bounds.diff(dim=0), "q_starts": starts * (num_heads * row),
-            "k_starts": starts * (problem.num_kv_heads * row), "lse_starts": starts * num_heads}
+    return {
+        "lengths": bounds.diff(dim=0),
+        "q_starts": starts * (num_heads * row),
+        "k_starts": starts * (problem.num_kv_heads * row),
+        "lse_starts": starts * num_heads,
+    }
 
 
 class SdpaGraph:
@@ -70,8 +93,15 @@ class SdpaGraph:
     Raises `cudnn.cudnnGraphNotSupportedError` if cuDNN has no kernel for the problem.
     """
 
-    def __init__(self, direction: str, problem: Problem, window: tuple[int, int], max_seqlen: int,
-                 tables: dict[str, torch.Tensor], handle: CudnnHandle) -> None:
+    def __init__(
+        self,
+        direction: str,
+        problem: Problem,
+        window: tuple[int, int],
+        max_seqlen: int,
+        tables: dict[str, torch.Tensor],
+        handle: CudnnHandle,
+    ) -> None:
         import cudnn
         import torch
 
@@ -156,8 +186,11 @@ class SdpaGraph:
         if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward supports no other layout
             num_heads = self._problem.num_q_heads
             by_head_and_token = [1, num_heads] if self._tables else [num_tokens, 1]
-            return ([num_segments, num_heads, num_tokens, 1], [num_heads * num_tokens, *by_head_and_token, 1],
-                    self._tables.get("lse_starts"))
+            return (
+                [num_segments, num_heads, num_tokens, 1],
+                [num_heads * num_tokens, *by_head_and_token, 1],
+                self._tables.get("lse_starts"),
+            )
         num_heads, row = (
             self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads,
             self._problem.head_dim,

@@ -23,8 +23,13 @@ def first_call_ms(prepared: Prepared) -> float:
             torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
         )
 
-    q, k, v = (zeros(num_tokens, num_heads) for num_tokens, num_heads in (
-        (problem.mask.seqlen_q, problem.num_q_heads), *[(problem.mask.seqlen_k, problem.num_kv_heads)] * 2))
+    q, k, v = (
+        zeros(num_tokens, num_heads)
+        for num_tokens, num_heads in (
+            (problem.mask.seqlen_q, problem.num_q_heads),
+            *[(problem.mask.seqlen_k, problem.num_kv_heads)] * 2,
+        )
+    )
     wait(problem.device)
     start = time.perf_counter()
     forward = prepared.forward(q, k, v)

@@ -27,9 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import CallSpec
 from longca.core.plugin import refused_signature
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -179,8 +179,14 @@ class OwnFilePrepared(Prepared):
                 frames.append((error.lineno or 1, "<module>"))
             if frames:
                 line, function = frames[-1]
-                error.add_note(PLACE.format(file=self._file.name, line=line, function=function,
-                                            code=linecache.getline(str(self._file), line).strip()))
+                error.add_note(
+                    PLACE.format(
+                        file=self._file.name,
+                        line=line,
+                        function=function,
+                        code=linecache.getline(str(self._file), line).strip(),
+                    )
+                )
             raise
 
 

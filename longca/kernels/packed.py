@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Prepared, Problem
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,10 @@ def unfit_mask(traits: Traits) -> str | None:
         return (
             "heads have masks of their own; it takes one mask for all, of segments of tokens under one window"
         )
-    return "the mask is more than segments of tokens under one window (causal, sliding or none), and it takes no other"
+    return (
+        "the mask is more than segments of tokens under one window (causal, sliding or none), and it "
+        "takes no other"
+    )
 
 
 def unfit_device(device_type: str, *architectures: str) -> str | None:

@@ -43,5 +43,8 @@ def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:
     right = np.where(upper, bottom + band[:, HI], band[:, K1])
     types = SliceType.CAUSAL * upper + SliceType.INVCAUSAL * lower
     kept = top < bottom
-    return AttnSlices(np.stack([top, bottom], axis=1)[kept].astype(np.int32),
-                      np.stack([left, right], axis=1)[kept].astype(np.int32), types[kept].astype(np.int32))
+    return AttnSlices(
+        np.stack([top, bottom], axis=1)[kept].astype(np.int32),
+        np.stack([left, right], axis=1)[kept].astype(np.int32),
+        types[kept].astype(np.int32),
+    )

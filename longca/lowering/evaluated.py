@@ -81,7 +81,8 @@ class PairTest:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             if "sliced BlockMask" in reason:
                 raise ValueError(
-                    "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask and "
+                    "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask "
+                    "and "
                     "name the entry, as from_block_mask(block_mask, batch=1, head=0)"
                 ) from None
             raise ValueError(

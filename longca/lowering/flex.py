@@ -64,12 +64,18 @@ def block_mask(
     q_counts, q_index = lists([tiles.partial_runs for tiles in cols], cols[0].num_across)
     full_q_counts, full_q_index = lists([tiles.full_runs for tiles in cols], cols[0].num_across)
     return BlockMask(
-        seq_lengths=(mask.seqlen_q, mask.seqlen_k), BLOCK_SIZE=(size_q, size_k),
+        seq_lengths=(mask.seqlen_q, mask.seqlen_k),
+        BLOCK_SIZE=(size_q, size_k),
         mask_mod=mask_mod(mask, device, num_q_heads, bool_tables),
-        kv_num_blocks=kv_counts, kv_indices=kv_index, full_kv_num_blocks=full_kv_counts,
-                     full_kv_indices=full_kv_index,
-        q_num_blocks=q_counts, q_indices=q_index, full_q_num_blocks=full_q_counts,
-                     full_q_indices=full_q_index)
+        kv_num_blocks=kv_counts,
+        kv_indices=kv_index,
+        full_kv_num_blocks=full_kv_counts,
+        full_kv_indices=full_kv_index,
+        q_num_blocks=q_counts,
+        q_indices=q_index,
+        full_q_num_blocks=full_q_counts,
+        full_q_indices=full_q_index,
+    )
 
 
 def _lists(

@@ -37,7 +37,7 @@ def interval_table(mask: Mask) -> np.ndarray:
         (len(tables), max(table.shape[1] for table in tables), mask.seqlen_q), mask.seqlen_k, dtype=np.int32
     )
     for group, table in enumerate(tables):
-        out[group, :table.shape[1]] = table.T
+        out[group, : table.shape[1]] = table.T
     return out
 
 
@@ -86,7 +86,7 @@ def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
     end, end_moves = np.minimum(k1[band], row + hi[band] + 1), row + hi[band] + 1 < k1[band]
     touches = (stretch[1:] == stretch[:-1]) & (end[:-1] == start[1:])
     touches &= (end_moves[:-1] == start_moves[1:]) | (heights[stretch[1:]] == 1)
-    opens, closes = np.append(True, ~touches)[:len(band)], np.append(~touches, True)[:len(band)]
+    opens, closes = np.append(True, ~touches)[: len(band)], np.append(~touches, True)[: len(band)]
     counts = np.bincount(stretch[opens], minlength=len(heights))
     num_slots = max(int(counts.max(initial=0)), 1)
 
@@ -122,4 +122,4 @@ def _leading(table: np.ndarray, seqlen_k: int) -> np.ndarray:
     shifted = np.pad(table[:, 2:], ((0, 0), (0, 2)), constant_values=seqlen_k)
     others = np.where(leads, shifted, table)
     num_used = int((others[:, 0::2] < others[:, 1::2]).sum(axis=1).max(initial=0))
-    return np.hstack([np.where(leads, table[:, 1:2], 0), others[:, :2 * num_used]]).astype(np.int32)
+    return np.hstack([np.where(leads, table[:, 1:2], 0), others[:, : 2 * num_used]]).astype(np.int32)

@@ -65,8 +65,14 @@ def _inequalities(band: list[int], mask: Mask) -> tuple[tuple[int, int, int], ..
     """The (x, y, least) of each bound x·q + y·k >= least of a band that the mask's size does not already
     imply."""
     q0, q1, k0, k1, lo, hi = band
-    bounds = (((1, 0, q0), q0 > 0), ((-1, 0, 1 - q1), q1 < mask.seqlen_q), ((0, 1, k0), k0 > 0),
-              ((0, -1, 1 - k1), k1 < mask.seqlen_k), ((-1, 1, lo), lo > -INF), ((1, -1, -hi), hi < INF))
+    bounds = (
+        ((1, 0, q0), q0 > 0),
+        ((-1, 0, 1 - q1), q1 < mask.seqlen_q),
+        ((0, 1, k0), k0 > 0),
+        ((0, -1, 1 - k1), k1 < mask.seqlen_k),
+        ((-1, 1, lo), lo > -INF),
+        ((1, -1, -hi), hi < INF),
+    )
     return tuple(bound for bound, binds in bounds if binds)
 
 
@@ -88,19 +94,22 @@ def _by_row(mask: Mask, device: torch.device | str, heads_per_group: int) -> Mas
         np.int32,
     )
     for group, table in enumerate(tables):
-        padded[:table.shape[1], group, :mask.seqlen_q] = table.T
+        padded[: table.shape[1], group, : mask.seqlen_q] = table.T
     row = np.arange(mask.seqlen_q, dtype=np.int32)
     # a bound that moves with the row, as under a causal mask, needs no table
     bounds = tuple(
-        int(column[0, 0]) if (column[:, :mask.seqlen_q] - row == column[0, 0]).all()
-        else torch.from_numpy(column if mask.num_groups > 1 else column[0]).to(device) for column in padded)
+        int(column[0, 0])
+        if (column[:, : mask.seqlen_q] - row == column[0, 0]).all()
+        else torch.from_numpy(column if mask.num_groups > 1 else column[0]).to(device)
+        for column in padded
+    )
     per_head = mask.num_groups > 1
 
     def visible(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         in_any = q_idx < 0
         for slot in range(0, len(bounds), 2):
             ends = []
-            for bound in bounds[slot:slot + 2]:
+            for bound in bounds[slot : slot + 2]:
                 if isinstance(bound, int):
                     ends.append(q_idx + bound)
                 else:
@@ -129,7 +138,7 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool
         )
         tail = [size + 1 for size in grid.visible.shape[1:]]
     chosen = torch.zeros(mask.num_groups, *tail, dtype=torch.bool if bool_tables else torch.int32)
-    chosen[:, :grid.visible.shape[1], :grid.visible.shape[2]] = torch.from_numpy(grid.visible)
+    chosen[:, : grid.visible.shape[1], : grid.visible.shape[2]] = torch.from_numpy(grid.visible)
     chosen = chosen.to(device)
 
     def visible(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -145,7 +154,7 @@ def _padded_blocks(bounds: np.ndarray) -> np.ndarray:
     """The block of each index, int32 (G, padded length); the padding is a separate block after the others."""
     table = np.full((len(bounds), _padded(int(bounds[0, -1]))), bounds.shape[1] - 1, dtype=np.int32)
     for group, of_group in enumerate(bounds):
-        table[group, :of_group[-1]] = block_of(of_group)
+        table[group, : of_group[-1]] = block_of(of_group)
     return table
 
 

@@ -10,7 +10,7 @@ def turned(matrix: np.ndarray) -> np.ndarray:
     is faster than one step."""
     out = np.empty(matrix.shape[::-1], dtype=matrix.dtype)
     for row in range(0, len(matrix), 16):
-        out[:, row:row + 16] = matrix[row:row + 16].T
+        out[:, row : row + 16] = matrix[row : row + 16].T
     return out
 
 

@@ -58,8 +58,9 @@ def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
     return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
 
 
-def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int,
-                whole: bool) -> tuple[Runs, Runs]:
+def _band_tiles(
+    bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int, whole: bool
+) -> tuple[Runs, Runs]:
     """Tiles of bands. The visible areas along a line are a cumulative sum of steps: each range of `_covered`
     contributes one step up and one down."""
     # ranges of two lines never touch
@@ -79,11 +80,13 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
         width = np.minimum(width, num_cols - (start - line * stride) * tile_cols)
     full = total == height * width
     joins = (start[1:] == end[:-1]) & (full[1:] == full[:-1])
-    opens, closes = np.append(True, ~joins)[:len(start)], np.append(~joins, True)[:len(start)]
+    opens, closes = np.append(True, ~joins)[: len(start)], np.append(~joins, True)[: len(start)]
     line, start, end, full = line[opens], start[opens], end[closes], full[opens]
     start_tile, end_tile = start - line * stride, end - line * stride
-    return (Runs.of(line[full], start_tile[full], end_tile[full], num_lines),
-            Runs.of(line[~full], start_tile[~full], end_tile[~full], num_lines))
+    return (
+        Runs.of(line[full], start_tile[full], end_tile[full], num_lines),
+        Runs.of(line[~full], start_tile[~full], end_tile[~full], num_lines),
+    )
 
 
 def _covered(
@@ -120,9 +123,14 @@ def _covered(
     )
 
 
-def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, tile_rows: int,
-                tile_cols: int,
-                whole: bool) -> tuple[Runs, Runs]:
+def _grid_tiles(
+    visible: np.ndarray,
+    row_bounds: np.ndarray,
+    col_bounds: np.ndarray,
+    tile_rows: int,
+    tile_cols: int,
+    whole: bool,
+) -> tuple[Runs, Runs]:
     """The (full, partial) runs of tiles, for any tile and block sizes. A tile is full iff all blocks that it
     overlaps are visible.
 
@@ -134,8 +142,8 @@ def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndar
     seen = _sums(_sums(visible.view(np.uint8), first_row, num_rows, 0, dtype), first_col, num_cols, 1, dtype)
     full, touched = seen == np.multiply.outer(num_rows.astype(dtype), num_cols.astype(dtype)), seen > 0
     if whole:
-        full[row_bounds[-1] // tile_rows:] = False
-        full[:, col_bounds[-1] // tile_cols:] = False
+        full[row_bounds[-1] // tile_rows :] = False
+        full[:, col_bounds[-1] // tile_cols :] = False
     return Runs.of(*runs(full), len(full)), Runs.of(*runs(touched & ~full), len(full))
 
 

@@ -47,6 +47,7 @@ def packed_sequences(mask: Mask) -> Varlen:
     segments_k = np.stack([none, gap_k, np.append(length_k, 0)], axis=1).ravel()
     kept = (segments_q > 0) | (segments_k > 0)
     segments_q, segments_k = segments_q[kept], segments_k[kept]
-    cu_seqlens, cu_seqlens_k = (np.append(0, np.cumsum(lengths)).astype(np.int32)
-                                for lengths in (segments_q, segments_k))
+    cu_seqlens, cu_seqlens_k = (
+        np.append(0, np.cumsum(lengths)).astype(np.int32) for lengths in (segments_q, segments_k)
+    )
     return Varlen(cu_seqlens, int(segments_q.max()), (left, right), cu_seqlens_k, int(segments_k.max()))

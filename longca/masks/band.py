@@ -248,9 +248,14 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     opens = np.flatnonzero(np.diff(first[order], prepend=-1))
     one, last = order[opens], order[np.append(opens[1:], len(order)) - 1]
     start_moves, end_moves = (np.logical_or.reduceat(side[order], opens) for side in moves)
-    return make(row[one], row[last] + 1, start[one], end[last],
-                np.where(start_moves, start[last] - row[last], -INF),
-                np.where(end_moves, end[one] - 1 - row[one], INF))
+    return make(
+        row[one],
+        row[last] + 1,
+        start[one],
+        end[last],
+        np.where(start_moves, start[last] - row[last], -INF),
+        np.where(end_moves, end[one] - 1 - row[one], INF),
+    )
 
 
 def dense(bands: np.ndarray, seqlen_q: int, seqlen_k: int) -> np.ndarray:

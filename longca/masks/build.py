@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen
 from longca.core.units import parse_length
+from longca.lab.studies.cell import MOST_TOKENS, Cell, Scalar
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.graph_break import breaks_graph
@@ -19,9 +19,16 @@ from longca.masks.mask import Mask
 
 
 @breaks_graph
-def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
-               num_kv_heads: int = 1,
-               documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
+def build_mask(
+    name: str,
+    *,
+    seqlen: int | str,
+    corpus: str | None = None,
+    seed: int = 0,
+    num_kv_heads: int = 1,
+    documents: np.ndarray | Sequence[int] | None = None,
+    **params: Scalar,
+) -> Mask:
     """The mask of that pattern.
 
     Args:
@@ -36,8 +43,15 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
     Raises:
         UserError: unknown name or parameter, or inconsistent values.
     """
-    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads,
-                               documents=documents, **params)
+    return MaskBuilder().build(
+        name,
+        seqlen=seqlen,
+        corpus=corpus,
+        seed=seed,
+        num_kv_heads=num_kv_heads,
+        documents=documents,
+        **params,
+    )
 
 
 class MaskBuilder:
@@ -47,9 +61,17 @@ class MaskBuilder:
         self._patterns: dict[str, Pattern] = {}
         self._documents: dict[tuple[str, int, int, bool], np.ndarray] = {}
 
-    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0,
-              num_kv_heads: int = 1,
-              documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
+    def build(
+        self,
+        name: str,
+        *,
+        seqlen: int | str,
+        corpus: str | None = None,
+        seed: int = 0,
+        num_kv_heads: int = 1,
+        documents: np.ndarray | Sequence[int] | None = None,
+        **params: Scalar,
+    ) -> Mask:
         """As of `build_mask`."""
         pattern = self._pattern(name)
         seqlen = _length(name, seqlen)
@@ -148,7 +170,10 @@ def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
             continue
         why = f"bands must be disjoint, and {overlap}"
         if len(outside):
-            why = f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} pairs"
+            why = (
+                f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} "
+                f"pairs"
+            )
         given = "".join(f", {key}={value}" for key, value in params.model_dump().items())
         of_group = f" (head group {group})" if mask.num_groups > 1 else ""
         raise UserError(
@@ -174,6 +199,8 @@ def _checked_documents(given: Any, seqlen: int) -> np.ndarray:
         raise UserError("Lengths of documents must be a list of whole numbers")
     total = sum(lengths.tolist())  # exact, however large they are
     if total != seqlen or lengths.min() < 1:
-        raise UserError(f"Documents of {total} tokens do not fill a mask of {seqlen}",
-                        todo="Give positive lengths that sum to the mask's length")
+        raise UserError(
+            f"Documents of {total} tokens do not fill a mask of {seqlen}",
+            todo="Give positive lengths that sum to the mask's length",
+        )
     return lengths.astype(np.int64)

@@ -15,8 +15,10 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 DYNAMO = "torch._dynamo"
-REASON = ("longca's masks and its choice of kernels cannot be traced: call them outside of fullgraph=True, "
-          "or give a plan to longca.ops.band.api.band_attention, which needs no graph break")
+REASON = (
+    "longca's masks and its choice of kernels cannot be traced: call them outside of fullgraph=True, "
+    "or give a plan to longca.ops.band.api.band_attention, which needs no graph break"
+)
 
 
 def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
@@ -26,6 +28,7 @@ def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
     Functions that autograd calls need this, too: in a compiled step that calls `loss.backward()`, dynamo
     would compile them.
     """
+
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:
         if DYNAMO in sys.modules:

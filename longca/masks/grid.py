@@ -95,8 +95,10 @@ class BlockGrid:
         are hidden."""
         moved = np.clip(self.q_bounds + dq, 0, seqlen_q), np.clip(self.k_bounds + dk, 0, seqlen_k)
         visible, *bounds = _without_empty(self.visible, *moved)
-        q_bounds, k_bounds = (np.pad(part, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length)))
-                              for part, length in zip(bounds, (seqlen_q, seqlen_k), strict=True))
+        q_bounds, k_bounds = (
+            np.pad(part, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length)))
+            for part, length in zip(bounds, (seqlen_q, seqlen_k), strict=True)
+        )
         return BlockGrid(*_without_empty(np.pad(visible, ((0, 0), (1, 1), (1, 1))), q_bounds, k_bounds))
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> "BlockGrid":
@@ -140,6 +142,7 @@ def _without_empty(
         q_bounds[:, np.append(True, rows)],
         k_bounds[:, np.append(True, cols)],
     )
+
 
 class GridBands(Sequence[np.ndarray]):
     """The bands of a block grid's groups, each made when it is accessed."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from longca.core.cell import MOST_TOKENS, Scalar
+from longca.lab.studies.cell import MOST_TOKENS, Scalar
 from longca.masks import band
 from longca.masks.conversions import Conversions
 from longca.masks.graph_break import methods_break_graph
@@ -30,9 +30,16 @@ class Mask(Conversions):
     their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
     """
 
-    def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *,
-                 grid: BlockGrid | None = None,
-                 params: Mapping[str, object] | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        seqlen_q: int,
+        seqlen_k: int,
+        groups: tuple[np.ndarray, ...] = (),
+        *,
+        grid: BlockGrid | None = None,
+        params: Mapping[str, object] | None = None,
+        name: str = "",
+    ) -> None:
         """
         Args:
             groups: for each head group, disjoint bands, (n, 6) int64 (`longca.masks.band`).
@@ -208,8 +215,11 @@ class Mask(Conversions):
     @property
     def drawn_lengths(self) -> dict[str, list[int]]:
         """The lists of lengths among `params`: documents, the prefix of each …"""
-        return {key: values.tolist() for key, values in self.params.items()
-                if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"}
+        return {
+            key: values.tolist()
+            for key, values in self.params.items()
+            if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"
+        }
 
     def __eq__(self, other: object) -> bool:
         return self.digest == other.digest if isinstance(other, Mask) else NotImplemented
@@ -233,13 +243,26 @@ class Mask(Conversions):
 
         return html(self)
 
-    def _map(self, change: Callable[[np.ndarray], np.ndarray], seqlen_q: int | None = None,
-             seqlen_k: int | None = None) -> Mask:
-        return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
-                    tuple(change(group) for group in self._groups), params=self.params, name=self.name)
+    def _map(
+        self,
+        change: Callable[[np.ndarray], np.ndarray],
+        seqlen_q: int | None = None,
+        seqlen_k: int | None = None,
+    ) -> Mask:
+        return Mask(
+            self.seqlen_q if seqlen_q is None else seqlen_q,
+            self.seqlen_k if seqlen_k is None else seqlen_k,
+            tuple(change(group) for group in self._groups),
+            params=self.params,
+            name=self.name,
+        )
 
-    def _of_grid(self, change: Callable[[BlockGrid], BlockGrid], seqlen_q: int | None = None,
-                 seqlen_k: int | None = None) -> Mask:
+    def _of_grid(
+        self,
+        change: Callable[[BlockGrid], BlockGrid],
+        seqlen_q: int | None = None,
+        seqlen_k: int | None = None,
+    ) -> Mask:
         assert self.grid is not None
         return Mask(
             self.seqlen_q if seqlen_q is None else seqlen_q,
@@ -251,4 +274,7 @@ class Mask(Conversions):
 
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""
-        return f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density {self.density:.4f}{groups}>"
+        return (
+            f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density "
+            f"{self.density:.4f}{groups}>"
+        )

@@ -71,7 +71,8 @@ def svg(mask: Bands, width: int = 192, group: int = 0) -> str:
     rows, cols = cells.shape
     height = round(width * (rows + 2) / (cols + 2))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {cols + 2} {rows + 2}" width="{width}" height="{height}">{paths}'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {cols + 2} {rows + 2}" width="{width}" '
+        f'height="{height}">{paths}'
         f'<rect width="{cols}" height="{rows}" fill="none" stroke="{FRAME}"/></svg>'
     )
 
@@ -154,8 +155,14 @@ def plot(mask: Any, ax: Any = None, *, group: int = 0, side: int = 512) -> Any:
 
         ax = pyplot.subplots(figsize=(4, 4))[1]
     colours = LinearSegmentedColormap.from_list("mask", ["white", VISIBLE])
-    ax.imshow(shares(mask, side, group), cmap=colours, vmin=0, vmax=1, interpolation="nearest",
-              extent=(0, mask.seqlen_k, mask.seqlen_q, 0))
+    ax.imshow(
+        shares(mask, side, group),
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        extent=(0, mask.seqlen_k, mask.seqlen_q, 0),
+    )
     for axis, name, length in ((ax.xaxis, "key j", mask.seqlen_k), (ax.yaxis, "query i", mask.seqlen_q)):
         axis.set_major_locator(
             MultipleLocator(max(1 << (length - 1).bit_length() - 2, 1) if length > 1 else 1)

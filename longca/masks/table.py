@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from longca.core.cell import Cell
+from longca.lab.studies.cell import Cell
 from longca.masks.build import cell_mask, mask_name
 
 
@@ -18,7 +18,15 @@ def mask_table(cells: Iterable[Cell]) -> list[dict[str, Any]]:
         start = time.perf_counter()
         mask = cell_mask(cell)
         build_ms = (time.perf_counter() - start) * 1e3
-        rows[key] = {"key": key, "mask": cell.mask, **cell.mask_key, "digest": mask.digest, "area": mask.area,
-                     "density": mask.density, "num_groups": mask.num_groups, **mask.drawn,
-                     "build_ms": round(build_ms, 3)}
+        rows[key] = {
+            "key": key,
+            "mask": cell.mask,
+            **cell.mask_key,
+            "digest": mask.digest,
+            "area": mask.area,
+            "density": mask.density,
+            "num_groups": mask.num_groups,
+            **mask.drawn,
+            "build_ms": round(build_ms, 3),
+        }
     return list(rows.values())

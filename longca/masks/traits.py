@@ -77,11 +77,22 @@ def derive(mask: Bands, area: int) -> Traits:
 def _of_full(mask: Bands, area: int) -> Traits:
     """The traits of a full rectangle of more than one pair: most steps of a ring have such a mask."""
     square = mask.seqlen_q == mask.seqlen_k
-    return Traits(mask.seqlen_q, mask.seqlen_k, mask.num_groups, num_bands=sum(map(len, mask.groups)),
-                  area=area, full=True, causal=False,
-                  num_segments=int(square), window=(-1, -1) if square else None, block_size=None,
-                  is_block_grid=False, empty_rows=False,
-                  max_row_intervals=1, max_col_intervals=1)
+    return Traits(
+        mask.seqlen_q,
+        mask.seqlen_k,
+        mask.num_groups,
+        num_bands=sum(map(len, mask.groups)),
+        area=area,
+        full=True,
+        causal=False,
+        num_segments=int(square),
+        window=(-1, -1) if square else None,
+        block_size=None,
+        is_block_grid=False,
+        empty_rows=False,
+        max_row_intervals=1,
+        max_col_intervals=1,
+    )
 
 
 def _looks_ahead(mask: Bands) -> bool:
@@ -105,8 +116,12 @@ def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
     """The same as `_band_runs`, without computing the bands."""
     rows = [grid.row_runs(group) for group in range(grid.num_groups)]
     cols = [grid.col_runs(group) for group in range(grid.num_groups)]
-    return (sum(int(runs.sum()) for runs in rows), any(bool((runs == 0).any()) for runs in rows),
-            max(int(runs.max(initial=0)) for runs in rows), max(int(runs.max(initial=0)) for runs in cols))
+    return (
+        sum(int(runs.sum()) for runs in rows),
+        any(bool((runs == 0).any()) for runs in rows),
+        max(int(runs.max(initial=0)) for runs in rows),
+        max(int(runs.max(initial=0)) for runs in cols),
+    )
 
 
 def most_row_runs(bands: np.ndarray) -> int:

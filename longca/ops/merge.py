@@ -13,9 +13,21 @@ ROWS = 16  # of a program: a query of a head each
 
 
 @triton.jit
-def _merge(out_ptr, lse_ptr, part_ptr, part_lse_ptr, num_rows, num_heads, part_token, part_head,
-           part_lse_token, part_lse_head,
-           D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _merge(
+    out_ptr,
+    lse_ptr,
+    part_ptr,
+    part_lse_ptr,
+    num_rows,
+    num_heads,
+    part_token,
+    part_head,
+    part_lse_token,
+    part_lse_head,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     row, dim = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     token, head = row // num_heads, row % num_heads
     inside = row < num_rows
@@ -52,6 +64,17 @@ def merge_parts(out_nHD: Tensor, lse_nH: Tensor, part_nHD: Tensor, part_lse_nH: 
     num_rows, head_dim = lse_nH.numel(), out_nHD.shape[2]
     if num_rows:
         _merge[(triton.cdiv(num_rows, ROWS),)](
-            out_nHD, lse_nH, part, part_lse_nH, num_rows, lse_nH.shape[1], part.stride(0), part.stride(1),
-                                               part_lse_nH.stride(0),
-            part_lse_nH.stride(1), head_dim, triton.next_power_of_2(head_dim), ROWS)
+            out_nHD,
+            lse_nH,
+            part,
+            part_lse_nH,
+            num_rows,
+            lse_nH.shape[1],
+            part.stride(0),
+            part.stride(1),
+            part_lse_nH.stride(0),
+            part_lse_nH.stride(1),
+            head_dim,
+            triton.next_power_of_2(head_dim),
+            ROWS,
+        )

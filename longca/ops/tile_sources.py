@@ -16,9 +16,17 @@ def tile_source(x: torch.Tensor, tile: int, by_tma: bool) -> torch.Tensor | Tens
 
 
 @triton.jit
-def load_tile(source, head, row0, row_stride, seqlen, TILE: tl.constexpr, HEAD_DIM: tl.constexpr,
-              WHOLE: tl.constexpr,
-              BY_TMA: tl.constexpr):
+def load_tile(
+    source,
+    head,
+    row0,
+    row_stride,
+    seqlen,
+    TILE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BY_TMA: tl.constexpr,
+):
     """Loads (TILE, HEAD_DIM) from row0 of a head on; zeros past its end, if WHOLE does not promise that there
     is none.
 

@@ -40,9 +40,17 @@ class CallModel:
     def scaled(self, ratio: float, source: str, wider: float) -> CallModel:
         """The same kernel on a GPU on which all costs are `ratio` times as large, with intervals `wider`
         times as wide."""
-        return CallModel(tuple(replace(model, costs_ms={name: value * ratio for name,
-                                                        value in model.costs_ms.items()}, source=source,
-                                       by_mask=model.by_mask.widened(wider)) for model in self.ways))
+        return CallModel(
+            tuple(
+                replace(
+                    model,
+                    costs_ms={name: value * ratio for name, value in model.costs_ms.items()},
+                    source=source,
+                    by_mask=model.by_mask.widened(wider),
+                )
+                for model in self.ways
+            )
+        )
 
     def of(self, way: str) -> KernelModel:
         """The model of an algorithm; the model of another one if this one has too few records."""
@@ -72,6 +80,11 @@ def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileSta
 def call_amounts(model: KernelModel, mask: Mask, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
     """`amounts` of a whole call of a model's kernel, (6,)."""
     statistics = whole_statistics(mask, model.shape, num_q_heads // num_kv_heads)
-    return amounts(statistics, model.shape, items_of(model.kernel, model.direction, model.way), num_q_heads,
-                   num_kv_heads,
-                   covered=covers_all(model.kernel, model.direction, mask.traits))
+    return amounts(
+        statistics,
+        model.shape,
+        items_of(model.kernel, model.direction, model.way),
+        num_q_heads,
+        num_kv_heads,
+        covered=covers_all(model.kernel, model.direction, mask.traits),
+    )

@@ -15,17 +15,31 @@ import numpy as np
 from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape
 
-SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16),
-          TileShape(64, 64),
-          TileShape(64, 64, 16),
-          *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))))
+SHAPES = (
+    TileShape(128, 128),
+    TileShape(128, 128, 16),
+    TileShape(128, 64),
+    TileShape(128, 64, 16),
+    TileShape(64, 64),
+    TileShape(64, 64, 16),
+    *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))),
+)
 THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
 UNSHARED = FEATURES.index("unshared")
 FEWEST = 12  # records of a kernel and direction
-SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("lists",), ("blocks",),
-                                       ("plain", "heads"),
-                                       ("rows", "heads"), ("lists", "heads"), ("rows", "blocks"),
-                                       ("lists", "blocks"))
+SPLITS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("plain",),
+    ("rows",),
+    ("heads",),
+    ("lists",),
+    ("blocks",),
+    ("plain", "heads"),
+    ("rows", "heads"),
+    ("lists", "heads"),
+    ("rows", "blocks"),
+    ("lists", "blocks"),
+)
 """labels by which a kernel's records may be fitted separately, since some kernels use special algorithms for
 some calls"""
 
@@ -84,9 +98,18 @@ def fit_kernel(
     else:
         by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
     costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
-    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask),
-                       Interval.of(by_length),
-                       max(sample.seqlen for sample in samples), form, samples[0].way)
+    return KernelModel(
+        kernel,
+        direction,
+        SHAPES[best.shape],
+        costs,
+        best.throttle,
+        Interval.of(by_mask),
+        Interval.of(by_length),
+        max(sample.seqlen for sample in samples),
+        form,
+        samples[0].way,
+    )
 
 
 def fit_forms(

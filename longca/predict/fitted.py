@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED, Cell
 from longca.core.errors import UserError
+from longca.lab.studies.cell import AS_RELEASED, Cell
 from longca.masks.build import cell_mask, mask_name
 from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
@@ -23,7 +23,7 @@ from longca.predict.tile_statistics import TileShape, TileStatistics, tile_stati
 from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
-    from longca.core.record import Record
+    from longca.lab.studies.record import Record
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
@@ -75,7 +75,8 @@ class FittedKernels:
             for name, interval in self.strategies.items()
         )
         return (
-            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
+            f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": '
+            f"{self.ranks},\n"
             f' "models": [\n  {models}\n ],\n'
             f' "strategies": {{\n  {strategies}\n }}}}\n'
         )
@@ -106,14 +107,18 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
             content["device"], tuple(content["records"]), models, content["ranks"], strategies
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
-                        todo="`python -m tools.fitted` makes them") from None
+        raise UserError(
+            f"'{path}' holds no fitted kernels",
+            why=" ".join(str(error).split())[:120],
+            todo="`python -m tools.fitted` makes them",
+        ) from None
 
 
 def fitted_on(names: Container[str]) -> FittedKernels | None:
     """The committed models of a device with one of these driver names; None if there are none."""
     return next(
-        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names), None
+        (kernels for kernels in map(load_fitted, sorted(FOLDER.glob("*.json"))) if kernels.device in names),
+        None,
     )
 
 
@@ -146,7 +151,10 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     if not timed:
         why = "a prediction needs timed calls of attention on one GPU"
         if earlier := len(records) - len(present):
-            why += f"; {earlier} of these {len(records)} records are of `band` as it was before its present kernels"
+            why += (
+                f"; {earlier} of these {len(records)} records are of `band` as it was before its present "
+                f"kernels"
+            )
         raise UserError("There are no records to fit", why=why, todo="Measure first with `longca run`")
     if len(devices) > 1:
         raise UserError(
@@ -182,9 +190,19 @@ def fits(record: Record) -> bool:
     call."""
     cell = record.cell
     large = "density" in cell.mask_params and cell.seqlen > MOST_BLOCK_TOKENS
-    return (cell.kind == "kernel" and record.outcome.status == "ok" and record.samples is not None and record.work is None
-            and cell.input_values == "normal" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)
-            and cell.dtype == "bf16" and cell.head_dim == 128 and not large and device_of(record) != "")
+    return (
+        cell.kind == "kernel"
+        and record.outcome.status == "ok"
+        and record.samples is not None
+        and record.work is None
+        and cell.input_values == "normal"
+        and not cell.sustained
+        and not cell.kernel.startswith(AS_RELEASED)
+        and cell.dtype == "bf16"
+        and cell.head_dim == 128
+        and not large
+        and device_of(record) != ""
+    )
 
 
 def samples(records: Iterable[Record]) -> list[Sample]:
@@ -210,9 +228,20 @@ def samples(records: Iterable[Record]) -> list[Sample]:
             items_of(cell.kernel, cell.direction, way),
             covers_all(cell.kernel, cell.direction, known.mask.traits),
         )
-        kept.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads,
-                                          covered=covered) for shape in SHAPES), seconds,
-                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
+        kept.append(
+            Sample(
+                tuple(
+                    amounts(known.statistics(shape), shape, items, *heads, covered=covered)
+                    for shape in SHAPES
+                ),
+                seconds,
+                _mask_group(cell),
+                cell.seqlen,
+                form_labels(known.mask.traits, ratio),
+                way,
+                ratio,
+            )
+        )
     return kept
 
 

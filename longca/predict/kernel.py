@@ -50,16 +50,24 @@ def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
     under one window, for which kernels need no tile lists.
     """
     seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
-    return {"plain": "plain" if traits.full or traits.causal else "masked",
-            "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
-            "heads": "grouped" if heads_per_kv > 1 else "equal",
-            "lists": "packed" if traits.num_segments or traits.full else "listed",
-            "blocks": "blocks" if traits.is_block_grid else "bands"}
+    return {
+        "plain": "plain" if traits.full or traits.causal else "masked",
+        "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
+        "heads": "grouped" if heads_per_kv > 1 else "equal",
+        "lists": "packed" if traits.num_segments or traits.full else "listed",
+        "blocks": "blocks" if traits.is_block_grid else "bands",
+    }
 
 
-def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int,
-            *, covered: bool = False
-            ) -> np.ndarray:
+def amounts(
+    statistics: TileStatistics,
+    shape: TileShape,
+    items: Items,
+    num_q_heads: int,
+    num_kv_heads: int,
+    *,
+    covered: bool = False,
+) -> np.ndarray:
     """The amounts of FEATURES in a call, (6,).
 
     Args:
@@ -95,9 +103,15 @@ def even_idle(computed: np.ndarray, num_items: np.ndarray, *, in_order: bool = F
     return np.maximum(idle, computed / items * PROGRAMS / 2) if in_order else idle
 
 
-def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float,
-                 rows: np.ndarray | float,
-                 idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
+def part_amounts(
+    full: np.ndarray | float,
+    partial: np.ndarray | float,
+    empty: np.ndarray | float,
+    rows: np.ndarray | float,
+    idle: np.ndarray | float,
+    num_q_heads: int,
+    num_kv_heads: int,
+) -> np.ndarray:
     """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`,
     which is of all."""
     computed = np.add(full, partial)

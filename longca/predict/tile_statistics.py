@@ -137,10 +137,15 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     counted = [lines(mask, tokens, shape.keys, group) for group in groups]
     full, partial = (float(np.mean([part.sum() for part in parts])) for parts in zip(*counted, strict=True))
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q,
-                          WorkSpread.of(sum(counted[0], np.zeros(1))),
-                          lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True),
-                                                    np.zeros(1))))
+    return TileStatistics(
+        mask.area / mask.num_groups,
+        full,
+        partial,
+        empty,
+        mask.seqlen_q,
+        WorkSpread.of(sum(counted[0], np.zeros(1))),
+        lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True), np.zeros(1))),
+    )
 
 
 def _tile_lines(
@@ -204,9 +209,19 @@ def _one_below_the_other(mask: Mask, starts: list[int]) -> Mask:
     key = "pieces of rows", tuple(starts)
     if key not in mask.kept:
         height = PIECE_ROWS
-        groups = tuple(np.concatenate([band.shift(band.cut(bands, (start, start + height),
-                                                           (0, mask.seqlen_k)), number * height - start, 0)
-                                       for number, start in enumerate(starts)]) for bands in mask.groups)
+        groups = tuple(
+            np.concatenate(
+                [
+                    band.shift(
+                        band.cut(bands, (start, start + height), (0, mask.seqlen_k)),
+                        number * height - start,
+                        0,
+                    )
+                    for number, start in enumerate(starts)
+                ]
+            )
+            for bands in mask.groups
+        )
         mask.kept[key] = Mask(len(starts) * height, mask.seqlen_k, groups)
     return mask.kept[key]
 

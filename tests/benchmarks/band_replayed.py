@@ -1,9 +1,11 @@
-"""Calls of band attention by Triton's own launchers, over a stand-in for the driver: a replayed call hands them what one as written does.
+"""Calls of band attention by Triton's own launchers, over a stand-in for the driver: a replayed call hands
+them what one as written does.
 
     python -m tests.benchmarks.band_replayed
 
-For versions of Triton other than the installed one, which `recorded_launches` does not stand in for. Two calls as written differ by
-addresses alone, and so do they and replays: addresses are compared by the order in which they appear.
+For versions of Triton other than the installed one, which `recorded_launches` does not stand in for. Two
+calls as written differ by addresses alone, and so do they and replays: addresses are compared by the order in
+which they appear.
 """
 
 import tempfile
@@ -34,7 +36,9 @@ class Handed:
         nvidia.wrap_handle_tensordesc = lambda launcher, *rest: wrap(self._noted(launcher), *rest)
 
     def take_descriptors_of(self, utils: Any) -> None:
-        name = next(name for name in ("fill_tma_descriptor_tiled", "fill_tma_descriptor") if hasattr(utils, name))
+        name = next(
+            name for name in ("fill_tma_descriptor_tiled", "fill_tma_descriptor") if hasattr(utils, name)
+        )
         fill = getattr(utils, name)
 
         def filled(address: int, *form: Any) -> Any:
@@ -77,12 +81,20 @@ def main() -> None:
         stand_in = StandIn(Path(folder))
         handed.take_descriptors_of(nvidia.CudaUtils())
         for head_dim, directions in ((128, ("forward",)), (64, ("forward", "backward"))):
-            plan = plan_band_attention(build_mask("causal", seqlen=300), num_q_heads=8, num_kv_heads=2, head_dim=head_dim, device="cpu")
+            plan = plan_band_attention(
+                build_mask("causal", seqlen=300),
+                num_q_heads=8,
+                num_kv_heads=2,
+                head_dim=head_dim,
+                device="cpu",
+            )
             q, out, dout = (torch.zeros(300, 8, head_dim, dtype=torch.bfloat16) for _ in range(3))
             k, v = (torch.zeros(300, 2, head_dim, dtype=torch.bfloat16) for _ in range(2))
             lse, kept = torch.zeros(300, 8), []
-            calls = {"forward": lambda plan: band_forward(q, k, v, plan, into=(out, lse)),  # noqa: B023 - called in this round
-                     "backward": lambda plan: kept.append(band_backward(q, k, v, out, lse, dout, plan))}  # noqa: B023
+            calls = {
+                "forward": lambda plan: band_forward(q, k, v, plan, into=(out, lse)),  # noqa: B023 - called in this round
+                "backward": lambda plan: kept.append(band_backward(q, k, v, out, lse, dout, plan)),
+            }  # noqa: B023
             for direction in directions:
                 handed.since_the_last()
                 calls[direction](plan)

@@ -1,4 +1,5 @@
-"""Ranks of benchmarks are forked from the server of tests, whose start they share; in the slow run they are also started as users do."""
+"""Ranks of benchmarks are forked from the server of tests, whose start they share; in the slow run they are
+also started as users do."""
 
 import argparse
 from collections.abc import Callable

@@ -16,7 +16,9 @@ MEASURED = Row("sdpa", "8K causal", adapter_ms=1.01, by_hand_ms=1.0, difference=
 
 
 def test_no_kernel_is_left_out_silently() -> None:
-    attention = {name for name in Registry("kernel").names() if Registry("kernel").load(name).family != "control"}
+    attention = {
+        name for name in Registry("kernel").names() if Registry("kernel").load(name).family != "control"
+    }
     others = without_hand()
     assert HANDS.keys() | {row.kernel for row in others} == attention
     assert all(row.reason for row in others) and not HANDS.keys() & {row.kernel for row in others}
@@ -27,33 +29,64 @@ def test_hands_do_not_go_through_adapters() -> None:
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert {name for name in modules if name.startswith("longca")} == {
-        "longca.ops.flashmask.forward", "longca.ops.flashmask.backward", "longca.ops.fa2_sparse", "longca.ops.tuning"}  # this project's own
+        "longca.ops.flashmask.forward",
+        "longca.ops.flashmask.backward",
+        "longca.ops.fa2_sparse",
+        "longca.ops.tuning",
+    }  # this project's own
 
 
-@pytest.mark.parametrize(("row", "verdict"), [
-    (MEASURED, "yes"), (replace(MEASURED, difference=-0.3), "yes"), (replace(MEASURED, difference=0.013), "no"),
-    (replace(MEASURED, difference=0.013, iqr=0.004), "within the noise"), (Row("fa2", "8K causal", reason="gone"), "–")])
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (MEASURED, "yes"),
+        (replace(MEASURED, difference=-0.3), "yes"),
+        (replace(MEASURED, difference=0.013), "no"),
+        (replace(MEASURED, difference=0.013, iqr=0.004), "within the noise"),
+        (Row("fa2", "8K causal", reason="gone"), "–"),
+    ],
+)
 def test_verdicts(row: Row, verdict: str) -> None:
     assert row.verdict() == verdict
 
 
 def test_table_shows_times_or_the_reason() -> None:
     made = table([MEASURED, Row("fa2", "8K causal", reason="gone")], "caption")
-    assert made.rows == (("sdpa", "8K causal", "1.010", "1.000", "+1.0 %", "0.2 %", "yes", "F.scaled_dot_product_attention"),
-                         ("fa2", "8K causal", "–", "–", "–", "–", "–", "gone"))
+    assert made.rows == (
+        ("sdpa", "8K causal", "1.010", "1.000", "+1.0 %", "0.2 %", "yes", "F.scaled_dot_product_attention"),
+        ("fa2", "8K causal", "–", "–", "–", "–", "–", "gone"),
+    )
 
 
 def test_runs_what_it_can_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--kernels", "sdpa,fa2_sparse", "--lengths", "64,128", "--blocks-length", "128", "--heads", "4:2", "--out", str(tmp_path)]
+    arguments = [
+        "--kernels",
+        "sdpa,fa2_sparse",
+        "--lengths",
+        "64,128",
+        "--blocks-length",
+        "128",
+        "--heads",
+        "4:2",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(arguments) == 0
     rows = [Row.read(record) for record in read_records(tmp_path, adapter_cost.NAME)]
     assert rows[6:] == without_hand()
     rows = rows[:6]
     assert [(row.kernel, row.cell.split()[0], row.cell[-3:]) for row in rows] == [
-        ("fa2_sparse", "128", "fwd"), ("fa2_sparse", "128", "bwd"), ("sdpa", "64", "fwd"), ("sdpa", "64", "bwd"),
-        ("sdpa", "128", "fwd"), ("sdpa", "128", "bwd")]
+        ("fa2_sparse", "128", "fwd"),
+        ("fa2_sparse", "128", "bwd"),
+        ("sdpa", "64", "fwd"),
+        ("sdpa", "64", "bwd"),
+        ("sdpa", "128", "fwd"),
+        ("sdpa", "128", "bwd"),
+    ]
     assert all(row.reason == "Triton compiles for GPUs only" for row in rows[:2])
-    assert all(row.adapter_ms and row.by_hand_ms and row.iqr is not None and not row.reason for row in rows[2:])
+    assert all(
+        row.adapter_ms and row.by_hand_ms and row.iqr is not None and not row.reason for row in rows[2:]
+    )
     assert "128 causal, 4:2, bwd" in capsys.readouterr().out
 
 
@@ -62,7 +95,12 @@ def test_rows_that_come_too_late_are_named_and_can_be_added(tmp_path: Path) -> N
     main([*arguments, "--max-seconds", "-1"])
     assert "not begun" in (tmp_path / "adapter_cost.md").read_text()
     added, others = kept(parse([*arguments, "--keep"]), [MEASURED]), without_hand()
-    assert [row.cell for row in added] == ["64 causal, 2:2, fwd", "64 causal, 2:2, bwd", "8K causal", *(row.cell for row in others)]
+    assert [row.cell for row in added] == [
+        "64 causal, 2:2, fwd",
+        "64 causal, 2:2, bwd",
+        "8K causal",
+        *(row.cell for row in others),
+    ]
     assert kept(parse(arguments), [MEASURED]) == [MEASURED, *others]
     again = kept(parse([*arguments, "--keep"]), [replace(MEASURED, cell=added[0].cell)])
     assert [row.cell for row in again[:2]] == [added[1].cell, added[0].cell] and again[1].by_hand_ms == 1.0
@@ -70,7 +108,9 @@ def test_rows_that_come_too_late_are_named_and_can_be_added(tmp_path: Path) -> N
 
 def test_what_differs_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(given: by_hand.Given) -> by_hand.Hand:
-        return by_hand.by_autograd(given, "BHTD", lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+        return by_hand.by_autograd(
+            given, "BHTD", lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        )
 
     monkeypatch.setitem(adapter_cost.HANDS, "sdpa", (full, "no mask"))
     cell = next(cells(parse(["--kernels", "sdpa", "--lengths", "64", "--heads", "2:2"])))
@@ -87,7 +127,11 @@ def test_lists_of_blocks_are_ascending() -> None:
     visible = torch.tensor([[[0, 1, 0, 1], [1, 1, 1, 0], [0, 0, 0, 1]]], dtype=torch.bool)
     lists, counts = by_hand.block_lists(visible)
     assert counts.tolist() == [[2, 3, 1]] and lists.dtype == counts.dtype == torch.int32
-    assert [line[:count] for line, count in zip(lists[0].tolist(), counts[0].tolist(), strict=True)] == [[1, 3], [0, 1, 2], [3]]
+    assert [line[:count] for line, count in zip(lists[0].tolist(), counts[0].tolist(), strict=True)] == [
+        [1, 3],
+        [0, 1, 2],
+        [3],
+    ]
 
 
 @pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -101,7 +145,11 @@ def test_flex_by_hand_agrees_on_cpu(compiles: bool, monkeypatch: pytest.MonkeyPa
 
 def test_options() -> None:
     options = parse(["--kernels", "fa3,vsa", "--lengths", "8K,1K", "--write", "docs/results/h200/timer.md"])
-    assert options.kernels == ["vsa", "fa3"] and options.lengths == [8192, 1024] and options.write == [Path("docs/results/h200/timer.md")]
+    assert (
+        options.kernels == ["vsa", "fa3"]
+        and options.lengths == [8192, 1024]
+        and options.write == [Path("docs/results/h200/timer.md")]
+    )
     for wrong in (["--kernels", "fa9"], ["--lengths", "many"]):
         with pytest.raises(SystemExit):
             parse(wrong)

@@ -17,8 +17,16 @@ FULL, WINDOW = build_mask("full", seqlen=8200), build_mask("sliding_window", seq
 
 
 def record(mask: Mask, last: float, first: float) -> dict[str, Any]:
-    return {"mask": mask.name, "where": "8K", "heads": 64, "digest": mask.digest, "two kernels": 400.0, "from the last row": last,
-            "from the first row": first, "machine": "a GPU"}
+    return {
+        "mask": mask.name,
+        "where": "8K",
+        "heads": 64,
+        "digest": mask.digest,
+        "two kernels": 400.0,
+        "from the last row": last,
+        "from the first row": first,
+        "machine": "a GPU",
+    }
 
 
 TWO = [Case("8200", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
@@ -28,13 +36,23 @@ def test_a_choice_loses_what_the_other_way_would_gain() -> None:
     gone = record(build_mask("full", seqlen=100), 1.0, 1.0)
     found = table([record(FULL, 320.0, 200.0), record(WINDOW, 300.0, 500.0), gone], TWO).records
     names = ("full", 1, 1, 0), ("sliding_window", 1, 0, 1), ("all", 2, 1, 1)
-    assert tuple((line["mask"], line["measured"], line["from the last row"], line["from the first row"]) for line in found) == names
+    assert (
+        tuple(
+            (line["mask"], line["measured"], line["from the last row"], line["from the first row"])
+            for line in found
+        )
+        == names
+    )
     assert [line["lost_most"] for line in found] == pytest.approx([0.25, 0, 0.25])
     assert found[-1]["lost_mean"] == pytest.approx(0.125)
-    assert (found[1]["from the first row, least"], found[-1]["from the last row, most"]) == pytest.approx((1.25, 0.8))
+    assert (found[1]["from the first row, least"], found[-1]["from the last row, most"]) == pytest.approx(
+        (1.25, 0.8)
+    )
 
 
-def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_earlier_run_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(dq_order, "cases", lambda *_: TWO)
     write_records(tmp_path, TIMES, [record(FULL, 440.0, 300.0)])
     assert main(["--read", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
@@ -42,9 +60,12 @@ def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert (tmp_path / "out" / f"{TIMES}.csv").exists()
 
 
-@pytest.mark.parametrize(("options", "why"), [([], "there is no GPU here"), (["--read", "nowhere"], f"no {TIMES}.csv in nowhere")])
-def test_nothing_to_say_ends_in_one_line(options: list[str], why: str, monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "why"), [([], "there is no GPU here"), (["--read", "nowhere"], f"no {TIMES}.csv in nowhere")]
+)
+def test_nothing_to_say_ends_in_one_line(
+    options: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit, match="2"):
         main(options)
@@ -55,7 +76,11 @@ def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(dq_order, "RANKS", ((2, 8192),))
     found = cases()
     assert len({case.key for case in found}) == len(found)
-    assert {preferred_dq_order(case.mask, case.num_kv_heads) for case in found} == {None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST}
+    assert {preferred_dq_order(case.mask, case.num_kv_heads) for case in found} == {
+        None,
+        AddOrder.FROM_LAST,
+        AddOrder.FROM_FIRST,
+    }
     of_ranks = ["rank" in case.where for case in found]
     assert any(of_ranks) and of_ranks == sorted(of_ranks), "whole sequences first"
 
@@ -77,5 +102,7 @@ def test_the_rule_loses_little_with_few_heads() -> None:
 
 def test_whole_sequences_of_given_lengths_come_shortest_first():
     cases = dq_order.cases([(16, 2)], [1500, 4096])
-    assert {case.mask.seqlen_q for case in cases} == {1500, 4096} and {case.num_kv_heads for case in cases} == {2}
+    assert {case.mask.seqlen_q for case in cases} == {1500, 4096} and {
+        case.num_kv_heads for case in cases
+    } == {2}
     assert [case.mask.seqlen_q for case in cases] == sorted(case.mask.seqlen_q for case in cases)

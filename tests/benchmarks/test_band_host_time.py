@@ -1,4 +1,5 @@
-"""The benchmark of the host's time, with the stand-in for the driver: Triton's own launchers run down to it."""
+"""The benchmark of the host's time, with the stand-in for the driver: Triton's own launchers run down to
+it."""
 
 import csv
 import importlib.util
@@ -10,16 +11,32 @@ import pytest
 
 from tests.support import ROOT
 
-pytestmark = [pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here"),
+    pytest.mark.slow,
+]
 
 
 def test_calls_start_kernels_and_descriptors(tmp_path: Path) -> None:
-    """Of the portable kernels, which compile quickest: forward one kernel, backward three. Their TMA descriptors are kept from before."""
-    command = [sys.executable, "-m", "benchmarks.band.host_time", "--calls", "20", "--only", "portable", "--out", str(tmp_path)]
+    """Of the portable kernels, which compile quickest: forward one kernel, backward three. Their TMA
+    descriptors are kept from before."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.band.host_time",
+        "--calls",
+        "20",
+        "--only",
+        "portable",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     with (tmp_path / "band_host_time.csv").open(newline="") as file:
         found = {line["call"]: line for line in csv.DictReader(file)}
     assert len(found) == 5 and all(float(line["us"]) > 0 for line in found.values())
     if found["forward"]["started"]:  # known where there is no GPU
-        assert [(found[name]["started"], found[name]["descriptors"]) for name in ("forward", "band_backward")] == [("1", "0"), ("3", "0")]
+        assert [
+            (found[name]["started"], found[name]["descriptors"]) for name in ("forward", "band_backward")
+        ] == [("1", "0"), ("3", "0")]

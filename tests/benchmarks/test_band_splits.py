@@ -10,7 +10,11 @@ def test_uniform_work_takes_as_long_as_its_blocks():
     """64 heads of 64 row tiles of 64 blocks: 32 tiles for most programs, one less for the others."""
     found = splits.simulated(build_mask("full", seqlen=8192), 64, 64)
     tiles = -(-64 * 64 // splits.PROGRAMS)
-    assert found["present"].time_us == found["none"].time_us == pytest.approx(tiles * (64 * splits.BLOCK_US + splits.WORK_TILE_US))
+    assert (
+        found["present"].time_us
+        == found["none"].time_us
+        == pytest.approx(tiles * (64 * splits.BLOCK_US + splits.WORK_TILE_US))
+    )
     assert found["present"].split == found["none"].split == 0 and found["earlier"].split == 1
     assert found["earlier"].time_us > 1.1 * found["present"].time_us, "partial results are written and read"
 

@@ -18,8 +18,13 @@ def record(mask: str, kernel: str = "band", direction: str = "fwd", time_ms: flo
 
 def test_costs_that_made_the_times_are_found() -> None:
     for direction in ("fwd", "bwd"):
-        records = [record(mask, kernel, direction, float(counts(record(mask, direction=direction)) @ COSTS_MS) * slower)
-                   for mask in MASKS for kernel, slower in (("band", 1), ("flex", 2))]
+        records = [
+            record(
+                mask, kernel, direction, float(counts(record(mask, direction=direction)) @ COSTS_MS) * slower
+            )
+            for mask in MASKS
+            for kernel, slower in (("band", 1), ("flex", 2))
+        ]
         for line, slower in zip(gaps(records).records, (1, 2), strict=True):
             found = np.array([line["full_step_us"] / 1e3, line["partial_step_us"] / 1e3, line["call_ms"]])
             assert found == pytest.approx(COSTS_MS * slower)
@@ -27,7 +32,8 @@ def test_costs_that_made_the_times_are_found() -> None:
 
 
 def test_steps_of_a_full_mask() -> None:
-    """8 KV heads, 512 pieces of 16 tokens × 8 heads, 64 steps of 128 keys each; backward 64 pieces of 128 keys, 1024 steps of 8 tokens."""
+    """8 KV heads, 512 pieces of 16 tokens × 8 heads, 64 steps of 128 keys each; backward 64 pieces of 128
+    keys, 1024 steps of 8 tokens."""
     assert counts(record("full")) == pytest.approx([8 * 512 * 64 / 132, 0, 1])
     assert counts(record("full", direction="bwd")) == pytest.approx([8 * 64 * 1024 / 132, 0, 1])
 

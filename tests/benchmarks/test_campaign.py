@@ -8,10 +8,10 @@ import pytest
 from benchmarks import campaign
 from benchmarks.campaign import PART_MINUTES, Campaign, Stage, parts_that_fit, progress, wall_minutes
 from longca.core.errors import UserError
-from longca.core.record import Record
-from longca.core.select import Selection
-from longca.core.study import load_study
-from longca.store.export import export
+from longca.lab.store.export import export
+from longca.lab.studies.record import Record
+from longca.lab.studies.select import Selection
+from longca.lab.studies.study import load_study
 from tests.records import record
 
 STUDY = """title: "A small study"

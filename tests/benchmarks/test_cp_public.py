@@ -22,7 +22,16 @@ MASKS = ("causal_document", "full_document", "global_sliding_window")
 
 def both_tables(comm: Comm, folder: Path) -> dict[str, Any]:
     options = argparse.Namespace(kernel="naive", tokens=32, heads=HEADS, head_dim=HEAD_DIM, rounds=1)
-    leaks = argparse.Namespace(kernel="auto", tokens=TOKENS, heads=HEADS, head_dim=HEAD_DIM, perturbed=3, masks=MASKS, out=folder, write=[])
+    leaks = argparse.Namespace(
+        kernel="auto",
+        tokens=TOKENS,
+        heads=HEADS,
+        head_dim=HEAD_DIM,
+        perturbed=3,
+        masks=MASKS,
+        out=folder,
+        write=[],
+    )
     report(comm, leaks)
     return {"line": line(comm, options, "causal_document", "ring_allgather"), "leak": a_leak(comm)}
 
@@ -30,8 +39,14 @@ def both_tables(comm: Comm, folder: Path) -> dict[str, Any]:
 def a_leak(comm: Comm) -> dict[str, int]:
     """Counts of attention that shows more than its mask says: such a leak must be seen."""
     documents = build_mask("causal_document", seqlen=TOKENS, documents=np.array([30, 35]))
-    cp = context_parallel(build_mask("causal", seqlen=TOKENS), strategy="ring_p2p", num_q_heads=4, num_kv_heads=2, head_dim=HEAD_DIM,
-                          dtype=torch.float32)
+    cp = context_parallel(
+        build_mask("causal", seqlen=TOKENS),
+        strategy="ring_p2p",
+        num_q_heads=4,
+        num_kv_heads=2,
+        head_dim=HEAD_DIM,
+        dtype=torch.float32,
+    )
     cp.masks = (documents,)
     found = counts(cp, 3, (*HEADS, HEAD_DIM))
     cp.close()
@@ -41,7 +56,9 @@ def a_leak(comm: Comm) -> dict[str, int]:
 def test_no_mask_leaks_a_leak_is_seen_and_the_face_has_the_bits_of_a_cell(tmp_path: Path):
     first, _ = on_ranks(both_tables, 2, tmp_path)
     lines = list(csv.DictReader((tmp_path / "cp_leaks.csv").open()))
-    assert [(one["mask"], one["strategy"]) for one in lines] == [(mask, strategy) for mask in MASKS for strategy in OWN]
+    assert [(one["mask"], one["strategy"]) for one in lines] == [
+        (mask, strategy) for mask in MASKS for strategy in OWN
+    ]
     for one in lines:
         assert one["expected"] == one["observed"] and int(one["expected"]) > 0
         assert one["leaks"] == one["missing"] == "0"
@@ -53,7 +70,9 @@ def test_no_mask_leaks_a_leak_is_seen_and_the_face_has_the_bits_of_a_cell(tmp_pa
 def test_the_table_says_what_leaked():
     record = {"expected": 5, "observed": 7, "leaks": 2, "missing": 0}
     found = table([{"mask": "causal", "strategy": strategy, **record} for strategy in OWN], "Here.")
-    assert found.caption.startswith("35 outputs changed in all: 10 that its mask forbids, and none was missing")
+    assert found.caption.startswith(
+        "35 outputs changed in all: 10 that its mask forbids, and none was missing"
+    )
     assert found.rows == (("`causal`", "5", *["7 (2 leaks)"] * 5),)
 
 

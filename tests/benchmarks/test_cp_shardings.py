@@ -17,22 +17,37 @@ COSTS_MS = np.array([1.5e-3, 2e-3, 0.1])
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """With times that these costs make."""
-    records = [Record(8192, mask, 0.0, "64:8", "fwd", "band") for mask in ("full", "causal", "sliding_window", "causal_sliding_window")]
-    records = [Record(*record.case, record.kernel, float(counts(record) @ COSTS_MS), 0.0, 1.0) for record in records]
+    records = [
+        Record(8192, mask, 0.0, "64:8", "fwd", "band")
+        for mask in ("full", "causal", "sliding_window", "causal_sliding_window")
+    ]
+    records = [
+        Record(*record.case, record.kernel, float(counts(record) @ COSTS_MS), 0.0, 1.0) for record in records
+    ]
     wide(records).save(tmp_path)
     return tmp_path
 
 
 def test_lines_are_there_with_the_chosen_one_first(folder: Path) -> None:
-    assert cp_shardings.main([str(folder), "--tokens", "1K", "--masks", "causal,full", "--most", "3", "--out", str(folder)]) == 0
+    assert (
+        cp_shardings.main(
+            [str(folder), "--tokens", "1K", "--masks", "causal,full", "--most", "3", "--out", str(folder)]
+        )
+        == 0
+    )
     lines = read_records(folder, "cp_shardings")
     assert len(lines) == 2 * 3 * 3 and {line["placement"] for line in lines[:9:3]} == {"zigzag"}
-    assert all(float(line["most_ms"]) >= float(line["mean_ms"]) > 0 and 0 < float(line["share"]) < 1 for line in lines)
+    assert all(
+        float(line["most_ms"]) >= float(line["mean_ms"]) > 0 and 0 < float(line["share"]) < 1
+        for line in lines
+    )
 
 
 def test_kernels_take_what_their_steps_do(folder: Path) -> None:
     assert cp_shardings.costs_of(folder) == pytest.approx(COSTS_MS)
-    mask = build_mask("full", seqlen=2048)  # 8 KV heads × 128 pieces of 16 full steps each, on 132 multiprocessors
+    mask = build_mask(
+        "full", seqlen=2048
+    )  # 8 KV heads × 128 pieces of 16 full steps each, on 132 multiprocessors
     assert cp_shardings.kernel_ms(mask, COSTS_MS) == pytest.approx(8 * 16 * 1.5e-3 + 0.1)
 
 

@@ -10,13 +10,23 @@ from hypothesis import strategies as st
 from benchmarks.cp.timeline import Event, events_of, main, rows_of
 from tools.table import read_records
 
-EVENTS = [("kernel", "ncclDevKernel_SendRecv", 0, 4000), ("kernel", "forward_kernel", 1000, 2000), ("kernel", "add_kernel", 3500, 500),
-          ("kernel", "queries_kernel", 6000, 1000), ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 6500, 2000),
-          ("cpu_op", "aten::add", 0, 9000)]
+EVENTS = [
+    ("kernel", "ncclDevKernel_SendRecv", 0, 4000),
+    ("kernel", "forward_kernel", 1000, 2000),
+    ("kernel", "add_kernel", 3500, 500),
+    ("kernel", "queries_kernel", 6000, 1000),
+    ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 6500, 2000),
+    ("cpu_op", "aten::add", 0, 9000),
+]
 
 
 def trace(events: list[tuple[str, str, float, float]]) -> dict:
-    return {"traceEvents": [{"ph": "X", "cat": kind, "name": name, "ts": start, "dur": length} for kind, name, start, length in events]}
+    return {
+        "traceEvents": [
+            {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": length}
+            for kind, name, start, length in events
+        ]
+    }
 
 
 def test_each_step_and_the_whole() -> None:
@@ -24,7 +34,13 @@ def test_each_step_and_the_whole() -> None:
     assert [line["step"] for line in lines] == [0, 1, 2, "all"]
     before, first, second, whole = lines
     assert (before["messages_ms"], before["exposed_ms"], before["attention_ms"]) == (1.0, 1.0, 0.0)
-    assert [first[f"{part}_ms"] for part in ("attention", "other", "messages", "exposed", "idle")] == [2.0, 0.5, 3.0, 0.5, 2.0]
+    assert [first[f"{part}_ms"] for part in ("attention", "other", "messages", "exposed", "idle")] == [
+        2.0,
+        0.5,
+        3.0,
+        0.5,
+        2.0,
+    ]
     assert (second["attention_ms"], second["exposed_ms"], second["idle_ms"]) == (1.0, 1.5, 0.0)
     assert whole["exposed_ms"] == 3.0 and whole["idle_ms"] == 2.0 and whole["attention_ms"] == 3.0
 
@@ -34,8 +50,13 @@ spans = st.tuples(st.integers(0, 50), st.integers(1, 20))
 
 @given(st.lists(spans, max_size=8), st.lists(spans, max_size=8))
 def test_parts_add_up(messages: list[tuple[int, int]], attention: list[tuple[int, int]]) -> None:
-    events = sorted([*(Event("nccl", start, start + length) for start, length in messages),
-                     *(Event("forward_kernel", start, start + length) for start, length in attention)], key=lambda event: event.start)
+    events = sorted(
+        [
+            *(Event("nccl", start, start + length) for start, length in messages),
+            *(Event("forward_kernel", start, start + length) for start, length in attention),
+        ],
+        key=lambda event: event.start,
+    )
     lines = rows_of("any", events)
     if not events:
         assert not lines

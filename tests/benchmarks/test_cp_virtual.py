@@ -13,20 +13,37 @@ from benchmarks.cp import virtual as cp_virtual
 from benchmarks.cp.step_times import Clock, Passes
 from benchmarks.cp.virtual_ranks import FEWEST_RANKS, VirtualRanks, interpolated
 from longca.core.plugin import Registry
-from longca.core.study import Measure
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Contribution, Problem
+from longca.lab.studies.study import Measure
 from tests.cp.case import Case
 from tools.table import read_records
 
-TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]
+TINY = [
+    "--device",
+    "cpu",
+    "--tokens",
+    "64",
+    "--heads",
+    "8:4",
+    "--head-dim",
+    "16",
+    "--seconds",
+    "10000",
+    "--kernel",
+    "naive",
+]
 MEASURE = Measure.fixed(warmup=0, repeats=1, max_seconds=0.01)
 
 
-def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int) -> tuple[WorkPartition, Case]:
+def divided(
+    strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int
+) -> tuple[WorkPartition, Case]:
     case = Case(mask, 32 * world, *heads, strategy=strategy, params=tuple(params.items()))
-    return Registry("strategy").load(strategy).partition_work(case.problem(), Registry("kernel").load("naive"), world), case
+    return Registry("strategy").load(strategy).partition_work(
+        case.problem(), Registry("kernel").load("naive"), world
+    ), case
 
 
 class CountingClock(Clock):
@@ -51,7 +68,10 @@ class PairsClock(CountingClock):
 
     def steps(self, plan: Plan, rank: int, problem: Problem) -> dict[int, tuple[float, float]]:
         pairs = plan.step_areas[rank] + 128 * plan.step_band_rows[rank]
-        return {step.number: (self.pair_s * pairs[step.number], 2 * self.pair_s * pairs[step.number]) for step in plan.steps(rank)}
+        return {
+            step.number: (self.pair_s * pairs[step.number], 2 * self.pair_s * pairs[step.number])
+            for step in plan.steps(rank)
+        }
 
     def passes(self, problem: Problem) -> Passes:
         return self._counted
@@ -60,11 +80,27 @@ class PairsClock(CountingClock):
 def test_a_table_of_what_is_measured_and_what_is_modelled(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text("<!-- begin cp_virtual -->\n<!-- end cp_virtual -->\n")
-    wanted = ["--worlds", "1,2,6", "--masks", "causal,full_document", "--out", str(tmp_path), "--write", str(page)]
+    wanted = [
+        "--worlds",
+        "1,2,6",
+        "--masks",
+        "causal,full_document",
+        "--out",
+        str(tmp_path),
+        "--write",
+        str(page),
+    ]
     assert cp_virtual.main([*TINY, *wanted]) == 0
-    lines = {(line["mask"], int(line["world"]), line["strategy"]): line for line in read_records(tmp_path, "cp_virtual")}
-    assert set(lines) == {(mask, world, strategy) for mask in ("causal", "full_document") for world in (1, 2, 6)
-                          for strategy in ("alone", *cp_virtual.STRATEGIES)}
+    lines = {
+        (line["mask"], int(line["world"]), line["strategy"]): line
+        for line in read_records(tmp_path, "cp_virtual")
+    }
+    assert set(lines) == {
+        (mask, world, strategy)
+        for mask in ("causal", "full_document")
+        for world in (1, 2, 6)
+        for strategy in ("alone", *cp_virtual.STRATEGIES)
+    }
     for (_, world, strategy), line in lines.items():
         assert not line["reason"]
         for direction in ("fwd", "bwd"):
@@ -76,26 +112,54 @@ def test_a_table_of_what_is_measured_and_what_is_modelled(tmp_path: Path):
                 assert 0 <= float(line[f"{direction}_exposed"]) < 1
                 assert float(line[f"{direction}_modelled_tflops"]) <= computed * (1 + 1e-12)
                 if world == 1:
-                    assert math.isclose(float(line[f"{direction}_modelled_tflops"]), computed), "one rank sends nothing"
+                    assert math.isclose(float(line[f"{direction}_modelled_tflops"]), computed), (
+                        "one rank sends nothing"
+                    )
     text = page.read_text()
     assert text.count(" → ") == 2 * 3 * len(cp_virtual.STRATEGIES)
     assert "**Measured on this one device, without any message:**" in text
     assert "**Modelled, not measured on several devices:**" in text
     steps = read_records(tmp_path, cp_virtual.STEPS)
-    assert {(step["world"], step["strategy"]) for step in steps} == {(str(w), s) for w in (1, 2, 6) for s in cp_virtual.STRATEGIES}
-    assert all(float(step["fwd_ms"]) > 0 and float(step["bwd_ms"]) > 0 and int(step["area"]) > 0 for step in steps)
+    assert {(step["world"], step["strategy"]) for step in steps} == {
+        (str(w), s) for w in (1, 2, 6) for s in cp_virtual.STRATEGIES
+    }
+    assert all(
+        float(step["fwd_ms"]) > 0 and float(step["bwd_ms"]) > 0 and int(step["area"]) > 0 for step in steps
+    )
 
 
 def test_what_a_kernel_cannot_do_is_a_line_too(tmp_path: Path):
     sdpa = [*TINY[:-1], "sdpa"]
-    assert cp_virtual.main([*sdpa, "--worlds", "2", "--masks", "causal", "--strategies", "ring_p2p,ulysses", "--out", str(tmp_path)]) == 0
+    assert (
+        cp_virtual.main(
+            [
+                *sdpa,
+                "--worlds",
+                "2",
+                "--masks",
+                "causal",
+                "--strategies",
+                "ring_p2p,ulysses",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     alone, ring, ulysses = read_records(tmp_path, "cp_virtual")
     assert "no LSE" in ring["reason"] and not ring["fwd_modelled_tflops"]
     assert float(ulysses["bwd_modelled_tflops"]) > 0 and float(alone["bwd_computed_tflops"]) > 0
 
 
-def test_lines_that_time_does_not_allow_are_left_out_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert cp_virtual.main([*TINY, "--worlds", "2", "--masks", "causal", "--seconds", "-1", "--out", str(tmp_path)]) == 0
+def test_lines_that_time_does_not_allow_are_left_out_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert (
+        cp_virtual.main(
+            [*TINY, "--worlds", "2", "--masks", "causal", "--seconds", "-1", "--out", str(tmp_path)]
+        )
+        == 0
+    )
     assert "5 of 5 lines are left out" in capsys.readouterr().out
     assert read_records(tmp_path, "cp_virtual") == []
 
@@ -110,7 +174,9 @@ def test_every_step_of_every_rank_is_timed_and_equal_ones_once(strategy: str):
         assert ranks.timed.all()
         steps = ranks.timed_steps()
         seen = {(step["ring_rank"], step["step"]) for step in steps}
-        assert seen == {(rank, step.number) for rank in range(division.mesh.ring) for step in division.plan.steps(rank)}
+        assert seen == {
+            (rank, step.number) for rank in range(division.mesh.ring) for step in division.plan.steps(rank)
+        }
         assert all(step["fwd_ms"] == step["bwd_ms"] == 1e3 for step in steps)
         first, clock.calls = clock.calls, 0
         again = VirtualRanks(division, case.problem(), clock)
@@ -127,7 +193,9 @@ def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.Mo
 
     grads, plain = [], LocalSteps.backward
 
-    def backward(self: LocalSteps, number: int, total: DqAccumulator, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(
+        self: LocalSteps, number: int, total: DqAccumulator, *given: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         dk, dv = plain(self, number, total, *given)
         assert total.waiting is not None
         grads.append((total.waiting[1], dk, dv))
@@ -142,13 +210,22 @@ def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.Mo
 
 
 def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPatch):
-    """The first of several steps begins the result, each other one merges onto it, and the last one ends it."""
+    """The first of several steps begins the result, each other one merges onto it, and the last one ends
+    it."""
     from longca.kernels.backends.naive import Naive, NaivePrepared
 
     found, found_dq = [], []
 
-    def forward_onto(self: NaivePrepared, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, contributions: tuple[Contribution, ...]) -> None:
+    def forward_onto(
+        self: NaivePrepared,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        total: torch.Tensor,
+        lse: torch.Tensor,
+        out: torch.Tensor,
+        contributions: tuple[Contribution, ...],
+    ) -> None:
         found.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
         part = self.forward(q, k, v)
         assert part.lse is not None
@@ -167,11 +244,24 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     division, case = divided("ring_p2p", "full", 3)
     VirtualRanks(division, case.problem(), CountingClock()).time(math.inf)
     first, middle, last = (True, False), (False, False), (False, True)
-    assert found == found_dq == [first, first, middle, middle, last], "timed, and as what the next is merged onto; other ranks are equal"
+    assert found == found_dq == [first, first, middle, middle, last], (
+        "timed, and as what the next is merged onto; other ranks are equal"
+    )
 
 
 def test_chunks_of_heads_can_be_asked_for(tmp_path: Path):
-    wanted = ["--worlds", "2", "--masks", "full", "--strategies", "ulysses", "--chunks", "1:1", "--out", str(tmp_path)]
+    wanted = [
+        "--worlds",
+        "2",
+        "--masks",
+        "full",
+        "--strategies",
+        "ulysses",
+        "--chunks",
+        "1:1",
+        "--out",
+        str(tmp_path),
+    ]
     assert cp_virtual.main([*TINY, *wanted]) == 0
     assert "in chunks of 2, 2" in read_records(tmp_path, "cp_virtual")[1]["how"]
 
@@ -189,14 +279,18 @@ def test_ranks_that_are_not_timed_are_interpolated():
 
 
 def test_interpolation_by_hand():
-    found = interpolated(np.array([[0.0, 5.0], [10.0, 15.0], [20.0, 40.0]]), np.array([20.0, 10.0]), np.array([4.0, 3.0]))
+    found = interpolated(
+        np.array([[0.0, 5.0], [10.0, 15.0], [20.0, 40.0]]), np.array([20.0, 10.0]), np.array([4.0, 3.0])
+    )
     np.testing.assert_allclose(found, [[0, 1.5], [3, 3.5], [4, 8]])
     np.testing.assert_allclose(interpolated(np.array([[1.0]]), np.empty(0), np.empty(0)), [[0]])
 
 
 def test_elementwise_work_is_counted_once_for_each_token():
     division, case = divided("ring_p2p", "full", 4)
-    ranks = VirtualRanks(division, case.problem(), PairsClock(0.0, Passes(result_s=1.0, sums_s=100.0, add_key_s=1e4)))
+    ranks = VirtualRanks(
+        division, case.problem(), PairsClock(0.0, Passes(result_s=1.0, sums_s=100.0, add_key_s=1e4))
+    )
     ranks.time(math.inf)
     tokens = case.seqlen // 4
     np.testing.assert_allclose(ranks.step_s("fwd")[0, 0].sum(axis=1), tokens)
@@ -210,4 +304,6 @@ def test_masks_that_differ_by_kv_head_have_a_part_for_each_share_of_them():
     ranks = VirtualRanks(division, case.problem(), clock)
     ranks.time(math.inf)
     assert {step["group_rank"] for step in ranks.timed_steps()} == set(range(division.mesh.heads))
-    assert set(ranks.step_s("bwd")) == {(place, number) for place in range(len(division.chunks)) for number in range(division.mesh.heads)}
+    assert set(ranks.step_s("bwd")) == {
+        (place, number) for place in range(len(division.chunks)) for number in range(division.mesh.heads)
+    }

@@ -1,22 +1,47 @@
-"""Tests that the pages of results have a place for every table that a benchmark writes, each exactly once for a GPU."""
+"""Tests that the pages of results have a place for every table that a benchmark writes, each exactly once for
+a GPU."""
 
 import re
 
 from tests.support import ROOT
 
 TABLE = re.compile(r'Table\(\s*"(\w+)"|_table\(\s*"(\w+)"|^NAME = "(\w+)"', re.MULTILINE)
-PAGES = (*sorted((ROOT / "docs/results").glob("*/*.md")),
-         *(ROOT / "docs" / page for page in ("results/commands.md", "guide/context-parallel.md", "design/band.md")))
+PAGES = (
+    *sorted((ROOT / "docs/results").glob("*/*.md")),
+    *(
+        ROOT / "docs" / page
+        for page in ("results/commands.md", "guide/context-parallel.md", "design/band.md")
+    ),
+)
 NOT_IN_A_PAGE = {"cp_timeline"}  # of timelines that somebody has made
 # a page that says what is measured, a picture with a sentence, and what a page found, in sentences
-NO_TABLES = {"campaign", "training_curves", "training_curves_gpus", "predict_conclusion",
-             "many_gpus_setting", "many_gpus_conclusion", "many_gpus_rates", "many_gpus_claims"}  # by `tools/many_gpus.py`
+NO_TABLES = {
+    "campaign",
+    "training_curves",
+    "training_curves_gpus",
+    "predict_conclusion",
+    "many_gpus_setting",
+    "many_gpus_conclusion",
+    "many_gpus_rates",
+    "many_gpus_claims",
+}  # by `tools/many_gpus.py`
 
 
 def test_each_table_has_one_place() -> None:
     sources = [path.read_text() for path in (ROOT / "benchmarks").rglob("*.py")]
-    written = {name for source in sources if "from tools.table" in source for found in TABLE.findall(source) for name in found if name}
-    places = [(page.parent, name) for page in PAGES for name in re.findall(r"<!-- begin (\w+) -->", page.read_text())]
+    written = {
+        name
+        for source in sources
+        if "from tools.table" in source
+        for found in TABLE.findall(source)
+        for name in found
+        if name
+    }
+    places = [
+        (page.parent, name)
+        for page in PAGES
+        for name in re.findall(r"<!-- begin (\w+) -->", page.read_text())
+    ]
     assert len(places) == len(set(places))
     assert sorted({name for _, name in places} - NO_TABLES) == sorted(written - NOT_IN_A_PAGE)
 

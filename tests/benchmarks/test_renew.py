@@ -1,4 +1,5 @@
-"""The renewal of results within a time limit: order, GPUs, interruption, archives. Its parts are small programs here."""
+"""The renewal of results within a time limit: order, GPUs, interruption, archives. Its parts are small
+programs here."""
 
 import shlex
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks import renew
 from benchmarks.renew import PARTS, Part, pack
-from longca.core.study import load_study
+from longca.lab.studies.study import load_study
 from tests.support import ROOT
 
 PROGRAM = """import os, sys, time, pathlib
@@ -45,7 +46,12 @@ def part(name: str, seconds: float, *, all_gpus: bool = False, files: tuple[str,
 
 
 def test_parts_of_one_gpu_run_side_by_side_and_those_of_all_alone(place: Path) -> None:
-    parts = {"a": part("a", 0.4), "b": part("b", 0.4), "c": part("c", 0.1, all_gpus=True), "d": part("d", 0.1)}
+    parts = {
+        "a": part("a", 0.4),
+        "b": part("b", 0.4),
+        "c": part("c", 0.1, all_gpus=True),
+        "d": part("d", 0.1),
+    }
     assert sorted(renew.renew(parts, 2, 60.0)) == ["a", "b", "c", "d"]
     lines = (place / "log").read_text().splitlines()
     assert set(lines[:2]) == {"a begins 0", "b begins 1"}
@@ -58,9 +64,12 @@ def test_gpus_are_those_that_are_visible(place: Path, monkeypatch: pytest.Monkey
     assert set((place / "log").read_text().splitlines()[:2]) == {"a begins 2", "b begins 5"}
 
 
-@pytest.mark.parametrize("disposition", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
-def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place: Path, capsys: pytest.CaptureFixture[str],
-                                                                           disposition: object) -> None:
+@pytest.mark.parametrize(
+    "disposition", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"]
+)
+def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(
+    place: Path, capsys: pytest.CaptureFixture[str], disposition: object
+) -> None:
     """Also where a script has started it in the background, so that it ignores SIGINT."""
     begun = time.monotonic()
     before = signal.signal(signal.SIGINT, disposition)
@@ -75,10 +84,15 @@ def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place
 
 
 def test_a_part_that_does_not_end_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "deaf_of_test.py").write_text("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(300)\n")
+    (place / "deaf_of_test.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(300)\n"
+    )
     monkeypatch.setattr(renew, "GRACE_S", 0.5)
     begun = time.monotonic()
-    assert renew.renew({"deaf": Part("a test", "deaf_of_test"), "other": Part("a test", "deaf_of_test")}, 2, 1.5) == []
+    assert (
+        renew.renew({"deaf": Part("a test", "deaf_of_test"), "other": Part("a test", "deaf_of_test")}, 2, 1.5)
+        == []
+    )
     assert time.monotonic() - begun < 30
 
 
@@ -102,5 +116,11 @@ def test_its_studies_kernels_and_modules_exist() -> None:
 
 
 def test_an_unknown_part_is_refused_in_one_line() -> None:
-    done = subprocess.run([sys.executable, "-m", "benchmarks.renew", "dens"], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.renew", "dens"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     assert done.returncode == 2 and "did you mean 'dense'" in done.stderr and "Traceback" not in done.stderr

@@ -14,7 +14,8 @@ def test_each_round_begins_with_another_way() -> None:
 
 
 def test_a_drift_hits_all_ways_alike() -> None:
-    """A clock that slows down by 1 % a call makes the last call 20 % longer than the first; the difference hardly shows it."""
+    """A clock that slows down by 1 % a call makes the last call 20 % longer than the first; the difference
+    hardly shows it."""
     slow = itertools.count()
     found = in_rounds({"a": lambda: 2.0 * 1.01 ** next(slow), "b": lambda: 1.0 * 1.01 ** next(slow)}, 10)
     assert max(found["b"]) / min(found["b"]) > 1.15

@@ -14,9 +14,17 @@ from benchmarks.timer import agreement as timer_agreement
 from tests.support import ROOT
 from tools.table import Table, add_options, read_records
 
-TABLE = Table("speed", "On some machine.", ("what", "ms"), (("a", "1.5"), ("b", "–")),
-              ({"what": "a", "ms": 1.4999}, {"what": "b", "ms": None}), texts=("what",))
-PAGE = "# Speed\n\n<!-- begin speed -->\nold\n<!-- end speed -->\n\n<!-- begin other -->\n<!-- end other -->\n"
+TABLE = Table(
+    "speed",
+    "On some machine.",
+    ("what", "ms"),
+    (("a", "1.5"), ("b", "–")),
+    ({"what": "a", "ms": 1.4999}, {"what": "b", "ms": None}),
+    texts=("what",),
+)
+PAGE = (
+    "# Speed\n\n<!-- begin speed -->\nold\n<!-- end speed -->\n\n<!-- begin other -->\n<!-- end other -->\n"
+)
 
 
 def test_markdown() -> None:
@@ -54,7 +62,9 @@ def test_the_first_page_with_a_place_gets_the_table(tmp_path: Path) -> None:
     assert other.read_text() == "# Other\n" and TABLE.markdown() in page.read_text()
 
 
-@pytest.mark.parametrize("text", ["# Speed\n", "<!-- begin speed -->\n", "<!-- end speed -->\n<!-- begin speed -->\n"])
+@pytest.mark.parametrize(
+    "text", ["# Speed\n", "<!-- begin speed -->\n", "<!-- end speed -->\n<!-- begin speed -->\n"]
+)
 def test_a_page_without_a_place_is_left_alone(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
@@ -82,7 +92,12 @@ def test_shows_all_columns() -> None:
 
 def test_numbers_as_tables_show_them() -> None:
     assert (percent(0.0123), percent(-0.0004), percent(0.5, signed=False)) == ("+1.2 %", "-0.0 %", "50.0 %")
-    assert [milliseconds(value) for value in (0.05, 1.23456, 12345.6, 250.0)] == ["0.05000", "1.235", "1.235e+04", "250.0"]
+    assert [milliseconds(value) for value in (0.05, 1.23456, 12345.6, 250.0)] == [
+        "0.05000",
+        "1.235",
+        "1.235e+04",
+        "250.0",
+    ]
 
 
 def test_names_come_in_the_known_order() -> None:

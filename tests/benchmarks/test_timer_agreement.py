@@ -5,15 +5,37 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.timer.agreement import KINDS, LEAST_CALLS, MOST_CALLS, WAYS, Line, Reading, line, main, num_calls_of, parse, table
+from benchmarks.timer.agreement import (
+    KINDS,
+    LEAST_CALLS,
+    MOST_CALLS,
+    WAYS,
+    Line,
+    Reading,
+    line,
+    main,
+    num_calls_of,
+    parse,
+    table,
+)
 
 
-def readings(do_bench: float = 2.0, loop: float = 2.0, longca: float = 2.0, clock: float | None = 1800.0,
-             noise: float = 0.0) -> Line:
+def readings(
+    do_bench: float = 2.0,
+    loop: float = 2.0,
+    longca: float = 2.0,
+    clock: float | None = 1800.0,
+    noise: float = 0.0,
+) -> Line:
     times = {"longca": longca, "do_bench": do_bench, "loop": loop, "loop_no_flush": loop}
     clocks = {way: 1800.0 if way == "longca" else clock for way in WAYS}
-    return line("call", {way: [Reading(time * (1 + noise * turn * (way == "loop")), clocks[way]) for turn in range(3)]
-                         for way, time in times.items()})
+    return line(
+        "call",
+        {
+            way: [Reading(time * (1 + noise * turn * (way == "loop")), clocks[way]) for turn in range(3)]
+            for way, time in times.items()
+        },
+    )
 
 
 def test_a_line_compares_within_each_round() -> None:
@@ -23,18 +45,21 @@ def test_a_line_compares_within_each_round() -> None:
     assert found.clock_mhz == dict.fromkeys(WAYS, 1800.0)
 
 
-@pytest.mark.parametrize(("found", "verdict"), [
-    (readings(do_bench=1.97), "yes"),
-    (readings(do_bench=2.03, loop=1.97), "yes"),
-    (readings(do_bench=1.9), "no"),
-    (readings(do_bench=1.9, clock=1880.0), "no: do_bench ran at a clock +4.4 % from longca's"),
-    (readings(do_bench=1.9, clock=1720.0), "no"),  # a lower clock cannot make it faster
-    (readings(loop=2.1, clock=1720.0), "no: loop ran at a clock -4.4 % from longca's"),
-    (readings(do_bench=1.9, clock=None), "no"),
-    (readings(loop=1.9, noise=0.05), "yes"),
-    (readings(loop=1.8, noise=0.06), "no: rounds differ by as much"),
-    (readings(longca=0.05, do_bench=0.048, loop=0.05), "no: 2.1 µs apart, on a call below 1 ms"),
-])
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (readings(do_bench=1.97), "yes"),
+        (readings(do_bench=2.03, loop=1.97), "yes"),
+        (readings(do_bench=1.9), "no"),
+        (readings(do_bench=1.9, clock=1880.0), "no: do_bench ran at a clock +4.4 % from longca's"),
+        (readings(do_bench=1.9, clock=1720.0), "no"),  # a lower clock cannot make it faster
+        (readings(loop=2.1, clock=1720.0), "no: loop ran at a clock -4.4 % from longca's"),
+        (readings(do_bench=1.9, clock=None), "no"),
+        (readings(loop=1.9, noise=0.05), "yes"),
+        (readings(loop=1.8, noise=0.06), "no: rounds differ by as much"),
+        (readings(longca=0.05, do_bench=0.048, loop=0.05), "no: 2.1 µs apart, on a call below 1 ms"),
+    ],
+)
 def test_verdicts(found: Line, verdict: str) -> None:
     assert found.verdict() == verdict
 

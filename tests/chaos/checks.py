@@ -1,4 +1,5 @@
-"""Checks after a trial: its cells are those of an undisturbed run, none was measured beside another, and nothing is left behind."""
+"""Checks after a trial: its cells are those of an undisturbed run, none was measured beside another, and
+nothing is left behind."""
 
 import json
 from collections.abc import Iterable
@@ -6,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longca.store.lock import holders
+from longca.lab.store.lock import holders
 from tests.chaos.processes import wait_until_gone
 
 SAME = ("cell", "study", "method_version", "mask", "work")  # fields of a record that no accident may change
-BESIDE_SECONDS = 0.05  # by which two measurements may seem to overlap: a file's time is that of its last write
+# by which two measurements may seem to overlap: a file's time is that of its last write
+BESIDE_SECONDS = 0.05
 GONE_SECONDS = 20.0  # that processes get to end, once the last run is over
 
 
@@ -45,7 +47,8 @@ def cell_files(folder: Path) -> dict[str, CellFile]:
 
 
 def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list[str]:
-    """What differs from an undisturbed run: cells, statuses, digests of masks, versions of methods, what was compared."""
+    """What differs from an undisturbed run: cells, statuses, digests of masks, versions of methods, what was
+    compared."""
     found = [f"cell {cell_id} is not there" for cell_id in sorted(undisturbed.keys() - cells.keys())]
     found += [f"cell {cell_id} should not be there" for cell_id in sorted(cells.keys() - undisturbed.keys())]
     for cell_id in sorted(cells.keys() & undisturbed.keys()):
@@ -53,7 +56,11 @@ def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list
         if here.status != there.status:
             found.append(f"cell {cell_id} is {here.status}, not {there.status}")
             continue
-        found += [f"cell {cell_id} has another {name}" for name in SAME if here.record.get(name) != there.record.get(name)]
+        found += [
+            f"cell {cell_id} has another {name}"
+            for name in SAME
+            if here.record.get(name) != there.record.get(name)
+        ]
         if _compared(here.record) != _compared(there.record):
             found.append(f"cell {cell_id} was compared with something else")
     return found
@@ -70,20 +77,30 @@ def lost(kept: dict[str, int], cells: dict[str, CellFile]) -> list[str]:
     Args:
         kept: name → time of the file of each cell that was once finished.
     """
-    return [f"finished cell {cell_id} was {'written again' if cell_id in cells else 'lost'}" for cell_id, written_ns in sorted(kept.items())
-            if cell_id not in cells or cells[cell_id].written_ns != written_ns]
+    return [
+        f"finished cell {cell_id} was {'written again' if cell_id in cells else 'lost'}"
+        for cell_id, written_ns in sorted(kept.items())
+        if cell_id not in cells or cells[cell_id].written_ns != written_ns
+    ]
 
 
 def side_by_side(cells: Iterable[CellFile]) -> list[str]:
-    """Pairs of cells that were measured at the same time, from when their files were written and how long each took."""
-    spans = [(cell.written_ns / 1e9 - float(cell.record["seconds"]), cell.written_ns / 1e9, cell.record) for cell in cells
-             if "seconds" in cell.record]
+    """Pairs of cells that were measured at the same time, from when their files were written and how long
+    each took."""
+    spans = [
+        (cell.written_ns / 1e9 - float(cell.record["seconds"]), cell.written_ns / 1e9, cell.record)
+        for cell in cells
+        if "seconds" in cell.record
+    ]
     found = []
     last_end, last = 0.0, {}
     for begin, end, record in sorted(spans, key=lambda span: span[:2]):
         if begin < last_end - BESIDE_SECONDS:
-            found.append(f"cells {last['cell_id']} of run {last['run_id']} and {record['cell_id']} of run {record['run_id']} were measured "
-                         f"at the same time for {min(end, last_end) - begin:.2f} s")
+            found.append(
+                f"cells {last['cell_id']} of run {last['run_id']} and {record['cell_id']} of run "
+                f"{record['run_id']} were measured "
+                f"at the same time for {min(end, last_end) - begin:.2f} s"
+            )
         if end > last_end:
             last_end, last = end, record
     return found
@@ -100,6 +117,7 @@ def left_behind(folder: Path, results: Path, mark: str) -> list[str]:
     left = wait_until_gone(mark, GONE_SECONDS)
     found = [f"process {process.pid} is left: {process.command[:120]}" for process in left]
     found += [f"a lock is held by {holder}" for holder in (holders(results) if results.is_dir() else [])]
-    found += [f"temporary file {path.relative_to(folder)} is left" for path in sorted(results.rglob(".*.tmp"))]
+    found += [
+        f"temporary file {path.relative_to(folder)} is left" for path in sorted(results.rglob(".*.tmp"))
+    ]
     return found
-

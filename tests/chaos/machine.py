@@ -1,4 +1,5 @@
-"""What accidents need of the machine: a small disk, and a clock that jumps. They are left out where these cannot be had."""
+"""What accidents need of the machine: a small disk, and a clock that jumps. They are left out where these
+cannot be had."""
 
 import os
 import shutil
@@ -19,7 +20,8 @@ def skipped() -> dict[str, str]:
 
 
 def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
-    """Variables for the environment of processes whose wall clock is shifted by as many seconds as the file `shift` says.
+    """Variables for the environment of processes whose wall clock is shifted by as many seconds as the file
+    `shift` says.
 
     Args:
         folder: for the library that does it.

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from tests.chaos.processes import KINDS
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-LONGEST_DELAY_S = {"snakemake": 12.0, "runner": 8.0, "worker": 6.0, "rank": 6.0}  # from when a victim is there: it starts, measures, ends
+LONGEST_DELAY_S = {
+    "snakemake": 12.0,
+    "runner": 8.0,
+    "worker": 6.0,
+    "rank": 6.0,
+}  # from when a victim is there: it starts, measures, ends
 KILLS_OF_A_TRIAL = 5
 OTHERS = ("stop", "full disk", "clock", "folder deleted")
 
@@ -42,9 +47,11 @@ class TrialPlan:
 
 
 def plan(seed: int, kills: int) -> list[TrialPlan]:
-    """Trials of `KILLS_OF_A_TRIAL` kills each, the last of what is left. All victims and signals are equally frequent.
+    """Trials of `KILLS_OF_A_TRIAL` kills each, the last of what is left. All victims and signals are equally
+    frequent.
 
-    A trial with a kill of snakemake runs under snakemake, others under either. Each trial has one accident of another kind.
+    A trial with a kill of snakemake runs under snakemake, others under either. Each trial has one accident of
+    another kind.
     """
     generator = random.Random(seed)
     pairs: list[tuple[str, signal.Signals]] = []
@@ -53,10 +60,19 @@ def plan(seed: int, kills: int) -> list[TrialPlan]:
         pairs += generator.sample(every, len(every))
     trials = []
     for number, start in enumerate(range(0, kills, KILLS_OF_A_TRIAL)):
-        chosen = pairs[start:min(start + KILLS_OF_A_TRIAL, kills)]
-        way = "snakemake" if any(victim == "snakemake" for victim, _ in chosen) else generator.choice(("snakemake", "longca run"))
-        accidents = [Accident("kill", victim, name.name, generator.uniform(0, LONGEST_DELAY_S[victim])) for victim, name in chosen]
-        accidents.insert(generator.randint(0, len(accidents)), _other(OTHERS[number % len(OTHERS)], way, generator))
+        chosen = pairs[start : min(start + KILLS_OF_A_TRIAL, kills)]
+        way = (
+            "snakemake"
+            if any(victim == "snakemake" for victim, _ in chosen)
+            else generator.choice(("snakemake", "longca run"))
+        )
+        accidents = [
+            Accident("kill", victim, name.name, generator.uniform(0, LONGEST_DELAY_S[victim]))
+            for victim, name in chosen
+        ]
+        accidents.insert(
+            generator.randint(0, len(accidents)), _other(OTHERS[number % len(OTHERS)], way, generator)
+        )
         trials.append(TrialPlan(number, way, tuple(accidents)))
     return trials
 
@@ -67,5 +83,7 @@ def _other(what: str, way: str, generator: random.Random) -> Accident:
         victim = generator.choice(KINDS if way == "snakemake" else KINDS[1:])
         return Accident(what, victim, delay_s=delay_s, amount=generator.uniform(0.5, 4))
     if what == "clock":
-        return Accident(what, delay_s=delay_s, amount=generator.choice((-1, 1)) * generator.choice((90, 3600, 30 * 86400)))
+        return Accident(
+            what, delay_s=delay_s, amount=generator.choice((-1, 1)) * generator.choice((90, 3600, 30 * 86400))
+        )
     return Accident(what, delay_s=delay_s, amount=generator.uniform(0.5, 4))

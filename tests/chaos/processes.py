@@ -1,4 +1,5 @@
-"""Processes of a trial: found by a variable in their environment, which all that they start inherits; and what each of them is."""
+"""Processes of a trial: found by a variable in their environment, which all that they start inherits; and
+what each of them is."""
 
 import os
 import signal
@@ -33,7 +34,11 @@ def _processes(entry: bytes) -> Iterator[Process]:
         try:
             if entry not in (folder / "environ").read_bytes().split(b"\0"):
                 continue
-            words = [word.decode(errors="replace") for word in (folder / "cmdline").read_bytes().split(b"\0") if word]
+            words = [
+                word.decode(errors="replace")
+                for word in (folder / "cmdline").read_bytes().split(b"\0")
+                if word
+            ]
         except OSError:
             continue  # it has ended, or is another user's
         if words:  # a zombie has none
@@ -43,10 +48,10 @@ def _processes(entry: bytes) -> Iterator[Process]:
 def kind_of(words: list[str]) -> str:
     """The kind of a process by its command line."""
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
-    if module == "longca.bench.workers.worker":
+    if module == "longca.lab.bench.workers.worker":
         return "rank" if words[words.index("--world") + 1] != "1" else "worker"
     if module == "longca":
-        return "runner" if "run" in words[words.index("-m") + 2:][:1] else ""
+        return "runner" if "run" in words[words.index("-m") + 2 :][:1] else ""
     return "snakemake" if module == "snakemake" else ""
 
 

@@ -59,7 +59,8 @@ class Trial:
     """what should not be: empty after a good trial"""
     num_starts: int = 0
     num_repaired: int = 0
-    """cells that ended as `error` since their own process was killed, and were measured again with `--retry`"""
+    """cells that ended as `error` since their own process was killed, and were measured again with
+    `--retry`"""
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -88,8 +89,12 @@ class Trial:
                 self._happen(accident)
             self._finish(num_cells=len(undisturbed))
             cells = checks.cell_files(self.results)
-            self.found += [*checks.unlike(cells, undisturbed or cells), *checks.lost(self._kept, cells),
-                           *checks.side_by_side(cells.values()), *checks.left_behind(self.folder, self.results, self.mark)]
+            self.found += [
+                *checks.unlike(cells, undisturbed or cells),
+                *checks.lost(self._kept, cells),
+                *checks.side_by_side(cells.values()),
+                *checks.left_behind(self.folder, self.results, self.mark),
+            ]
         finally:
             end_all(self.mark)
             self._top = self._top and None
@@ -111,18 +116,45 @@ class Trial:
 
     def _command(self, *more: str) -> list[str]:
         if self.plan.way == "snakemake":
-            return [sys.executable, "-m", "snakemake", "--profile", "workflow/profiles/local", *more, "--config", "study=chaos.yaml"]
+            return [
+                sys.executable,
+                "-m",
+                "snakemake",
+                "--profile",
+                "workflow/profiles/local",
+                *more,
+                "--config",
+                "study=chaos.yaml",
+            ]
         return [sys.executable, "-m", "longca", "run", "chaos.yaml", "--exit-zero", *more]
 
     def _start(self, command: list[str] | None = None) -> None:
         self.num_starts += 1
-        environ = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.folder / "tmp"), "CI": "1",
-                   "LONGCA_DEVICE": "cpu", "LONGCA_RESULTS": "results", "LONGCA_DISTURBED": "keep", "OMP_NUM_THREADS": "1", **self._clock}
+        environ = {
+            **os.environ,
+            MARK: self.mark,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.folder / "tmp"),
+            "CI": "1",
+            "LONGCA_DEVICE": "cpu",
+            "LONGCA_RESULTS": "results",
+            "LONGCA_DISTURBED": "keep",
+            "OMP_NUM_THREADS": "1",
+            **self._clock,
+        }
         with self.log.open("ab") as output:
             output.write(f"\n=== start {self.num_starts} after {self._elapsed():.1f} s\n".encode())
             output.flush()
-            self._top = subprocess.Popen(command or self._command(), cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=output,
-                                         stderr=output, start_new_session=True, preexec_fn=_heed_interrupts)
+            self._top = subprocess.Popen(
+                command or self._command(),
+                cwd=self.folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_heed_interrupts,
+            )
 
     def _runs(self) -> bool:
         return self._top is not None and self._top.poll() is None
@@ -147,8 +179,13 @@ class Trial:
             self._pause(accident.delay_s)
         self._note_finished()
         self.happened.append(Happened(accident, round(self._elapsed(), 1), len(self._kept)))
-        {"kill": self._kill, "stop": self._stop, "full disk": self._fill, "clock": self._jump, "folder deleted": self._delete}[
-            accident.what](accident, victim)
+        {
+            "kill": self._kill,
+            "stop": self._stop,
+            "full disk": self._fill,
+            "clock": self._jump,
+            "folder deleted": self._delete,
+        }[accident.what](accident, victim)
 
     def _victim(self, kind: str, delay_s: float) -> Process | None:
         """A process of this kind, some time after the first one was seen; None where none appears."""
@@ -175,7 +212,9 @@ class Trial:
             try:
                 self._top.wait(APPEARS_SECONDS)
             except subprocess.TimeoutExpired:
-                self.found.append(f"{accident.victim} did not end within {APPEARS_SECONDS:g} s of {accident.signal}")
+                self.found.append(
+                    f"{accident.victim} did not end within {APPEARS_SECONDS:g} s of {accident.signal}"
+                )
                 end_all(self.mark)
             self.happened[-1].note = f"ended with {self._top.poll()}"
 
@@ -209,31 +248,59 @@ class Trial:
     # ---- the end
 
     def _finish(self, num_cells: int) -> None:
-        """Let it run to its end, and measure again what ended as an error since its own process was killed."""
+        """Let it run to its end, and measure again what ended as an error since its own process was
+        killed."""
         starts = 0
         while not self._is_whole(num_cells):
             if not self._runs():
                 starts += 1
                 if starts > MOST_LAST_RUNS:
                     code = self._top and self._top.returncode
-                    self.found.append(f"not whole after {MOST_LAST_RUNS} more runs, the last ended with {code}")
+                    self.found.append(
+                        f"not whole after {MOST_LAST_RUNS} more runs, the last ended with {code}"
+                    )
                     return
                 self._pause(starts - 1)
                 self._start()
             if not self._wait():
                 return
-        broken = [name for name, cell in checks.cell_files(self.results).items() if cell.status in ("error", "timeout")]
+        broken = [
+            name
+            for name, cell in checks.cell_files(self.results).items()
+            if cell.status in ("error", "timeout")
+        ]
         if broken:
             self.num_repaired = len(broken)
-            of_victims = sum(entry.accident.what == "kill" and entry.accident.victim in ("worker", "rank") for entry in self.happened)
+            of_victims = sum(
+                entry.accident.what == "kill" and entry.accident.victim in ("worker", "rank")
+                for entry in self.happened
+            )
             if len(broken) > of_victims:
-                self.found.append(f"{len(broken)} cells ended as errors, but only {of_victims} of their processes were killed")
-            self._start([sys.executable, "-m", "longca", "run", "chaos.yaml", "--exit-zero", "--retry", "error,timeout"])
+                self.found.append(
+                    f"{len(broken)} cells ended as errors, but only {of_victims} of their processes were "
+                    f"killed"
+                )
+            self._start(
+                [
+                    sys.executable,
+                    "-m",
+                    "longca",
+                    "run",
+                    "chaos.yaml",
+                    "--exit-zero",
+                    "--retry",
+                    "error,timeout",
+                ]
+            )
             self._wait()
 
     def _is_whole(self, num_cells: int) -> bool:
-        return (self._top is not None and self._top.poll() == 0 and len(checks.cell_files(self.results)) >= max(num_cells, 1)
-                and (self.plan.way != "snakemake" or (self.results / "report.html").exists()))
+        return (
+            self._top is not None
+            and self._top.poll() == 0
+            and len(checks.cell_files(self.results)) >= max(num_cells, 1)
+            and (self.plan.way != "snakemake" or (self.results / "report.html").exists())
+        )
 
     def _wait(self) -> bool:
         assert self._top is not None
@@ -250,7 +317,11 @@ class Trial:
     def _note_finished(self) -> None:
         """Remember finished cells: they must stay as they are."""
         self._check_kept()
-        self._kept |= {name: cell.written_ns for name, cell in checks.cell_files(self.results).items() if cell.status == "ok"}
+        self._kept |= {
+            name: cell.written_ns
+            for name, cell in checks.cell_files(self.results).items()
+            if cell.status == "ok"
+        }
 
     def _check_kept(self) -> None:
         lost = checks.lost(self._kept, checks.cell_files(self.results))
@@ -264,12 +335,15 @@ class Trial:
 
 
 def _heed_interrupts() -> None:
-    """Who is started in the background by a shell ignores Ctrl-C and hang-ups, and so would all that it starts."""
+    """Who is started in the background by a shell ignores Ctrl-C and hang-ups, and so would all that it
+    starts."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def undisturbed(folder: Path, study: str = STUDY, say: Callable[[str], object] = print) -> dict[str, checks.CellFile]:
+def undisturbed(
+    folder: Path, study: str = STUDY, say: Callable[[str], object] = print
+) -> dict[str, checks.CellFile]:
     """The cells of a run without accidents."""
     trial = Trial(TrialPlan(-1, "snakemake", ()), 0, folder, study)
     trial.run({})
@@ -278,5 +352,3 @@ def undisturbed(folder: Path, study: str = STUDY, say: Callable[[str], object] =
     cells = checks.cell_files(trial.results)
     say(f"undisturbed: {len(cells)} cells in {trial.seconds:.0f} s")
     return cells
-
-

@@ -1,6 +1,8 @@
-"""The commands that README and guides name, and what runs each: a test of this folder as it stands there, or something else.
+"""The commands that README and guides name, and what runs each: a test of this folder as it stands there, or
+something else.
 
-`elsewhere.yaml` beside this file lists the commands that this folder does not run, with what does, or why nothing does.
+`elsewhere.yaml` beside this file lists the commands that this folder does not run, with what does, or why
+nothing does.
 `python -m tests.commands.documented` writes those that nothing runs into docs/results/checks.md.
 """
 
@@ -40,7 +42,8 @@ class Elsewhere:
 
     Args:
         commands: patterns, as of a shell.
-        by: the test (`path::name`), the target (`make …`) or the line of `.ci/run` that runs them; empty if nothing does.
+        by: the test (`path::name`), the target (`make …`) or the line of `.ci/run` that runs them; empty if
+            nothing does.
         why: the reason, where nothing does.
     """
 
@@ -63,7 +66,8 @@ def documented() -> dict[str, str]:
 
 @cache
 def _whole() -> frozenset[str]:
-    """Commands as somebody would type them: those of blocks, and those of sentences that have more than a name."""
+    """Commands as somebody would type them: those of blocks, and those of sentences that have more than a
+    name."""
     return frozenset(
         command
         for _, command, inline in _all()

@@ -1,4 +1,5 @@
-"""The commands of README and guides, run as they stand there, in a project of their own: `make test-commands`."""
+"""The commands of README and guides, run as they stand there, in a project of their own: `make
+test-commands`."""
 
 import os
 import re

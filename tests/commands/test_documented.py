@@ -1,4 +1,5 @@
-"""Every command that README and guides name is run by `.ci/run` or by a target that notes when it passed, or a page says that none does."""
+"""Every command that README and guides name is run by `.ci/run` or by a target that notes when it passed, or
+a page says that none does."""
 
 import re
 
@@ -40,7 +41,8 @@ def test_the_page_lists_what_nothing_runs():
 
 def test_commands_are_found_in_blocks_transcripts_and_sentences():
     text = (
-        "```bash\nmake setup && longca plan quick   # a note\nlongca image contents cpu > cpu.json\n```\n```console\n$ longca doctor\n"
+        "```bash\nmake setup && longca plan quick   # a note\nlongca image contents cpu > "
+        "cpu.json\n```\n```console\n$ longca doctor\n"
         "longca says\n```\n```python\nlongca.plan(1)\n```\nRun `longca run quick -k\nsdpa` or `config`.\n"
     )
     found = [command for block in documented._blocks(text) for command in documented._commands(block)]
@@ -87,7 +89,8 @@ def test_a_check_is_noted_when_it_has_passed_as_a_whole(words, noted, tmp_path, 
 def test_a_check_whose_tests_this_machine_cannot_do_is_not_noted(tmp_path):
     report = tmp_path / "report.xml"
     report.write_text(
-        f'<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="{checks.CANNOT} no image"/>'
+        f'<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="{checks.CANNOT} no '
+        f'image"/>'
         '</testcase><testcase name="c"><skipped message="other"/></testcase></testsuite></testsuites>'
     )
     assert checks.counts(report) == {"passed": 1, "skipped": 2, "unfit": 1}

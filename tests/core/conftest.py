@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
-KERNEL = '''
+KERNEL = """
 from longca.kernels.contract import Kernel
 class Toy(Kernel):
     label = "Toy kernel"
-'''
-STRATEGY = '''
+"""
+STRATEGY = """
 from longca.cp.contract import Strategy
 class Toy(Strategy):
     label = "Toy strategy"
-'''
-MESH = '''
+"""
+MESH = """
 from longca.core.schema import Frozen
 from longca.cp.contract import Strategy
 class Toy(Strategy):
@@ -25,8 +25,8 @@ class Toy(Strategy):
     class Params(Frozen):
         heads: int | None = None
         windows: int = 1
-'''
-MASK = '''
+"""
+MASK = """
 from longca.core.schema import Frozen
 from longca.masks.contract import Pattern
 class Toy(Pattern):
@@ -38,7 +38,7 @@ class Toy(Pattern):
     def check(self, seqlen, params):
         if seqlen % params.step:
             raise ValueError(f"the length must be divisible by {{params.step}}")
-'''
+"""
 CORPUS = '{"label": "Toy", "source": "made up", "bins": [[1, 9, 5]]}'
 
 GRID = {"kernel": "toy_kernel", "mask": "toy_mask", "seqlen": "1K", "heads": "8:2"}
@@ -46,10 +46,16 @@ GRID = {"kernel": "toy_kernel", "mask": "toy_mask", "seqlen": "1K", "heads": "8:
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder in LONGCA_PLUGINS that holds toy_kernel, toy_strategy, toy_mesh, toy_mask, toy_documents and toy_corpus."""
-    files = {"kernels/toy_kernel.py": KERNEL, "strategies/toy_strategy.py": STRATEGY,
-             "strategies/toy_mesh.py": MESH, "corpora/toy_corpus.json": CORPUS,
-             "masks/toy_mask.py": MASK.format(documents=False), "masks/toy_documents.py": MASK.format(documents=True)}
+    """Folder in LONGCA_PLUGINS that holds toy_kernel, toy_strategy, toy_mesh, toy_mask, toy_documents and
+    toy_corpus."""
+    files = {
+        "kernels/toy_kernel.py": KERNEL,
+        "strategies/toy_strategy.py": STRATEGY,
+        "strategies/toy_mesh.py": MESH,
+        "corpora/toy_corpus.json": CORPUS,
+        "masks/toy_mask.py": MASK.format(documents=False),
+        "masks/toy_documents.py": MASK.format(documents=True),
+    }
     folder = tmp_path / "plugins"
     for place, text in files.items():
         path = folder / place

@@ -31,10 +31,14 @@ def _with_trials(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("threading.active_count", lambda: 1)  # pytest may have more
 
 
-@pytest.mark.parametrize(("name", "what", "why"), [
-    ("exits", "import os; os._exit(0)", "ends the process with exit code 0"),
-    ("crashes", "import ctypes; ctypes.string_at(0)", "has the process killed by signal 11"),
-    ("odd", ODD, "raises what is no Exception")])
+@pytest.mark.parametrize(
+    ("name", "what", "why"),
+    [
+        ("exits", "import os; os._exit(0)", "ends the process with exit code 0"),
+        ("crashes", "import ctypes; ctypes.string_at(0)", "has the process killed by signal 11"),
+        ("odd", ODD, "raises what is no Exception"),
+    ],
+)
 def test_a_call_that_ends_a_process_refuses_the_plugin(plugins: Path, name: str, what: str, why: str):
     kernel = loaded(plugins, name, what)
     for _ in range(2):

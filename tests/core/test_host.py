@@ -8,7 +8,9 @@ import pytest
 from longca.core import host
 
 
-def test_the_number_of_a_start_and_the_name_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_a_start_and_the_name_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     boot = tmp_path / "boot_id"
     monkeypatch.setattr(host, "BOOT", boot)
     assert host.boot_id() == platform.node()

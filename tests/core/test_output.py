@@ -58,7 +58,9 @@ def test_a_tail_is_what_follows_the_headline(tmp_path: Path):
 
 def test_a_process_that_lives_on_does_not_keep_it_open(tmp_path: Path):
     output = Output(tmp_path / "worker.log")
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=output.writer) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], stdout=output.writer
+    ) as process:
         os.close(output.writer)
         output.close()
         process.kill()

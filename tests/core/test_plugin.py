@@ -66,24 +66,35 @@ def test_an_unknown_name_offers_the_nearest(plugins: Path):
 
 
 BROKEN = {
-    "two": ("class A(Kernel): pass\nclass B(Kernel): pass",
-            "is not a plug-in: it must define exactly one subclass of Kernel, found 2"),
+    "two": (
+        "class A(Kernel): pass\nclass B(Kernel): pass",
+        "is not a plug-in: it must define exactly one subclass of Kernel, found 2",
+    ),
     "none": ("x = 1", "is not a plug-in: it must define exactly one subclass of Kernel, found 0"),
-    "missing_module": ("import no_such_module_anywhere",
-                       "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
-    "raising": ("raise ValueError('first line\\nsecond line')", "cannot be imported: ValueError: first line second line"),
+    "missing_module": (
+        "import no_such_module_anywhere",
+        "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+    ),
+    "raising": (
+        "raise ValueError('first line\\nsecond line')",
+        "cannot be imported: ValueError: first line second line",
+    ),
     "syntax": ("class A(Kernel)", "cannot be imported: SyntaxError:"),
 }
 
 
-@pytest.mark.parametrize(("name", "text", "expected"), [(name, *case) for name, case in BROKEN.items()], ids=BROKEN.keys())
+@pytest.mark.parametrize(
+    ("name", "text", "expected"), [(name, *case) for name, case in BROKEN.items()], ids=BROKEN.keys()
+)
 def test_broken_files_are_named(plugins: Path, name: str, text: str, expected: str):
     path = plugins / "kernels" / f"{name}.py"
     path.write_text(f"from longca.kernels.contract import Kernel\n{text}\n")
     for _ in range(2):  # the first failure must leave nothing behind
         with pytest.raises(UserError) as caught:
             Registry("kernel").load(name)
-        assert str(caught.value).startswith(f"'{path}' {expected}" if "is not" in expected else f"Plug-in '{path}' {expected}")
+        assert str(caught.value).startswith(
+            f"'{path}' {expected}" if "is not" in expected else f"Plug-in '{path}' {expected}"
+        )
         assert "\n" not in str(caught.value)
 
 
@@ -123,7 +134,9 @@ def test_a_plugin_cannot_take_the_name_of_a_shipped_one(plugins: Path):
 def test_folders_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("LONGCA_PLUGINS", os.pathsep.join(["", "one", str(tmp_path / "two"), "./one", "~/three"]))
+    monkeypatch.setenv(
+        "LONGCA_PLUGINS", os.pathsep.join(["", "one", str(tmp_path / "two"), "./one", "~/three"])
+    )
     for folder in ("one", "two", "home/three"):
         (tmp_path / folder).mkdir(parents=True)
     assert plugin_folders() == [tmp_path / "one", tmp_path / "two", tmp_path / "home" / "three"]
@@ -142,10 +155,18 @@ def test_a_plugin_is_imported_once_for_each_file(plugins: Path, tmp_path: Path):
     assert sys.modules["longca_plugins.kernels.toy_kernel"].__file__ == str(other)
 
 
-@pytest.mark.parametrize(("folder", "expected"), [
-    ("gone", "there is no such folder"), ("file", "there is no such folder"), ("plugins/kernels", "holds no plug-ins. Give '"),
-    ("other", "Plug-ins lie in sub-folders: masks, ")])
-def test_a_wrong_folder_of_plugins_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, expected: str):
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("gone", "there is no such folder"),
+        ("file", "there is no such folder"),
+        ("plugins/kernels", "holds no plug-ins. Give '"),
+        ("other", "Plug-ins lie in sub-folders: masks, "),
+    ],
+)
+def test_a_wrong_folder_of_plugins_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, expected: str
+):
     (tmp_path / "file").touch()
     for path in ("plugins/kernels/mine.py", "other/mine.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +174,9 @@ def test_a_wrong_folder_of_plugins_is_an_error(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / folder))
     with pytest.raises(UserError) as caught:
         Registry("kernel")
-    assert str(caught.value).startswith(f"LONGCA_PLUGINS names '{tmp_path / folder}': ") and expected in str(caught.value)
+    assert str(caught.value).startswith(f"LONGCA_PLUGINS names '{tmp_path / folder}': ") and expected in str(
+        caught.value
+    )
 
 
 def test_a_broken_plugin_is_named_once_and_left_out(plugins: Path, capsys: pytest.CaptureFixture[str]):
@@ -164,5 +187,7 @@ def test_a_broken_plugin_is_named_once_and_left_out(plugins: Path, capsys: pytes
         assert {"naive", "toy_kernel"} <= loaded and "broken" not in loaded
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"(at {path}:2 in start)" in said and "ZeroDivisionError" in said
-    with pytest.raises(UserError, match=r"ZeroDivisionError: division by zero \(at .*broken\.py:2 in start\)"):
+    with pytest.raises(
+        UserError, match=r"ZeroDivisionError: division by zero \(at .*broken\.py:2 in start\)"
+    ):
         Registry("kernel").load("broken")

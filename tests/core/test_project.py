@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from longca.core.checkout import home_of_results, project_root
-from longca.core.config import load_config, settings
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.study import load_study
+from longca.lab.studies.config import load_config, settings
+from longca.lab.studies.study import load_study
 
 CHECKOUT = PACKAGE_ROOT.parent
 
@@ -30,9 +30,15 @@ def test_a_project_is_found_from_its_folders(project: Path, monkeypatch: pytest.
     config = load_config(environ={})
     assert config.study == "own" and config.results.absolute() == project / "out"
     assert len(load_study("own").cells()) == 2
-    assert load_config({"results": Path("here")}, environ={}).results == Path("here"), "what a user types is relative to their folder"
+    assert load_config({"results": Path("here")}, environ={}).results == Path("here"), (
+        "what a user types is relative to their folder"
+    )
     origins = {setting.name: setting.origin for setting in settings(environ={"LONGCA_DEVICE": "cpu"})}
-    assert origins["study"].endswith("config/config.yaml") and origins["device"] == "LONGCA_DEVICE" and origins["progress"] == "default"
+    assert (
+        origins["study"].endswith("config/config.yaml")
+        and origins["device"] == "LONGCA_DEVICE"
+        and origins["progress"] == "default"
+    )
 
 
 def test_elsewhere_it_is_the_checkout_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

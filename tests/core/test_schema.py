@@ -28,19 +28,34 @@ class Cart(Frozen):
         return self
 
 
-@pytest.mark.parametrize(("data", "line"), [
-    ({"nam": "x"}, "f.yaml has 2 problems:\n  key 'name' is missing\n  unknown key 'nam', did you mean 'name'?"),
-    ({"name": "x", "whels": []}, "f.yaml: unknown key 'whels', did you mean 'wheels'?"),
-    ({"name": "x", "zzz": 1}, "f.yaml: unknown key 'zzz', known keys: load, name, spare, wheels"),
-    ({"name": "x", "wheels": [{}, {"spoke": 3}]}, "f.yaml: unknown key 'wheels.1.spoke', did you mean 'spokes'?"),
-    ({"name": "x", "spare": {"spoks": 3}}, "f.yaml: unknown key 'spare.spoks', did you mean 'spokes'?"),
-    ({"name": "x", "wheels": [{}, {"spokes": 0}]}, "f.yaml: 'wheels.1.spokes' = 0: Input should be greater than or equal to 1"),
-    ({"name": "x", "wheels": [{}]}, "f.yaml: one wheel is not enough"),
-    ({"name": 1, "a": 1}, "f.yaml has 2 problems:\n  'name' = 1: Input should be a valid string\n"
-     "  unknown key 'a', known keys: load, name, spare, wheels"),
-    (["x"], "f.yaml: Input should be a valid dictionary or instance of Cart"),
-    (None, "f.yaml: Input should be a valid dictionary or instance of Cart"),
-])
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (
+            {"nam": "x"},
+            "f.yaml has 2 problems:\n  key 'name' is missing\n  unknown key 'nam', did you mean 'name'?",
+        ),
+        ({"name": "x", "whels": []}, "f.yaml: unknown key 'whels', did you mean 'wheels'?"),
+        ({"name": "x", "zzz": 1}, "f.yaml: unknown key 'zzz', known keys: load, name, spare, wheels"),
+        (
+            {"name": "x", "wheels": [{}, {"spoke": 3}]},
+            "f.yaml: unknown key 'wheels.1.spoke', did you mean 'spokes'?",
+        ),
+        ({"name": "x", "spare": {"spoks": 3}}, "f.yaml: unknown key 'spare.spoks', did you mean 'spokes'?"),
+        (
+            {"name": "x", "wheels": [{}, {"spokes": 0}]},
+            "f.yaml: 'wheels.1.spokes' = 0: Input should be greater than or equal to 1",
+        ),
+        ({"name": "x", "wheels": [{}]}, "f.yaml: one wheel is not enough"),
+        (
+            {"name": 1, "a": 1},
+            "f.yaml has 2 problems:\n  'name' = 1: Input should be a valid string\n"
+            "  unknown key 'a', known keys: load, name, spare, wheels",
+        ),
+        (["x"], "f.yaml: Input should be a valid dictionary or instance of Cart"),
+        (None, "f.yaml: Input should be a valid dictionary or instance of Cart"),
+    ],
+)
 def test_all_problems_a_line_for_each(data: Any, line: str):
     with pytest.raises(UserError) as caught:
         parse(Cart, data, "f.yaml")
@@ -65,13 +80,19 @@ def test_floats_survive_json(value: float):
     assert repr(Cart.model_validate_json(text).load["a"]) == repr(value)
 
 
-@pytest.mark.parametrize(("text", "content"), [
-    ("", {}), ("# nothing\n", {}), ("a: 1\nb: [x, 2.5, true]", {"a": 1, "b": ["x", 2.5, True]}),
-    ("heads: 64:8", {"heads": "64:8"}), ("heads: [64:8, 8:08]", {"heads": ["64:8", "8:08"]}),
-    ("a: [0, -3, +4, 1_000, 1024]", {"a": [0, -3, 4, 1000, 1024]}),
-    ("base: &b {x: 1}\nc: {<<: *b, y: 2}", {"base": {"x": 1}, "c": {"x": 1, "y": 2}}),
-    ("? [1, 2]\n: x", None),
-])
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("", {}),
+        ("# nothing\n", {}),
+        ("a: 1\nb: [x, 2.5, true]", {"a": 1, "b": ["x", 2.5, True]}),
+        ("heads: 64:8", {"heads": "64:8"}),
+        ("heads: [64:8, 8:08]", {"heads": ["64:8", "8:08"]}),
+        ("a: [0, -3, +4, 1_000, 1024]", {"a": [0, -3, 4, 1000, 1024]}),
+        ("base: &b {x: 1}\nc: {<<: *b, y: 2}", {"base": {"x": 1}, "c": {"x": 1, "y": 2}}),
+        ("? [1, 2]\n: x", None),
+    ],
+)
 def test_yaml(tmp_path: Path, text: str, content: Any):
     path = tmp_path / "f.yaml"
     path.write_text(text)
@@ -82,14 +103,18 @@ def test_yaml(tmp_path: Path, text: str, content: Any):
         assert read_yaml(path) == content
 
 
-@pytest.mark.parametrize(("content", "expected"), [
-    (b"a: 1\nb: [1, 2", "f.yaml' line 2 is not valid YAML: expected ',' or ']'"),
-    (b"a: 1\n\n a: 2\n", "f.yaml' line 3 is not valid YAML"),
-    (b"a: 1\nb: 2\na: 3", "f.yaml' line 3 is not valid YAML: key 'a' stands twice"),
-    (b"a: {x: 1, x: 2}", "f.yaml' line 1 is not valid YAML: key 'x' stands twice"),
-    (b"a: !!python/object:os.system {}", "line 1 is not valid YAML"), (b"a: \x00", "f.yaml' is not valid YAML"),
-    (b"a: \xff", "f.yaml' is not UTF-8 text: invalid start byte"),
-])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a: 1\nb: [1, 2", "f.yaml' line 2 is not valid YAML: expected ',' or ']'"),
+        (b"a: 1\n\n a: 2\n", "f.yaml' line 3 is not valid YAML"),
+        (b"a: 1\nb: 2\na: 3", "f.yaml' line 3 is not valid YAML: key 'a' stands twice"),
+        (b"a: {x: 1, x: 2}", "f.yaml' line 1 is not valid YAML: key 'x' stands twice"),
+        (b"a: !!python/object:os.system {}", "line 1 is not valid YAML"),
+        (b"a: \x00", "f.yaml' is not valid YAML"),
+        (b"a: \xff", "f.yaml' is not UTF-8 text: invalid start byte"),
+    ],
+)
 def test_not_yaml(tmp_path: Path, content: bytes, expected: str):
     path = tmp_path / "f.yaml"
     path.write_bytes(content)
@@ -107,8 +132,13 @@ def test_no_file(tmp_path: Path):
 
 
 def test_later_layers_win_key_by_key():
-    layers = ({"a": 1, "b": {"x": 1, "y": {"z": 1}}}, {"b": {"y": {"z": 2}, "w": 3}}, {"a": {"now": "a mapping"}},
-              {"c": [1]}, {"c": [2]})
+    layers = (
+        {"a": 1, "b": {"x": 1, "y": {"z": 1}}},
+        {"b": {"y": {"z": 2}, "w": 3}},
+        {"a": {"now": "a mapping"}},
+        {"c": [1]},
+        {"c": [2]},
+    )
     assert merge(*layers) == {"a": {"now": "a mapping"}, "b": {"x": 1, "y": {"z": 2}, "w": 3}, "c": [2]}
     assert merge() == {}
     assert layers[0] == {"a": 1, "b": {"x": 1, "y": {"z": 1}}}

@@ -1,4 +1,5 @@
-"""A worker imports exactly the package that the process which starts it has imported, wherever Python would look for one."""
+"""A worker imports exactly the package that the process which starts it has imported, wherever Python would
+look for one."""
 
 import os
 import shutil
@@ -23,7 +24,7 @@ START = """
 import random, sys
 from pathlib import Path
 import longca
-from longca.bench.workers.process import WorkerProcess
+from longca.lab.bench.workers.process import WorkerProcess
 Path("random.py").write_text("raise SystemExit('a file of the user')")
 worker, log = WorkerProcess({"world": 2}, 1, Path(sys.argv[1]), []), Path(sys.argv[1])
 worker.wait(60)
@@ -35,7 +36,8 @@ print(log.read_text(), end="")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`checkout`, `other` and `lib/site-packages`, each with a package that can only start workers, and `user` with another `longca`."""
+    """`checkout`, `other` and `lib/site-packages`, each with a package that can only start workers, and
+    `user` with another `longca`."""
     folder = tmp_path_factory.mktemp("folders")
     for place in ("checkout", "other", "lib/site-packages"):
         shutil.copytree(
@@ -43,7 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder / place / "longca",
             ignore=shutil.ignore_patterns("__pycache__", "*.csv", "static"),
         )
-        (folder / place / "longca/bench/workers/worker.py").write_text(STUB)
+        (folder / place / "longca/lab/bench/workers/worker.py").write_text(STUB)
         (folder / place / "longca/starter.py").write_text(START)
     (folder / "bin").mkdir()
     (folder / "bin/starter").write_text("import longca.starter")

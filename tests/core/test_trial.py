@@ -15,9 +15,18 @@ IMPORTS = {
     "crashes": ("print('so long'); import ctypes; ctypes.string_at(0)", "is killed by SIGSEGV"),
     "odd": ("class Odd(BaseException): pass\nraise Odd('not an Exception')", "Odd: not an Exception"),
     "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    "floods": ("import os\nfor _ in range(1 << 12): os.write(1, b'y' * (1 << 16))", "prints more than 10 MiB"),
-    "stays": ("import os, time\nif not os.fork(): os.setsid(); time.sleep(600)", "starts a process that outlives"),
-    "hangs": ("import time; time.sleep(600)", "is not done after 8 s; LONGCA_LIMIT_PLUGIN_SECONDS sets the limit"),
+    "floods": (
+        "import os\nfor _ in range(1 << 12): os.write(1, b'y' * (1 << 16))",
+        "prints more than 10 MiB",
+    ),
+    "stays": (
+        "import os, time\nif not os.fork(): os.setsid(); time.sleep(600)",
+        "starts a process that outlives",
+    ),
+    "hangs": (
+        "import time; time.sleep(600)",
+        "is not done after 8 s; LONGCA_LIMIT_PLUGIN_SECONDS sets the limit",
+    ),
 }
 SCRIBBLES = """
 import os
@@ -42,7 +51,9 @@ def test_whatever_an_import_does_the_others_are_loaded(plugins: Path, capsys: py
         (plugins / "kernels" / f"{name}.py").write_text(text)
     loaded = {kernel.name for kernel in Registry("kernel").load_all()}
     assert {"naive", "toy_kernel"} <= loaded and loaded.isdisjoint(IMPORTS)
-    lines = {line.partition(".py'")[0].rpartition("/")[2]: line for line in capsys.readouterr().err.splitlines()}
+    lines = {
+        line.partition(".py'")[0].rpartition("/")[2]: line for line in capsys.readouterr().err.splitlines()
+    }
     assert lines.keys() == IMPORTS.keys()
     for name, (_, why) in IMPORTS.items():
         assert why in lines[name] and lines[name].endswith("Mend or remove the file")

@@ -11,9 +11,18 @@ from longca.masks.build import build_mask
 from tests.cp.reference import attention
 
 STATIC_MASKS = {  # small parameters, so that every mask is itself at about a hundred tokens
-    "full": {}, "causal": {}, "full_document": {}, "causal_document": {}, "sliding_window": {"window": 16},
-    "causal_sliding_window": {"window": 16}, "shared_question": {}, "causal_blockwise": {}, "prefix_lm": {},
-    "prefix_lm_document": {}, "global_sliding_window": {"window": 10, "num_global": 8}, "block_causal_document": {"block": 16},
+    "full": {},
+    "causal": {},
+    "full_document": {},
+    "causal_document": {},
+    "sliding_window": {"window": 16},
+    "causal_sliding_window": {"window": 16},
+    "shared_question": {},
+    "causal_blockwise": {},
+    "prefix_lm": {},
+    "prefix_lm_document": {},
+    "global_sliding_window": {"window": 10, "num_global": 8},
+    "block_causal_document": {"block": 16},
 }
 HEAD_DIM = 8
 TENSORS = ("out", "dq", "dk", "dv")
@@ -36,24 +45,48 @@ class Case:
 
     def __str__(self) -> str:
         params = "".join(f"-{key}={value}" for key, value in self.strategy_params)
-        return (f"{self.strategy}{params}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
-                f"-{self.seed}" + (f"-{':'.join(map(str, self.weights))}" if self.weights else ""))
+        return (
+            f"{self.strategy}{params}-{self.mask}-{self.seqlen}-"
+            f"{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
+            f"-{self.seed}" + (f"-{':'.join(map(str, self.weights))}" if self.weights else "")
+        )
 
     @property
     def tolerance(self) -> float:
         """Allowed relative error: some roundings of the dtype."""
-        return 16 * torch.finfo(self.dtype).eps if self.dtype == torch.float32 else 2 * torch.finfo(self.dtype).eps
+        return (
+            16 * torch.finfo(self.dtype).eps
+            if self.dtype == torch.float32
+            else 2 * torch.finfo(self.dtype).eps
+        )
 
     def problem(self) -> Problem:
-        mask = build_mask(self.mask, seqlen=self.seqlen, seed=self.seed, num_kv_heads=self.num_kv_heads,
-                          **STATIC_MASKS.get(self.mask, {}), **dict(self.params))
-        return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, torch.device("cpu"), needs_backward=True)
+        mask = build_mask(
+            self.mask,
+            seqlen=self.seqlen,
+            seed=self.seed,
+            num_kv_heads=self.num_kv_heads,
+            **STATIC_MASKS.get(self.mask, {}),
+            **dict(self.params),
+        )
+        return Problem(
+            mask,
+            self.num_q_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.dtype,
+            torch.device("cpu"),
+            needs_backward=True,
+        )
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """q, k, v, dout of the whole sequence: the same on every rank."""
         generator = torch.Generator().manual_seed(self.seqlen)
         heads = (self.num_q_heads, self.num_kv_heads, self.num_kv_heads, self.num_q_heads)
-        return tuple(torch.randn(self.seqlen, count, self.head_dim, generator=generator).to(self.dtype) for count in heads)
+        return tuple(
+            torch.randn(self.seqlen, count, self.head_dim, generator=generator).to(self.dtype)
+            for count in heads
+        )
 
     def run(self, comm: Any, kernel: str = "naive") -> dict[str, Any]:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
@@ -70,21 +103,34 @@ class Case:
         moved.append(comm.moved_bytes)
         again = prepared.backward(forward, dout)
         lse = {} if forward.lse is None else {"lse": forward.lse.cpu()}
-        return {"positions": mine, "costs": prepared.costs, "notes": prepared.notes,
-                "moved": {"fwd": moved[1] - moved[0], "bwd": moved[2] - moved[1]},
-                "repeatable": all(torch.equal(x, y) for x, y in zip(first, again, strict=True)),
-                **lse, **dict(zip(TENSORS, (x.cpu() for x in (forward.out, *first)), strict=True))}
+        return {
+            "positions": mine,
+            "costs": prepared.costs,
+            "notes": prepared.notes,
+            "moved": {"fwd": moved[1] - moved[0], "bwd": moved[2] - moved[1]},
+            "repeatable": all(torch.equal(x, y) for x, y in zip(first, again, strict=True)),
+            **lse,
+            **dict(zip(TENSORS, (x.cpu() for x in (forward.out, *first)), strict=True)),
+        }
 
     def errors(self, parts: list[dict[str, Any]], device: torch.device | str = "cpu") -> dict[str, float]:
-        """Relative error of each tensor, of the parts of all ranks put together; every token must be there once. The reference is computed
-        on `device`."""
+        """Relative error of each tensor, of the parts of all ranks put together; every token must be there
+        once. The reference is computed on `device`."""
         positions = torch.cat([part["positions"] for part in parts])
         assert torch.equal(positions.sort().values, torch.arange(self.seqlen))
         assert all(part[name].dtype == self.dtype for part in parts for name in TENSORS)
-        expected = {name: x.cpu() for name, x in attention(self.problem().mask, *(x.to(device) for x in self.inputs())).items()}
+        expected = {
+            name: x.cpu()
+            for name, x in attention(self.problem().mask, *(x.to(device) for x in self.inputs())).items()
+        }
         found = {name: torch.cat([part[name] for part in parts]) for name in TENSORS}
         scale = {name: expected[name].norm().clamp_min(1e-3) for name in TENSORS}
         if all("lse" in part for part in parts):
             found["lse"] = torch.cat([part["lse"] for part in parts])
-            scale["lse"] = torch.tensor(expected["lse"].numel()).sqrt()  # a logarithm: its absolute error is the relative one of the sum
-        return {name: float((x.double() - expected[name][positions]).norm() / scale[name]) for name, x in found.items()}
+            scale["lse"] = torch.tensor(
+                expected["lse"].numel()
+            ).sqrt()  # a logarithm: its absolute error is the relative one of the sum
+        return {
+            name: float((x.double() - expected[name][positions]).norm() / scale[name])
+            for name, x in found.items()
+        }

@@ -1,4 +1,5 @@
-"""All ranks of a plan one after the other in one process, by a real kernel: keys by indexing, results put together."""
+"""All ranks of a plan one after the other in one process, by a real kernel: keys by indexing, results put
+together."""
 
 import torch
 
@@ -10,16 +11,35 @@ from longca.kernels.contract import Kernel, Problem
 from tests.kernels.plain_attention import Plain
 
 
-def in_parts(problem: Problem, kernel: Kernel, world: int, schedule: Gather | Ring, permutation: str, q: torch.Tensor, k: torch.Tensor,
-             v: torch.Tensor, dout: torch.Tensor) -> Plain:
+def in_parts(
+    problem: Problem,
+    kernel: Kernel,
+    world: int,
+    schedule: Gather | Ring,
+    permutation: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dout: torch.Tensor,
+) -> Plain:
     plan = schedule.plan(problem.mask, make_sharding(permutation, problem.mask, world))
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
     grads = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v))
     for rank in range(world):
-        steps, mine = LocalSteps(plan, rank, problem, kernel), torch.from_numpy(plan.sharding.positions(rank)).to(q.device)
+        steps, mine = (
+            LocalSteps(plan, rank, problem, kernel),
+            torch.from_numpy(plan.sharding.positions(rank)).to(q.device),
+        )
         total = steps.output_accumulator(q[mine])
-        keys = {step.number: torch.cat([torch.from_numpy(plan.sharding.positions(source)[first:behind])
-                                        for source, first, behind in step.keys]).to(q.device) for step in plan.steps(rank)}
+        keys = {
+            step.number: torch.cat(
+                [
+                    torch.from_numpy(plan.sharding.positions(source)[first:behind])
+                    for source, first, behind in step.keys
+                ]
+            ).to(q.device)
+            for step in plan.steps(rank)
+        }
         for number, here in keys.items():
             steps.forward(number, total, k[here], v[here])
             total.add()

@@ -1,4 +1,5 @@
-"""All ranks of a plan in one process, in float64: each kernel call by its definition, communication by indexing."""
+"""All ranks of a plan in one process, in float64: each kernel call by its definition, communication by
+indexing."""
 
 from __future__ import annotations
 
@@ -57,12 +58,20 @@ class PlanRun:
         k, v = (x[keys].repeat_interleave(num_heads // x.shape[1], 1) for x in (self.k, self.v))
         scores = torch.einsum("lhd,khd->lhk", self.q[self.positions[step.rank]], k) * self.scale
         visible = torch.from_numpy(step.mask.dense()).reshape(step.mask.num_groups, *scores.shape[::2])
-        return k, v, scores.masked_fill(~visible.repeat_interleave(num_heads // len(visible), 0).transpose(0, 1), -torch.inf)
+        return (
+            k,
+            v,
+            scores.masked_fill(
+                ~visible.repeat_interleave(num_heads // len(visible), 0).transpose(0, 1), -torch.inf
+            ),
+        )
 
     def _keys(self, step: Step) -> torch.Tensor:
         """Positions of a step's keys, which must be the rank's own or have been sent to it."""
         own = Transfer(step.rank, step.rank, 0, len(self.positions[step.rank]))
-        there = [own] * (step.number == 0 or self.plan.num_own_kv(step.rank, step.number) > 0) + self.plan.receives(step.rank, step.number)
+        there = [own] * (
+            step.number == 0 or self.plan.num_own_kv(step.rank, step.number) > 0
+        ) + self.plan.receives(step.rank, step.number)
         for source, first, behind in step.keys:
             assert any(move.owner == source and move.start <= first <= behind <= move.end for move in there)
         return torch.cat([self.positions[source][first:behind] for source, first, behind in step.keys])

@@ -18,22 +18,37 @@ from tests.support import ROOT
 Job = Callable[..., Any]
 
 
-def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu") -> list[Any]:
+def on_ranks(
+    job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu"
+) -> list[Any]:
     """job(comm, *arguments) on every rank → results by rank. The job is a function of a module."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         start_server()
-        torch.multiprocessing.start_processes(_rank, (world, folder, timeout_s, device_type, dict(os.environ), job, arguments),
-                                              nprocs=world, start_method="forkserver" if device_type == "cpu" else "spawn")
+        torch.multiprocessing.start_processes(
+            _rank,
+            (world, folder, timeout_s, device_type, dict(os.environ), job, arguments),
+            nprocs=world,
+            start_method="forkserver" if device_type == "cpu" else "spawn",
+        )
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world)]
 
 
-def _rank(rank: int, world: int, folder: Path, timeout_s: float, device_type: str, environ: dict[str, str], job: Job,
-          arguments: tuple[object, ...]) -> None:
+def _rank(
+    rank: int,
+    world: int,
+    folder: Path,
+    timeout_s: float,
+    device_type: str,
+    environ: dict[str, str],
+    job: Job,
+    arguments: tuple[object, ...],
+) -> None:
     assert Path(longca.__file__).is_relative_to(ROOT), f"ranks run {longca.__file__}"
     os.environ.update(environ)  # a server has that of its start
     torch.set_num_threads(1)
-    gc.freeze()  # what is imported stays: memory is then freed quickly between cells, as in the project's own workers
+    # what is imported stays: memory is then freed quickly between cells, as in the project's own workers
+    gc.freeze()
     comm = Comm(rank, world, rank, (folder / "meeting").as_uri(), device_type, timeout_s)
     torch.save(job(comm, *arguments), _result(folder, rank))
     comm.close()

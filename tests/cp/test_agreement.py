@@ -212,7 +212,8 @@ def random_programs(seed: int) -> list[Program]:
 
 
 def check_random(seed: int, of_ranks: list[list[str]]) -> None:
-    """All is right, or every rank raises. Where calls look alike, one that is left out is noticed at `close`."""
+    """All is right, or every rank raises. Where calls look alike, one that is left out is noticed at
+    `close`."""
     assert not any(outcome.startswith("late") for of_rank in of_ranks for outcome in of_rank), (
         random_programs(seed),
         of_ranks,

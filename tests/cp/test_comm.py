@@ -20,26 +20,42 @@ def correspond(comm: Comm) -> dict:
     after, before = (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
     streams = {name: comm.stream(name) for name in ("slow", "quick")}
     got = {name: torch.zeros(2) for name in ("slow", "slow again", "quick")}
-    pending = [streams[name.partition(" ")[0]].post([(after, torch.tensor([comm.rank, number]).float(), None)], [(before, x)])
-               for number, (name, x) in enumerate(got.items())]
+    pending = [
+        streams[name.partition(" ")[0]].post(
+            [(after, torch.tensor([comm.rank, number]).float(), None)], [(before, x)]
+        )
+        for number, (name, x) in enumerate(got.items())
+    ]
     for messages in reversed(pending):
         messages.wait()
         messages.wait()
     streams["slow"].post([], []).wait()
-    return {"got": {name: x.tolist() for name, x in got.items()}, "moved": comm.moved_bytes, "kept": streams["slow"] is comm.stream("slow")}
+    return {
+        "got": {name: x.tolist() for name, x in got.items()},
+        "moved": comm.moved_bytes,
+        "kept": streams["slow"] is comm.stream("slow"),
+    }
 
 
 def talk(comm: Comm) -> dict:
     """Rank r sends r + p elements of value 10·r + p to rank p, in bfloat16."""
     sizes = [comm.rank + peer for peer in range(WORLD)]
-    send = torch.cat([torch.full((size,), 10.0 * comm.rank + peer) for peer, size in enumerate(sizes)]).to(torch.bfloat16)
+    send = torch.cat([torch.full((size,), 10.0 * comm.rank + peer) for peer, size in enumerate(sizes)]).to(
+        torch.bfloat16
+    )
     received = comm.all_to_all(send, sizes, [peer + comm.rank for peer in range(WORLD)])
     moved = comm.moved_bytes
     rows = comm.gather_rows(torch.full((comm.rank, 2), float(comm.rank)), list(range(WORLD)))
     comm.barrier()
-    return {"received": received, "moved": moved, "rows": rows, "after": comm.moved_bytes,
-            "any": [comm.any(comm.rank == 1), comm.any(False)], "gathered": comm.gather({"rank": comm.rank}),
-            "arrays": [part.tolist() for part in comm.gather_arrays(np.arange(comm.rank, dtype=np.int64))]}
+    return {
+        "received": received,
+        "moved": moved,
+        "rows": rows,
+        "after": comm.moved_bytes,
+        "any": [comm.any(comm.rank == 1), comm.any(False)],
+        "gathered": comm.gather({"rank": comm.rank}),
+        "arrays": [part.tolist() for part in comm.gather_arrays(np.arange(comm.rank, dtype=np.int64))],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +115,13 @@ def test_the_environment_of_torchrun_is_understood(monkeypatch: pytest.MonkeyPat
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     comm = Comm.from_torchrun("cpu")
@@ -113,9 +135,14 @@ def test_the_environment_of_torchrun_is_understood(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("types", [["cpu", "cuda"], ["cuda", "cuda", "cpu"]])
-def test_ranks_with_and_without_a_gpu_are_refused_before_they_make_a_group(types: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_ranks_with_and_without_a_gpu_are_refused_before_they_make_a_group(
+    types: list[str], monkeypatch: pytest.MonkeyPatch
+):
     comm = Comm.__new__(Comm)
     comm.device = torch.device(types[0])
     monkeypatch.setattr(comm, "gather", lambda mine: types)
-    with pytest.raises(UserError, match=f"'device' differs between ranks: rank 0 has {types[0]}, rank {len(types) - 1} has {types[-1]}"):
+    with pytest.raises(
+        UserError,
+        match=f"'device' differs between ranks: rank 0 has {types[0]}, rank {len(types) - 1} has {types[-1]}",
+    ):
         comm._check_devices()

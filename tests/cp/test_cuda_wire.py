@@ -1,4 +1,5 @@
-"""Streams that wait for what a peer tells, with host memory in place of the GPUs' and a driver that does at once what it is asked."""
+"""Streams that wait for what a peer tells, with host memory in place of the GPUs' and a driver that does at
+once what it is asked."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ class Memory:
         return Buffer(self.comm.allocate(num_bytes)._buffers)
 
     def signal_stream(self) -> CudaSignalStream:
-        return CudaSignalStream(cast(Any, self.comm), in_buffer(self.comm, self.allocate(2 * WORLD * 4)), cast(Any, self.driver))
+        return CudaSignalStream(
+            cast(Any, self.comm), in_buffer(self.comm, self.allocate(2 * WORLD * 4)), cast(Any, self.driver)
+        )
 
 
 def in_buffer(comm: SymmetricVirtualComm, buffer: Buffer) -> DeviceSignals:
@@ -101,6 +104,7 @@ def on_threads(call: Callable[[SymmetricVirtualComm, Memory], Any]) -> list[Any]
 
 def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
     """Rounds in which all send to all, each pair with another number of messages before."""
+
     def talk(comm: SymmetricVirtualComm, memory: Memory) -> list[list[int]]:
         whole: Any = comm
         stream, buffer = SymmetricCommStream(memory.signal_stream(), whole), memory.allocate(4 * WORLD)
@@ -112,14 +116,21 @@ def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
 
         for number in range(1, 13):
             offset: Any = BufferOffset()
-            others = [peer for peer in range(WORLD) if peer != comm.rank and number % (1 + peer + comm.rank) == 0]
-            sends = [(peer, torch.tensor([100 * number + comm.rank], dtype=torch.int32), offset) for peer in others]
+            others = [
+                peer for peer in range(WORLD) if peer != comm.rank and number % (1 + peer + comm.rank) == 0
+            ]
+            sends = [
+                (peer, torch.tensor([100 * number + comm.rank], dtype=torch.int32), offset) for peer in others
+            ]
             stream.post(sends, [(peer, landed[peer]) for peer in others]).wait()
             heard.append([int(landed[peer]) - 100 * number for peer in others])
         return heard
 
     for rank, heard in enumerate(on_threads(talk)):
-        assert heard == [[peer for peer in range(WORLD) if peer != rank and number % (1 + peer + rank) == 0] for number in range(1, 13)]
+        assert heard == [
+            [peer for peer in range(WORLD) if peer != rank and number % (1 + peer + rank) == 0]
+            for number in range(1, 13)
+        ]
 
 
 def test_numbers_may_wrap() -> None:
@@ -137,6 +148,7 @@ def test_numbers_may_wrap() -> None:
 
 def test_a_stream_that_waits_for_a_peer_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer's late signal sets the number back once: it is set again, until the stream is done."""
+
     def release(comm: SymmetricVirtualComm, memory: Memory) -> list[int]:
         stream, after = memory.signal_stream(), (comm.rank + 1) % WORLD
         waiting = ThreadPoolExecutor(1).submit(stream.wait_signal, after, "full", 5)
@@ -156,7 +168,9 @@ def test_a_stream_that_waits_for_a_peer_can_be_released(monkeypatch: pytest.Monk
 def test_a_driver_that_refuses_is_heard() -> None:
     def ask(comm: SymmetricVirtualComm, memory: Memory) -> str:
         stream, memory.driver.refuses = memory.signal_stream(), True
-        with pytest.raises(RuntimeError, match="cuStreamWriteValue32_v2 failed: CUDA driver error 1") as refusal:
+        with pytest.raises(
+            RuntimeError, match="cuStreamWriteValue32_v2 failed: CUDA driver error 1"
+        ) as refusal:
             stream.send_signal(0, "full", 1)
         return str(refusal.value)
 
@@ -165,6 +179,7 @@ def test_a_driver_that_refuses_is_heard() -> None:
 
 def test_all_ranks_hear_of_one_that_cannot_begin() -> None:
     """Else that one would go on without the others, which wait for it."""
+
     def begin(comm: SymmetricVirtualComm, memory: Memory) -> str:
         class Unmapped(Buffer):
             def address(self, rank: int) -> int:
@@ -179,7 +194,9 @@ def test_all_ranks_hear_of_one_that_cannot_begin() -> None:
     assert len(set(on_threads(begin))) == 1
 
 
-def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(host, "BOOT", host.BOOT.with_name("nowhere"))
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda here, there: True)
     full = torch.full

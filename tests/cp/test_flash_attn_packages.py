@@ -1,4 +1,5 @@
-"""Packages that bring their own rings over `flash_attn`: where they are installed, the packages themselves, over a kernel for CPUs."""
+"""Packages that bring their own rings over `flash_attn`: where they are installed, the packages themselves,
+over a kernel for CPUs."""
 
 import sys
 from functools import cache
@@ -8,20 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.baselines import flash_attn_shim as flash_attn_stand_in
 from longca.cp.baselines.flash_attn_shim import load
 from longca.cp.comm.backend import Comm
+from longca.lab.studies.cell import Cell
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.flash_on_cpu import attend, flash_on_cpu, gradients
 from tests.cp.ranks import on_ranks
 
 WORLD = 4
-MASKS = {"ring_flash_attn": ("full", "causal", "full_document", "causal_document", "causal_sliding_window"), "yunchang": ("full", "causal")}
-CASES = [Case(mask, 64 + 32 * i, *((4, 4), (4, 1), (8, 4))[(i + j) % 3], torch.bfloat16, name, seed=i)
-         for name, masks in MASKS.items() if find_spec(name) for j, mask in enumerate(masks) for i in (0, 1, 2)]
+MASKS = {
+    "ring_flash_attn": ("full", "causal", "full_document", "causal_document", "causal_sliding_window"),
+    "yunchang": ("full", "causal"),
+}
+CASES = [
+    Case(mask, 64 + 32 * i, *((4, 4), (4, 1), (8, 4))[(i + j) % 3], torch.bfloat16, name, seed=i)
+    for name, masks in MASKS.items()
+    if find_spec(name)
+    for j, mask in enumerate(masks)
+    for i in (0, 1, 2)
+]
 
 
 def run_all(comm: Comm, cases: list[Case]) -> list[dict]:
@@ -44,14 +53,34 @@ def test_results_are_those_of_one_device(case: Case):
 
 
 def cell(strategy: str, mask: str, **changes: object) -> Cell:
-    fields = {"kind": "cp", "kernel": "torch_flash", "strategy": strategy, "world": WORLD, "mask": mask, "seqlen": 128, "num_q_heads": 8,
-              "num_kv_heads": 4, "head_dim": 64, "dtype": "bf16", "direction": "bwd"}
+    fields = {
+        "kind": "cp",
+        "kernel": "torch_flash",
+        "strategy": strategy,
+        "world": WORLD,
+        "mask": mask,
+        "seqlen": 128,
+        "num_q_heads": 8,
+        "num_kv_heads": 4,
+        "head_dim": 64,
+        "dtype": "bf16",
+        "direction": "bwd",
+    }
     return Cell(**fields | changes)
 
 
 def refusal(wanted: Cell) -> str | None:
-    traits = build_mask(wanted.mask, seqlen=wanted.seqlen, num_kv_heads=wanted.num_kv_heads, **STATIC_MASKS.get(wanted.mask, {})).traits
-    return Registry("strategy").load(wanted.strategy).refusal(wanted, traits, Registry("kernel").load(wanted.kernel), "cuda")
+    traits = build_mask(
+        wanted.mask,
+        seqlen=wanted.seqlen,
+        num_kv_heads=wanted.num_kv_heads,
+        **STATIC_MASKS.get(wanted.mask, {}),
+    ).traits
+    return (
+        Registry("strategy")
+        .load(wanted.strategy)
+        .refusal(wanted, traits, Registry("kernel").load(wanted.kernel), "cuda")
+    )
 
 
 @pytest.mark.parametrize("mask", [*STATIC_MASKS, "block_sparse_uniform"])
@@ -61,21 +90,24 @@ def test_each_says_which_masks_it_is_for(strategy: str, mask: str):
     assert (reason is None) == (mask in MASKS[strategy]), reason
 
 
-@pytest.mark.parametrize(("wanted", "words"), [
-    (cell("ring_flash_attn", "causal", seqlen=132), "132 tokens are no 8 equal parts"),
-    (cell("ring_flash_attn", "full", seqlen=130), "130 tokens are no 4 equal parts"),
-    (cell("ring_flash_attn", "full", world=1), "one rank"),
-    (cell("ring_flash_attn", "full", kernel="cudnn"), "fa2 or torch_flash"),
-    (cell("ring_flash_attn", "full", kernel="fa2"), "head dim 128"),
-    (cell("ring_flash_attn", "full", dtype="fp16"), "bf16"),
-    (cell("ring_flash_attn", "full", dtype="fp16", direction="fwd"), None),
-    (cell("ring_flash_attn", "causal", dtype="fp16"), None),
-    (cell("yunchang", "full", world=1), "one rank"),
-    (cell("yunchang", "full", dtype="fp16"), "bf16"),
-    (cell("yunchang", "causal", seqlen=126), "126 tokens are no 4 equal parts"),
-    (cell("yunchang", "causal", num_kv_heads=1), None),
-    (cell("yunchang", "causal", seqlen=132, num_kv_heads=1), "132 tokens are no 8 equal parts"),
-])
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (cell("ring_flash_attn", "causal", seqlen=132), "132 tokens are no 8 equal parts"),
+        (cell("ring_flash_attn", "full", seqlen=130), "130 tokens are no 4 equal parts"),
+        (cell("ring_flash_attn", "full", world=1), "one rank"),
+        (cell("ring_flash_attn", "full", kernel="cudnn"), "fa2 or torch_flash"),
+        (cell("ring_flash_attn", "full", kernel="fa2"), "head dim 128"),
+        (cell("ring_flash_attn", "full", dtype="fp16"), "bf16"),
+        (cell("ring_flash_attn", "full", dtype="fp16", direction="fwd"), None),
+        (cell("ring_flash_attn", "causal", dtype="fp16"), None),
+        (cell("yunchang", "full", world=1), "one rank"),
+        (cell("yunchang", "full", dtype="fp16"), "bf16"),
+        (cell("yunchang", "causal", seqlen=126), "126 tokens are no 4 equal parts"),
+        (cell("yunchang", "causal", num_kv_heads=1), None),
+        (cell("yunchang", "causal", seqlen=132, num_kv_heads=1), "132 tokens are no 8 equal parts"),
+    ],
+)
 def test_refusals(wanted: Cell, words: str | None):
     reason = refusal(wanted)
     assert words in reason if words else reason is None
@@ -93,7 +125,9 @@ def test_the_stand_in_is_found_by_the_package_alone(tmp_path: Path, monkeypatch:
     (package / "__init__.py").write_text("import adapters_for_something_else")
     (package / "comm.py").write_text("state = []")
     (package / "ring.py").write_text(
-        "from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward\nfrom .comm import state")
+        "from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward\nfrom .comm "
+        "import state"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     before = dict(sys.modules)
     module = load("rings_over_flash", "torch_flash")
@@ -110,7 +144,9 @@ def test_what_a_package_must_not_find_stays_for_others(tmp_path: Path, monkeypat
     (tmp_path / "flashinfer.py").write_text("")
     package = tmp_path / "rings_that_look_around"
     package.mkdir()
-    (package / "looks.py").write_text("try:\n    import flashinfer\nexcept ImportError:\n    flashinfer = None")
+    (package / "looks.py").write_text(
+        "try:\n    import flashinfer\nexcept ImportError:\n    flashinfer = None"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     before = dict(sys.modules)
     assert load("rings_that_look_around", "fa2")("looks").flashinfer is None
@@ -124,8 +160,11 @@ def test_dense_flash_is_what_it_should_be():
     k, v = (torch.randn(1, 7, 2, 8, generator=generator) for _ in range(2))
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     expected = torch.nn.functional.scaled_dot_product_attention(
-        *(x.transpose(1, 2) for x in leaves), attn_mask=torch.ones(5, 7, dtype=torch.bool).tril(2), enable_gqa=True).transpose(1, 2)
-    bounds, scale = (None, None, 5, 7), 8 ** -0.5
+        *(x.transpose(1, 2) for x in leaves),
+        attn_mask=torch.ones(5, 7, dtype=torch.bool).tril(2),
+        enable_gqa=True,
+    ).transpose(1, 2)
+    bounds, scale = (None, None, 5, 7), 8**-0.5
     out, lse = attend(q, k, v, bounds, True, (-1, -1), scale)
     torch.testing.assert_close(out, expected)
     grads = gradients(dout, q, k, v, out, lse, bounds, True, (-1, -1), scale)

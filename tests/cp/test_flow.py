@@ -25,7 +25,8 @@ class Message:
     slot: int
     """where it lands"""
     source: int | None
-    """the slot of the sender that it passes on, which an earlier batch has filled; None: something of its own"""
+    """the slot of the sender that it passes on, which an earlier batch has filled; None: something of its
+    own"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Program:
     world: int
     batches: tuple[tuple[Message, ...], ...]
     lag: int
-    """so many batches after a message was posted it is waited for and read, or earlier, where its slot is used again"""
+    """so many batches after a message was posted it is waited for and read, or earlier, where its slot is
+    used again"""
 
 
 @st.composite
@@ -53,7 +55,9 @@ def programs(draw: st.DrawFn) -> Program:
                     slot = draw(st.sampled_from(slots))
                     free.discard((receiver, slot))
                     landing = {(message.receiver, message.slot) for message in messages}
-                    sources = sorted(number for rank, number in filled if rank == sender and (rank, number) not in landing)
+                    sources = sorted(
+                        number for rank, number in filled if rank == sender and (rank, number) not in landing
+                    )
                     source = draw(st.sampled_from([None, *sources]))
                     if source is not None:
                         free.discard((sender, source))
@@ -68,8 +72,12 @@ def expected(program: Program) -> list[dict[tuple[int, int], Value]]:
     now: dict[tuple[int, int], Value] = {}
     found = []
     for number, messages in enumerate(program.batches):
-        landed = {(message.receiver, message.slot):
-                  (number, message.sender) if message.source is None else now[message.sender, message.source] for message in messages}
+        landed = {
+            (message.receiver, message.slot): (number, message.sender)
+            if message.source is None
+            else now[message.sender, message.source]
+            for message in messages
+        }
         now |= landed
         found.append(landed)
     return found
@@ -89,14 +97,18 @@ class Rank:
 class Machine:
     """
     Args:
-        one_queue: a rank does all in the order in which it was posted, as where a driver puts several streams into one queue.
+        one_queue: a rank does all in the order in which it was posted, as where a driver puts several streams
+            into one queue.
     """
 
     def __init__(self, program: Program, one_queue: bool = False) -> None:
         self.program, self.expected, self._one_queue = program, expected(program), one_queue
         self.slots: dict[tuple[int, int], Value] = {}
         self.told: dict[tuple[int, str, int], int] = {}
-        self.ranks = [Rank(rank, SignalHandshake(rank, program.world), script(program, rank)) for rank in range(program.world)]
+        self.ranks = [
+            Rank(rank, SignalHandshake(rank, program.world), script(program, rank))
+            for rank in range(program.world)
+        ]
 
     def enabled(self) -> list[tuple[Rank, str]]:
         return [(rank, what) for rank in self.ranks for what in ("kernels", "lane") if self._can(rank, what)]
@@ -104,11 +116,18 @@ class Machine:
     def _can(self, rank: Rank, what: str) -> bool:
         if what == "kernels":
             held_up = self._one_queue and rank.lane
-            return bool(rank.script) and not held_up and (rank.script[0][0] == "post" or rank.script[0][1] in rank.ended)
+            return (
+                bool(rank.script)
+                and not held_up
+                and (rank.script[0][0] == "post" or rank.script[0][1] in rank.ended)
+            )
         if not rank.lane:
             return False
         step = rank.lane[0][1]
-        return not isinstance(step, WaitSignal) or self.told.get((rank.number, step.signal, step.peer), 0) >= step.number
+        return (
+            not isinstance(step, WaitSignal)
+            or self.told.get((rank.number, step.signal, step.peer), 0) >= step.number
+        )
 
     def do(self, rank: Rank, what: str) -> None:
         if what == "lane":
@@ -122,7 +141,9 @@ class Machine:
             rank.lane.extend((number, step) for step in [*rank.handshake.batch(to, of), "end"])
         else:
             for (receiver, slot), value in self.expected[number].items():
-                assert receiver != rank.number or self.slots[receiver, slot] == value, f"batch {number}, slot {slot} of rank {receiver}"
+                assert receiver != rank.number or self.slots[receiver, slot] == value, (
+                    f"batch {number}, slot {slot} of rank {receiver}"
+                )
 
     def _do_lane(self, rank: Rank, number: int, step: object) -> None:
         if isinstance(step, SendSignal):
@@ -135,7 +156,9 @@ class Machine:
             for message in self.program.batches[number]:
                 if (message.sender, message.receiver) == (rank.number, step.peer):  # type: ignore[attr-defined]
                     own = number, rank.number
-                    self.slots[message.receiver, message.slot] = own if message.source is None else self.slots[rank.number, message.source]
+                    self.slots[message.receiver, message.slot] = (
+                        own if message.source is None else self.slots[rank.number, message.source]
+                    )
 
 
 def script(program: Program, rank: int) -> deque[tuple[str, int]]:
@@ -144,7 +167,9 @@ def script(program: Program, rank: int) -> deque[tuple[str, int]]:
     unread: dict[int, set[int]] = {}
     for number, messages in enumerate(program.batches):
         slots = {message.slot for message in messages if message.receiver == rank}
-        for earlier in [batch for batch, landed in unread.items() if landed & slots or batch < number - program.lag]:
+        for earlier in [
+            batch for batch, landed in unread.items() if landed & slots or batch < number - program.lag
+        ]:
             actions.append(("read", earlier))
             del unread[earlier]
         if slots or any(message.sender == rank for message in messages):
@@ -156,7 +181,9 @@ def script(program: Program, rank: int) -> deque[tuple[str, int]]:
 
 @examples(300)
 @given(programs(), st.randoms(use_true_random=False), st.booleans())
-def test_all_arrive_whole_in_any_order_of_events(program: Program, chance: random.Random, one_queue: bool) -> None:
+def test_all_arrive_whole_in_any_order_of_events(
+    program: Program, chance: random.Random, one_queue: bool
+) -> None:
     """Whoever reads finds what was sent: nothing comes late or is overwritten, and no rank waits for ever."""
     machine = Machine(program, one_queue)
     while enabled := machine.enabled():
@@ -165,7 +192,8 @@ def test_all_arrive_whole_in_any_order_of_events(program: Program, chance: rando
 
 
 def test_a_late_rank_is_written_to_only_when_it_is_ready() -> None:
-    """Without the wait for `ready` the second message would overwrite the first: the state machine must notice."""
+    """Without the wait for `ready` the second message would overwrite the first: the state machine must
+    notice."""
     again = (Message(0, 1, 0, None),)
     machine = Machine(Program(2, (again, again), 0))
     sender, receiver = machine.ranks

@@ -1,23 +1,32 @@
-"""Forecasts of strategies: their bytes are the formula's, their times obey their parts, and committed records agree."""
+"""Forecasts of strategies: their bytes are the formula's, their times obey their parts, and committed records
+agree."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from longca.advice.recorded import MeasuredCell, measured_cells
-from longca.core.cell import CallSpec
 from longca.core.plugin import Registry
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, Forecaster, WorkForecast, forecast, links_of
+from longca.cp.forecast import (
+    PASS_EFFICIENCY,
+    CallForecast,
+    DeviceModel,
+    Forecaster,
+    WorkForecast,
+    forecast,
+    links_of,
+)
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule import timeline as timeline_module
 from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds, WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
+from longca.lab.advice.recorded import MeasuredCell, measured_cells
+from longca.lab.store.hardware import load_hardware
+from longca.lab.studies.cell import CallSpec
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import FOLDER, load_fitted
-from longca.store.hardware import load_hardware
 from tests.committed import committed
 
 FREE = LinkSpeeds(1e30, 1e30, 0.0)
@@ -35,11 +44,22 @@ def device(mask: Mask, direction: str = "fwd") -> DeviceModel:
 
 
 def partition(strategy: str, mask: Mask, world: int, direction: str = "fwd") -> WorkPartition:
-    return Registry("strategy").load(strategy).partition_call(mask, call(direction), world, Registry("kernel").load("band"), "cuda")
+    return (
+        Registry("strategy")
+        .load(strategy)
+        .partition_call(mask, call(direction), world, Registry("kernel").load("band"), "cuda")
+    )
 
 
-def made(strategy: str, mask: Mask, world: int, direction: str = "fwd", links: LinkSpeeds | None = None) -> CallForecast:
-    return forecast(partition(strategy, mask, world, direction), call(direction), device(mask, direction), links or LinkSpeeds())
+def made(
+    strategy: str, mask: Mask, world: int, direction: str = "fwd", links: LinkSpeeds | None = None
+) -> CallForecast:
+    return forecast(
+        partition(strategy, mask, world, direction),
+        call(direction),
+        device(mask, direction),
+        links or LinkSpeeds(),
+    )
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -47,7 +67,7 @@ def made(strategy: str, mask: Mask, world: int, direction: str = "fwd", links: L
 def test_bytes_are_those_of_the_studys_formula(strategy: str, direction: str):
     mask, world = build_mask("full", seqlen=16384), 8
     mesh, found = partition(strategy, mask, world, direction).mesh, made(strategy, mask, world, direction)
-    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads ** 2) * 72
+    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads**2) * 72
     ring = (mesh.ring - 1) / world * 8 * (2 if direction == "bwd" else 1)
     assert found.sent_bytes == pytest.approx(16384 * 128 * 2 * 2 * (heads + ring))
     assert found.inter_node_bytes == 0
@@ -59,7 +79,10 @@ def test_messages_that_take_no_time_leave_kernels_and_slow_ones_only_add(strateg
     for name in ("causal", "causal_document"):
         mask = build_mask(name, seqlen=65536, corpus="prolong64k" if "document" in name else None)
         for direction in ("fwd", "bwd"):
-            free, usual, slow = (made(strategy, mask, 8, direction, links) for links in (FREE, LinkSpeeds(), LinkSpeeds(2e9, 2e9, 1e-3)))
+            free, usual, slow = (
+                made(strategy, mask, 8, direction, links)
+                for links in (FREE, LinkSpeeds(), LinkSpeeds(2e9, 2e9, 1e-3))
+            )
             assert free.seconds <= usual.seconds < slow.seconds and free.exposed == pytest.approx(0, abs=1e-9)
             assert 0 <= usual.exposed < slow.exposed < 1 and 0 <= usual.imbalance < 1
             alone = device(mask, direction).kernel
@@ -68,7 +91,8 @@ def test_messages_that_take_no_time_leave_kernels_and_slow_ones_only_add(strateg
 
 
 def test_parts_of_a_mask_cost_what_the_whole_costs():
-    """Tiles of steps are reckoned from the ends of their rows: of a sharding that cuts no tile, they add up to the whole mask's."""
+    """Tiles of steps are reckoned from the ends of their rows: of a sharding that cuts no tile, they add up
+    to the whole mask's."""
     mask = build_mask("sliding_window", seqlen=32768)
     work = partition_on(Mesh(4), Ring().plan(mask, partition("ring_p2p", mask, 4).plan.sharding), call())
     found = forecast(work, call(), device(mask), FREE)
@@ -83,18 +107,33 @@ def test_a_forecast_serves_all_speeds_of_messages():
         once = WorkForecast(work, call(), device(mask), packs=False)
         for links in (LinkSpeeds(), LinkSpeeds(2e9, 1e9, 1e-3), LinkSpeeds(ranks_per_node=4)):
             one, other = once.at(links), forecast(work, call(), device(mask), links)
-            assert one.seconds == other.seconds and one.inter_node_bytes == other.inter_node_bytes and one.exposed == other.exposed
+            assert (
+                one.seconds == other.seconds
+                and one.inter_node_bytes == other.inter_node_bytes
+                and one.exposed == other.exposed
+            )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_several_speeds_at_once_are_each_of_them_alone(strategy: str, direction: str):
-    work = partition(strategy, build_mask("causal_document", seqlen=131072, corpus="prolong64k"), 16, direction)
+    work = partition(
+        strategy, build_mask("causal_document", seqlen=131072, corpus="prolong64k"), 16, direction
+    )
     step_s = np.random.default_rng(0).random((work.mesh.ring, work.plan.num_steps))
-    steps = {(place, head): step_s for place, chunk in enumerate(work.chunks) for head, heads in enumerate(chunk.q) if heads}
+    steps = {
+        (place, head): step_s
+        for place, chunk in enumerate(work.chunks)
+        for head, heads in enumerate(chunk.q)
+        if heads
+    }
     line = WorkTimeline(work, call(direction), steps, backward=direction == "bwd")
-    speeds = [LinkSpeeds(), LinkSpeeds(inter_node_bytes_per_s=1e9, inter_node_message_s=1e-3), LinkSpeeds(1e9, 1e8, overlap_slowdown=0.5),
-              LinkSpeeds(ranks_per_node=4)]
+    speeds = [
+        LinkSpeeds(),
+        LinkSpeeds(inter_node_bytes_per_s=1e9, inter_node_message_s=1e-3),
+        LinkSpeeds(1e9, 1e8, overlap_slowdown=0.5),
+        LinkSpeeds(ranks_per_node=4),
+    ]
     for links, together in zip(speeds, line.at_each(speeds), strict=True):
         alone = line.at(links)
         for name in ("compute_s", "free_s", "total_s"):
@@ -102,14 +141,33 @@ def test_several_speeds_at_once_are_each_of_them_alone(strategy: str, direction:
 
 
 @pytest.mark.parametrize(("strategy", "rings"), [("usp", 8), ("ring_p2p", 1)])
-def test_ranks_with_equal_work_are_reckoned_once_and_alike(strategy: str, rings: int, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_with_equal_work_are_reckoned_once_and_alike(
+    strategy: str, rings: int, monkeypatch: pytest.MonkeyPatch
+):
     mask = build_mask("causal_document", seqlen=131072, corpus="prolong64k")
-    work, step_s, seen = partition(strategy, mask, 16, "bwd"), np.random.default_rng(0).random((16 // rings, 16 // rings)), list[object]()
+    work, step_s, seen = (
+        partition(strategy, mask, 16, "bwd"),
+        np.random.default_rng(0).random((16 // rings, 16 // rings)),
+        list[object](),
+    )
     assert work.mesh.heads == rings
-    places = [(place, head) for place in range(len(work.chunks)) for head in range(rings) if work.chunks[place].q[head]]
+    places = [
+        (place, head)
+        for place in range(len(work.chunks))
+        for head in range(rings)
+        if work.chunks[place].q[head]
+    ]
     own_timeline = timeline_module.timeline
-    monkeypatch.setattr(timeline_module, "timeline", lambda *given, **named: (seen.append(given), own_timeline(*given, **named))[1])
-    links, shared, apart = LinkSpeeds(ranks_per_node=8), dict.fromkeys(places, step_s), {key: step_s.copy() for key in places}
+    monkeypatch.setattr(
+        timeline_module,
+        "timeline",
+        lambda *given, **named: (seen.append(given), own_timeline(*given, **named))[1],
+    )
+    links, shared, apart = (
+        LinkSpeeds(ranks_per_node=8),
+        dict.fromkeys(places, step_s),
+        {key: step_s.copy() for key in places},
+    )
     one = WorkTimeline(work, call("bwd"), shared, backward=True).at(links)
     count = len(seen)
     other = WorkTimeline(work, call("bwd"), apart, backward=True).at(links)
@@ -130,7 +188,10 @@ def test_the_studys_schedules_move_padded_keys(strategy: str):
 def test_records_of_several_gpus_agree():
     cells = measured_cells(committed("h100-cp", step=5, world=[2], strategy=["ring_p2p", "usp", RING]))
     hardware, fitted = load_hardware(), load_fitted(FOLDER / "h100.json")
-    networks, bandwidth = {one.name: links_of(one) for one in hardware.networks}, hardware.bandwidth_gb_s(fitted.device)
+    networks, bandwidth = (
+        {one.name: links_of(one) for one in hardware.networks},
+        hardware.bandwidth_gb_s(fitted.device),
+    )
     assert bandwidth is not None
 
     def error(cell: MeasuredCell) -> float:
@@ -154,11 +215,18 @@ def test_auto_has_seconds_where_records_tell_and_none_elsewhere():
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_a_collective_over_nodes_uses_all_adapters_of_a_node(direction: str):
-    """Eight adapters bring the shards of the other eight ranks into a node, each an eighth; a ring's hop has one adapter to itself."""
+    """Eight adapters bring the shards of the other eight ranks into a node, each an eighth; a ring's hop has
+    one adapter to itself."""
     mask, links = build_mask("causal", seqlen=131072), LinkSpeeds(1e12, 1e9, 0.0, 0.0, 0.0, 8)
     quick = replace(links, intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf)
     shard, ways = 2 * 8192 * 8 * 128 * 2, 1 if direction == "fwd" else 2
-    slow, free = (forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), one) for one in (links, quick))
-    assert slow.seconds - free.seconds == pytest.approx(ways * 8 / 8 * shard / 1e9) and slow.inter_node_bytes == ways * shard
+    slow, free = (
+        forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), one)
+        for one in (links, quick)
+    )
+    assert (
+        slow.seconds - free.seconds == pytest.approx(ways * 8 / 8 * shard / 1e9)
+        and slow.inter_node_bytes == ways * shard
+    )
     ring = forecast_paper_style(RING, mask, call(direction), 16, device(mask, direction), links)
     assert ring.seconds > 15 * shard / 1e9, "each of its hops crosses nodes on some rank, and all wait for it"

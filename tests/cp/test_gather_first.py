@@ -1,4 +1,5 @@
-"""A gather whose keys are computed with in one call, after they have come: whatever the mask, by threads, by gloo and into open memory."""
+"""A gather whose keys are computed with in one call, after they have come: whatever the mask, by threads, by
+gloo and into open memory."""
 
 from typing import Any
 
@@ -33,7 +34,10 @@ def case_of(mask: str, seqlen: int = 97, **how: Any) -> Case:
 def check(case: Case, parts: list[dict[str, Any]]) -> None:
     errors = case.errors(parts)
     assert max(errors.values()) < case.tolerance, (case, errors)
-    assert all(part["repeatable"] and part["notes"][0].startswith(FIRST) and part["costs"]["num_kernel_calls"] <= 1 for part in parts)
+    assert all(
+        part["repeatable"] and part["notes"][0].startswith(FIRST) and part["costs"]["num_kernel_calls"] <= 1
+        for part in parts
+    )
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
@@ -48,7 +52,9 @@ def test_results_are_those_of_one_device(mask: str, world: int):
 @pytest.mark.parametrize("mask", ["full", "causal_document", "sliding_window"])
 def test_own_keys_lie_before_those_of_others_where_senders_must_know_places(mask: str):
     case = case_of(mask, dtype=torch.bfloat16)
-    for there, here in zip(on_virtual_ranks(case.run, 4, keeps_order=True), on_symmetric_ranks(case.run, 4), strict=True):
+    for there, here in zip(
+        on_virtual_ranks(case.run, 4, keeps_order=True), on_symmetric_ranks(case.run, 4), strict=True
+    ):
         assert here["moved"] == there["moved"]
         assert all(torch.equal(there[name], here[name]) for name in TENSORS)
 
@@ -62,4 +68,3 @@ def test_so_they_are_over_gloo():
     cases = [case_of(mask, dtype=torch.bfloat16) for mask in ("causal", "full_document", "sliding_window")]
     for case, parts in zip(cases, zip(*on_ranks(run_all, 3, cases), strict=True), strict=True):
         check(case, list(parts))
-

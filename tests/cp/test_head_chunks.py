@@ -1,4 +1,5 @@
-"""Heads cut into chunks: who computes what, what is chosen, and that results, bytes and memory are those of one chunk."""
+"""Heads cut into chunks: who computes what, what is chosen, and that results, bytes and memory are those of
+one chunk."""
 
 from functools import cache
 from typing import Any
@@ -32,13 +33,21 @@ WEIGHTS = ((1, 1), (1, 2, 1), (1, 1, 1, 1))
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[HeadPlan, tuple[HeadChunk, ...] | None]:
-    num_kv_heads, ratio, world = draw(st.integers(1, 16)), draw(st.sampled_from([1, 2, 4, 6, 8])), draw(st.integers(1, 24))
+    num_kv_heads, ratio, world = (
+        draw(st.integers(1, 16)),
+        draw(st.sampled_from([1, 2, 4, 6, 8])),
+        draw(st.integers(1, 24)),
+    )
     heads = plan_heads(num_kv_heads * ratio, num_kv_heads, world)
-    return heads, split_heads(heads, draw(st.sampled_from(CANDIDATE_WEIGHTS)), parts=draw(st.sampled_from(PARTS_OF_KV_HEAD)))
+    return heads, split_heads(
+        heads, draw(st.sampled_from(CANDIDATE_WEIGHTS)), parts=draw(st.sampled_from(PARTS_OF_KV_HEAD))
+    )
 
 
 @given(cuts())
-def test_each_rank_computes_its_heads_in_order_and_gets_and_gives_each_kv_head_once(cut: tuple[HeadPlan, tuple[HeadChunk, ...] | None]):
+def test_each_rank_computes_its_heads_in_order_and_gets_and_gives_each_kv_head_once(
+    cut: tuple[HeadPlan, tuple[HeadChunk, ...] | None],
+):
     heads, chunks = cut
     if chunks is None:
         return
@@ -52,13 +61,19 @@ def test_each_rank_computes_its_heads_in_order_and_gets_and_gives_each_kv_head_o
             there |= set(chunk.arriving[rank])
             assert set(part.kv) <= there - gone
             gone |= set(chunk.leaving[rank])
-            assert not chunk.arriving[rank] or chunk.arriving[rank] == part.kv, "all keys of a call have come together"
+            assert not chunk.arriving[rank] or chunk.arriving[rank] == part.kv, (
+                "all keys of a call have come together"
+            )
             assert not chunk.leaving[rank] or chunk.leaving[rank] == part.kv
 
 
 def test_kv_heads_stay_whole_where_there_are_several():
     of_first = [chunk.heads.ranks[0] for chunk in split_heads(plan_heads(64, 8, 2), (1, 2, 1)) or ()]
-    assert [(share.q, share.kv) for share in of_first] == [(range(8), range(1)), (range(8, 24), range(1, 3)), (range(24, 32), range(3, 4))]
+    assert [(share.q, share.kv) for share in of_first] == [
+        (range(8), range(1)),
+        (range(8, 24), range(1, 3)),
+        (range(24, 32), range(3, 4)),
+    ]
 
 
 def test_a_lone_kv_head_is_cut_by_query_heads():
@@ -86,21 +101,34 @@ def test_chunks_have_whole_groups_of_the_mask():
 
 def chosen(head_s: float, head_bytes: float, *, backward: bool = False) -> list[int]:
     """Query heads of the first rank in each chunk, of 64:8 heads on 2 ranks."""
-    return [len(chunk.q[0]) for chunk in choose_chunks(plan_heads(64, 8, 2), 1, HeadCost(head_s, head_bytes), backward)]
+    return [
+        len(chunk.q[0])
+        for chunk in choose_chunks(plan_heads(64, 8, 2), 1, HeadCost(head_s, head_bytes), backward)
+    ]
 
 
 def test_nothing_is_cut_where_it_does_not_pay():
     assert chosen(1e-6, 1e3) == [32], "a kernel call costs more than what it would hide"
     assert chosen(1e-2, 1e3) == [32]
-    assert chosen(2e-4, 2e6) == [8, 24] and chosen(2e-4, 2e6, backward=True) == [16, 16], "full, 8K tokens a rank"
+    assert chosen(2e-4, 2e6) == [8, 24] and chosen(2e-4, 2e6, backward=True) == [16, 16], (
+        "full, 8K tokens a rank"
+    )
     assert chosen(2e-4, 4e6) == [8, 16, 8]
-    assert chosen(2e-5, 4e6) == [16, 16], "where the link is busier than the kernels, more chunks only add messages"
+    assert chosen(2e-5, 4e6) == [16, 16], (
+        "where the link is busier than the kernels, more chunks only add messages"
+    )
 
 
 @given(st.floats(1e-7, 1e-2), st.floats(0, 1e8), st.booleans())
-def test_what_is_chosen_is_within_its_margin_of_the_quickest(head_s: float, head_bytes: float, backward: bool):
+def test_what_is_chosen_is_within_its_margin_of_the_quickest(
+    head_s: float, head_bytes: float, backward: bool
+):
     load, heads = HeadCost(head_s, head_bytes), plan_heads(64, 8, 2)
-    cuts = (split_heads(heads, weights, parts=parts) for weights in CANDIDATE_WEIGHTS for parts in PARTS_OF_KV_HEAD)
+    cuts = (
+        split_heads(heads, weights, parts=parts)
+        for weights in CANDIDATE_WEIGHTS
+        for parts in PARTS_OF_KV_HEAD
+    )
     all_s = [estimated_s(chunks, load, backward) for chunks in cuts if chunks is not None]
     found_s = estimated_s(choose_chunks(heads, 1, load, backward), load, backward)
     assert min(all_s) <= found_s <= all_s[0]
@@ -108,7 +136,8 @@ def test_what_is_chosen_is_within_its_margin_of_the_quickest(head_s: float, head
 
 
 def test_a_timeline_by_hand():
-    """Two equal chunks of 1 s that move 1 s in all each way: the first half comes, the last goes, and what is hidden costs a share."""
+    """Two equal chunks of 1 s that move 1 s in all each way: the first half comes, the last goes, and what is
+    hidden costs a share."""
     one, two = (split_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
     load = HeadCost(0.5, INTRA_NODE_BYTES_PER_S / 6)  # 2 heads: 6 messages of heads in, 2 out
     assert estimated_s(one, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
@@ -116,9 +145,13 @@ def test_a_timeline_by_hand():
 
 
 def test_weights_are_met_as_nearly_as_heads_can_be_cut():
-    def chunks(num_q_heads: int, num_kv_heads: int, world: int, *weights: int, num_groups: int = 1) -> list[int]:
+    def chunks(
+        num_q_heads: int, num_kv_heads: int, world: int, *weights: int, num_groups: int = 1
+    ) -> list[int]:
         heads = plan_heads(num_q_heads, num_kv_heads, world)
-        return [len(chunk.q[0]) for chunk in choose_chunks(heads, num_groups, HeadCost(1.0, 1.0), False, weights)]
+        return [
+            len(chunk.q[0]) for chunk in choose_chunks(heads, num_groups, HeadCost(1.0, 1.0), False, weights)
+        ]
 
     assert chunks(64, 8, 2, 1, 2, 1) == [8, 16, 8]
     assert chunks(64, 8, 2, 1, 6, 1) == [4, 4, 16, 4, 4]
@@ -129,12 +162,26 @@ def test_weights_are_met_as_nearly_as_heads_can_be_cut():
 
 
 def cases(world: int) -> list[Case]:
-    """Forced chunks: MHA, GQA, one KV head on several ranks, uneven heads, a mask for each KV head or each pair of them."""
+    """Forced chunks: MHA, GQA, one KV head on several ranks, uneven heads, a mask for each KV head or each
+    pair of them."""
     heads = [(8, 8), (16, 4), (8, 1), (world + 1, world + 1), (4 * (2 * world + 1), 2 * world + 1)]
-    found = [Case("causal_document", 61 + world, *some, torch.float32 if number % 2 else torch.bfloat16, strategy, weights=weights)
-             for number, some in enumerate(heads) for strategy, weights in zip(("ulysses", "usp", "ulysses"), WEIGHTS, strict=True)]
-    return found + [Case("block_sparse_uniform", 128, *some, strategy=strategy, params=BLOCKS, weights=weights)
-                    for strategy in ("ulysses", "usp") for some, weights in (((16, 8), (1, 2, 1)), ((8, 8), (1, 1)))]
+    found = [
+        Case(
+            "causal_document",
+            61 + world,
+            *some,
+            torch.float32 if number % 2 else torch.bfloat16,
+            strategy,
+            weights=weights,
+        )
+        for number, some in enumerate(heads)
+        for strategy, weights in zip(("ulysses", "usp", "ulysses"), WEIGHTS, strict=True)
+    ]
+    return found + [
+        Case("block_sparse_uniform", 128, *some, strategy=strategy, params=BLOCKS, weights=weights)
+        for strategy in ("ulysses", "usp")
+        for some, weights in (((16, 8), (1, 2, 1)), ((8, 8), (1, 1)))
+    ]
 
 
 def run_all(comm: Comm, some: list[Case]) -> list[dict[str, Any]]:
@@ -147,9 +194,18 @@ def results(world: int, step: int) -> dict[Case, tuple[dict[str, Any], ...]]:
     return dict(zip(some, zip(*on_ranks(run_all, world, some), strict=True), strict=True))
 
 
-@pytest.mark.parametrize(("world", "step", "case"), [
-    *((world, step, case) for world, step in ((2, 5), (3, 5), (4, 2)) for case in cases(world)[::step]),
-    *(pytest.param(world, 1, case, marks=pytest.mark.slow) for world in (2, 3, 4) for case in cases(world))], ids=str)
+@pytest.mark.parametrize(
+    ("world", "step", "case"),
+    [
+        *((world, step, case) for world, step in ((2, 5), (3, 5), (4, 2)) for case in cases(world)[::step]),
+        *(
+            pytest.param(world, 1, case, marks=pytest.mark.slow)
+            for world in (2, 3, 4)
+            for case in cases(world)
+        ),
+    ],
+    ids=str,
+)
 def test_chunks_change_no_result(world: int, step: int, case: Case):
     parts = results(world, step)[case]
     errors = case.errors(list(parts))
@@ -158,7 +214,9 @@ def test_chunks_change_no_result(world: int, step: int, case: Case):
 
 
 @pytest.mark.parametrize(("world", "heads"), [(2, (3, 1)), (3, (16, 2)), (4, (24, 3)), (12, (48, 8))])
-def test_gradients_add_up_where_copies_of_a_kv_head_end_with_different_chunks(world: int, heads: tuple[int, int]):
+def test_gradients_add_up_where_copies_of_a_kv_head_end_with_different_chunks(
+    world: int, heads: tuple[int, int]
+):
     case = Case("causal", 40, *heads, weights=(1, 1))
     assert max(case.errors(on_virtual_ranks(case.run, world)).values()) < case.tolerance
 
@@ -167,7 +225,11 @@ def test_gradients_add_up_where_copies_of_a_kv_head_end_with_different_chunks(wo
 def test_chunks_move_no_byte_more_and_need_no_memory_more(heads: tuple[int, int]):
     def run(comm: Any, weights: tuple[int, ...]) -> tuple[int, ...]:
         case = Case("causal", 256, *heads)
-        prepared = Registry("strategy").load("ulysses").prepare(case.problem(), Registry("kernel").load("naive"), comm, weights)
+        prepared = (
+            Registry("strategy")
+            .load("ulysses")
+            .prepare(case.problem(), Registry("kernel").load("naive"), comm, weights)
+        )
         q, k, v, dout = (x[torch.from_numpy(prepared.shard.positions_L)] for x in case.inputs())
         before = comm.moved_bytes
         with Peak() as fwd:
@@ -179,7 +241,9 @@ def test_chunks_move_no_byte_more_and_need_no_memory_more(heads: tuple[int, int]
 
     whole = on_virtual_ranks(lambda comm: run(comm, (1,)), 2)
     for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1)):
-        for one, cut in zip(whole, on_virtual_ranks(lambda comm, weights=weights: run(comm, weights), 2), strict=True):
+        for one, cut in zip(
+            whole, on_virtual_ranks(lambda comm, weights=weights: run(comm, weights), 2), strict=True
+        ):
             assert cut[:2] == one[:2]
             assert cut[2] <= one[2]
             assert cut[3] <= one[3]

@@ -40,8 +40,12 @@ def test_a_kernel_call_gives_every_query_head_its_own_kv_head(planned: tuple[Hea
             assert not share.local_kv
             continue
         assert len(share.q) % len(share.local_kv) == 0
-        served = len(share.q) // len(share.local_kv)  # the rule of all kernels: query head h goes to KV head h // served
-        assert [share.kv[share.local_kv[index // served]] for index in range(len(share.q))] == [head // ratio for head in share.q]
+        served = len(share.q) // len(
+            share.local_kv
+        )  # the rule of all kernels: query head h goes to KV head h // served
+        assert [share.kv[share.local_kv[index // served]] for index in range(len(share.q))] == [
+            head // ratio for head in share.q
+        ]
         assert set(share.local_kv) == set(range(len(share.kv)))
 
 
@@ -68,7 +72,9 @@ def test_work_is_even_to_one_head_or_one_group(planned: tuple[HeadPlan, int]):
 @given(plans(), st.data())
 def test_mask_groups_are_those_of_the_kernel_call(planned: tuple[HeadPlan, int], data: st.DataObject):
     plan, world = planned
-    num_groups = data.draw(st.sampled_from([n for n in range(1, plan.num_kv_heads + 1) if plan.num_kv_heads % n == 0]))
+    num_groups = data.draw(
+        st.sampled_from([n for n in range(1, plan.num_kv_heads + 1) if plan.num_kv_heads % n == 0])
+    )
     for rank, share in enumerate(plan.ranks):
         groups = plan.mask_groups(rank, num_groups)
         if groups is None:

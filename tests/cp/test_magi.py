@@ -5,15 +5,18 @@ from typing import Any
 import pytest
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
+from longca.lab.studies.cell import Cell
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.magi_stand_in import magi_stand_in
 from tests.cp.ranks import on_ranks
 from tests.cp.reference import attention
 
-CASES = [Case(mask, 128, 4, 2, strategy="magi") for mask in ("full", "causal_document", "global_sliding_window", "prefix_lm")]
+CASES = [
+    Case(mask, 128, 4, 2, strategy="magi")
+    for mask in ("full", "causal_document", "global_sliding_window", "prefix_lm")
+]
 
 
 @pytest.mark.parametrize("mask", [*STATIC_MASKS, "rows without keys"])
@@ -36,33 +39,63 @@ def test_the_kernel_is_right_for_every_mask_that_heads_share(mask: str):
 
 def test_slices_that_share_queries_are_added_up_by_atomics():
     with magi_stand_in():
-        notes = {mask: Registry("kernel").load("ffa").prepare(Case(mask, 64, 4, 2).problem()).notes[0]
-                 for mask in ("causal_document", "global_sliding_window")}
+        notes = {
+            mask: Registry("kernel").load("ffa").prepare(Case(mask, 64, 4, 2).problem()).notes[0]
+            for mask in ("causal_document", "global_sliding_window")
+        }
     assert notes["causal_document"].endswith("without atomics")
     assert notes["global_sliding_window"].endswith("by atomics")
 
 
 def cell(**changes: Any) -> Cell:
-    fields = {"kind": "cp", "kernel": "ffa", "strategy": "magi", "world": 2, "mask": "causal", "seqlen": 8192, "num_q_heads": 8,
-              "num_kv_heads": 4, "head_dim": 128, "dtype": "bf16", "direction": "bwd"}
+    fields = {
+        "kind": "cp",
+        "kernel": "ffa",
+        "strategy": "magi",
+        "world": 2,
+        "mask": "causal",
+        "seqlen": 8192,
+        "num_q_heads": 8,
+        "num_kv_heads": 4,
+        "head_dim": 128,
+        "dtype": "bf16",
+        "direction": "bwd",
+    }
     return Cell(**fields | changes)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({}, None), ({"seqlen": 8193}, "it pads"), ({"seqlen": 6}, "it pads"), ({"world": 1}, "two ranks or more"),
-    ({"kernel": "band"}, "it calls its own kernel"), ({"dtype": "fp32"}, "head dim 64 and 128"), ({"head_dim": 256}, "head dim 64 and 128"),
-    ({"strategy": "ring_p2p"}, "no backward from an LSE"), ({"strategy": "ring_p2p", "direction": "fwd"}, None),
-    ({"strategy": "ulysses"}, None),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, None),
+        ({"seqlen": 8193}, "it pads"),
+        ({"seqlen": 6}, "it pads"),
+        ({"world": 1}, "two ranks or more"),
+        ({"kernel": "band"}, "it calls its own kernel"),
+        ({"dtype": "fp32"}, "head dim 64 and 128"),
+        ({"head_dim": 256}, "head dim 64 and 128"),
+        ({"strategy": "ring_p2p"}, "no backward from an LSE"),
+        ({"strategy": "ring_p2p", "direction": "fwd"}, None),
+        ({"strategy": "ulysses"}, None),
+    ],
+)
 def test_refusals(changes: dict[str, Any], words: str | None):
     asked = cell(**changes)
     traits = Case("causal", asked.seqlen, 8, 4).problem().mask.traits
-    reason = Registry("strategy").load(asked.strategy).refusal(asked, traits, Registry("kernel").load(asked.kernel), "cuda")
+    reason = (
+        Registry("strategy")
+        .load(asked.strategy)
+        .refusal(asked, traits, Registry("kernel").load(asked.kernel), "cuda")
+    )
     assert reason is None if words is None else words in str(reason)
 
 
 def test_masks_that_differ_by_heads_are_refused():
-    traits = Case("block_sparse_uniform", 128, 8, 4, params=(("block", 16), ("density", 0.4))).problem().mask.traits
+    traits = (
+        Case("block_sparse_uniform", 128, 8, 4, params=(("block", 16), ("density", 0.4)))
+        .problem()
+        .mask.traits
+    )
     assert "one list of slices" in Registry("kernel").load("ffa").supports(cell().call_spec, traits, "cuda")
     assert "one list of slices" in Registry("strategy").load("magi").supports(cell(seqlen=128), traits)
 

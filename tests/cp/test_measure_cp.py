@@ -5,12 +5,12 @@ import time
 import pytest
 import torch
 
-from longca.bench.measure.cp import measure_cp
-from longca.bench.measure.result import Result
-from longca.bench.workers.group import PEER_LOST
-from longca.core.cell import Cell
-from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
+from longca.lab.bench.measure.cp import measure_cp
+from longca.lab.bench.measure.result import Result
+from longca.lab.bench.workers.group import PEER_LOST
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Measure
 from tests.cp.ranks import on_ranks
 
 WORLD = 2
@@ -47,23 +47,46 @@ KERNELS = {
     "absent": {"available": ON_RANK_1 + "return 'not here'"},
     "picky": {"supports": "return f'{call.num_q_heads}:{call.num_kv_heads} of {traits.seqlen_q}'"},
     "unprepared": {"prepare": ON_RANK_1 + "raise ValueError('no such index')"},
-    "greedy": {"prepare": ON_RANK_1 + "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"},
+    "greedy": {
+        "prepare": ON_RANK_1
+        + "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    },
     "mistaken": {"forward": "q = q * 1.5"},
     "falling": {"forward": ON_RANK_1 + "raise ValueError('fell')"},
 }
 
 
 def cell(kernel: str = "naive", direction: str = "fwd", **changes: object) -> Cell:
-    fields = {"kind": "cp", "kernel": kernel, "strategy": "ulysses", "world": WORLD, "mask": "causal_document", "corpus": "pile",
-              "seqlen": 101, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 16, "dtype": "bf16", "direction": direction}
+    fields = {
+        "kind": "cp",
+        "kernel": kernel,
+        "strategy": "ulysses",
+        "world": WORLD,
+        "mask": "causal_document",
+        "corpus": "pile",
+        "seqlen": 101,
+        "num_q_heads": 8,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "dtype": "bf16",
+        "direction": direction,
+    }
     return Cell(**fields | changes)
 
 
-BLOCKS = {"mask": "block_sparse_uniform", "corpus": None, "seqlen": 128, "mask_params": {"block": 64, "density": 0.5}}
+BLOCKS = {
+    "mask": "block_sparse_uniform",
+    "corpus": None,
+    "seqlen": 128,
+    "mask_params": {"block": 64, "density": 0.5},
+}
 CELLS = {
-    "fwd": cell(), "bwd": cell(direction="bwd"), "block": cell(direction="bwd", **BLOCKS),
+    "fwd": cell(),
+    "bwd": cell(direction="bwd"),
+    "block": cell(direction="bwd", **BLOCKS),
     "uneven": cell(num_q_heads=9, num_kv_heads=3, dtype="fp32", **BLOCKS),
-    "ring": cell(direction="bwd", strategy="ring_p2p"), "gather": cell(strategy="ring_allgather", **BLOCKS),
+    "ring": cell(direction="bwd", strategy="ring_p2p"),
+    "gather": cell(strategy="ring_allgather", **BLOCKS),
     "mesh": cell(direction="bwd", strategy="usp", strategy_params={"heads": 1}),
     "unfit": cell(strategy="usp", strategy_params={"heads": 3}),
     "partless": cell("sdpa", strategy="ring_p2p"),
@@ -78,7 +101,9 @@ def measure_all(comm: Comm, cells: dict[str, Cell]) -> dict[str, Result]:
 
 def fall(comm: Comm, strategy: str) -> tuple[Result, float]:
     start = time.monotonic()
-    return measure_cp(cell("falling", strategy=strategy), MEASURE, comm.device, comm), time.monotonic() - start
+    return measure_cp(
+        cell("falling", strategy=strategy), MEASURE, comm.device, comm
+    ), time.monotonic() - start
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +119,8 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def results(plugins: None) -> dict[str, list[Result]]:
-    """By cell, the results of both ranks: one group measures all, so each also shows that the one before left it fit."""
+    """By cell, the results of both ranks: one group measures all, so each also shows that the one before left
+    it fit."""
     of_ranks = on_ranks(measure_all, WORLD, CELLS)
     return {name: [of_rank[name] for of_rank in of_ranks] for name in CELLS}
 
@@ -108,12 +134,19 @@ def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Re
     assert min(map(min, first.samples.time_ms)) > 0
     assert first.samples.time_ms == second.samples.time_ms
     assert first.samples.time_ms[0] != first.samples.time_ms[1]
-    checked = ["out", *(["lse"] if name in ("ring", "gather") else []), *(["dq", "dk", "dv"] if CELLS[name].direction == "bwd" else [])]
+    checked = [
+        "out",
+        *(["lse"] if name in ("ring", "gather") else []),
+        *(["dq", "dk", "dv"] if CELLS[name].direction == "bwd" else []),
+    ]
     assert sorted(first.accuracy.relative) == sorted(checked)
     assert first.accuracy == second.accuracy
     assert len(first.memory.peak_bytes) == len(first.memory.absolute_peak_bytes) == len(first.nodes) == WORLD
     of_strategy = {"schedule_ms", "num_key_buffers"} if "lse" in checked else {"formula_replicated_bytes"}
-    assert first.costs.keys() >= {"plan_ms", "mask_ms", "oracle_ms", "moved_bytes", "formula_bytes"} | of_strategy
+    assert (
+        first.costs.keys()
+        >= {"plan_ms", "mask_ms", "oracle_ms", "moved_bytes", "formula_bytes"} | of_strategy
+    )
     assert first.costs == second.costs
 
 
@@ -127,7 +160,10 @@ def test_ranks_warm_up_and_stop_together_by_their_slowest_times(plugins: None):
     first, second = on_ranks(by_protocol, WORLD, cell())
     assert first.outcome.status == second.outcome.status == "ok", (first.outcome, second.outcome)
     assert first.samples is not None and second.samples is not None
-    facts = [(of_rank.time_ms, of_rank.warmup, of_rank.steady, of_rank.stopped) for of_rank in (first.samples, second.samples)]
+    facts = [
+        (of_rank.time_ms, of_rank.warmup, of_rank.steady, of_rank.stopped)
+        for of_rank in (first.samples, second.samples)
+    ]
     assert facts[0] == facts[1]
     num_samples = {len(times) for times in first.samples.time_ms}
     assert len(num_samples) == 1 and num_samples.pop() >= 10
@@ -156,15 +192,18 @@ def test_backward_is_checked_against_other_gradients_than_zero(results: dict[str
     assert all(0 < error < 0.02 for error in results["bwd"][0].accuracy.relative.values())
 
 
-@pytest.mark.parametrize(("name", "status", "words"), [
-    ("absent", "unavailable", "rank 1: not here"),
-    ("picky", "unsupported", "4:1 of 101"),
-    ("partless", "unsupported", "no LSE"),
-    ("unfit", "unsupported", "2 ranks are no whole number of head groups of 3"),
-    ("unprepared", "error", "no such index"),
-    ("greedy", "oom", "prepare"),
-    ("mistaken", "incorrect", "out is off by"),
-])
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("absent", "unavailable", "rank 1: not here"),
+        ("picky", "unsupported", "4:1 of 101"),
+        ("partless", "unsupported", "no LSE"),
+        ("unfit", "unsupported", "2 ranks are no whole number of head groups of 3"),
+        ("unprepared", "error", "no such index"),
+        ("greedy", "oom", "prepare"),
+        ("mistaken", "incorrect", "out is off by"),
+    ],
+)
 def test_all_ranks_end_alike(results: dict[str, list[Result]], name: str, status: str, words: str):
     for result in results[name]:
         assert result.outcome.status == status
@@ -197,14 +236,22 @@ def test_a_lone_rank_needs_no_meeting():
 
 
 def test_memory_that_torch_does_not_count_is_in_the_record(monkeypatch: pytest.MonkeyPatch):
-    """Landings lie in memory of the driver's: nothing of it is there before the strategy is prepared, all of it while it is timed."""
+    """Landings lie in memory of the driver's: nothing of it is there before the strategy is prepared, all of
+    it while it is timed."""
     seen = iter([0])
     monkeypatch.setattr(Comm, "unseen_bytes", property(lambda comm: next(seen, 10**9)))
     comm = Comm(0, 1, 0, "", "cpu")
     try:
-        result = measure_cp(cell(world=1), MEASURE.model_copy(update={"messages": "symmetric"}), torch.device("cpu"), comm)
+        result = measure_cp(
+            cell(world=1), MEASURE.model_copy(update={"messages": "symmetric"}), torch.device("cpu"), comm
+        )
     finally:
         comm.close()
     assert result.outcome.status == "ok" and result.memory is not None
-    assert 0.9 * 10**9 < result.memory.above_shards_bytes[0] < 2 * 10**9 <= 2 * result.memory.absolute_peak_bytes[0]
+    assert (
+        0.9 * 10**9
+        < result.memory.above_shards_bytes[0]
+        < 2 * 10**9
+        <= 2 * result.memory.absolute_peak_bytes[0]
+    )
     assert "messages by NCCL or gloo: a lone rank has no peer" in result.notes

@@ -14,7 +14,9 @@ def attention(scores: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torc
 @pytest.mark.parametrize("order", [range(4), reversed(range(4))])
 def test_parts_are_the_whole(order):
     generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(6, 2, 20, generator=generator, dtype=torch.float64) * 30  # exp overflows float32 without a base
+    scores = (
+        torch.randn(6, 2, 20, generator=generator, dtype=torch.float64) * 30
+    )  # exp overflows float32 without a base
     v = torch.randn(20, 4, generator=generator, dtype=torch.float64)
     scores[0] = scores[1, :, 5:] = scores[2, :, :15] = -torch.inf
     expected, expected_lse = attention(scores, v)

@@ -1,4 +1,5 @@
-"""Bytes between each two ranks: their sums are the study's formula and what records counted, and a placement only moves them."""
+"""Bytes between each two ranks: their sums are the study's formula and what records counted, and a placement
+only moves them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longca.core.cell import CallSpec
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
 from longca.cp.schedule.ring import Ring
 from longca.cp.traffic_formula import formula_bytes
+from longca.lab.studies.cell import CallSpec
 from longca.masks import build_mask
 
 TOKENS = 256  # of a rank
@@ -27,8 +28,14 @@ def traffic(mesh: Mesh, direction: Any = "fwd") -> PairTraffic:
 @pytest.mark.parametrize("mesh", [Mesh(1, 8), Mesh(8), Mesh(2, 8), Mesh(3, 4), Mesh(12, 8)], ids=str)
 def test_each_rank_sends_the_bytes_of_the_formula(mesh: Mesh, direction: str) -> None:
     found = traffic(mesh, direction)
-    problem: Any = SimpleNamespace(mask=SimpleNamespace(seqlen_q=mesh.world * TOKENS), num_q_heads=16, num_kv_heads=8, head_dim=64,
-                                   dtype=SimpleNamespace(itemsize=2), needs_backward=direction == "bwd")
+    problem: Any = SimpleNamespace(
+        mask=SimpleNamespace(seqlen_q=mesh.world * TOKENS),
+        num_q_heads=16,
+        num_kv_heads=8,
+        head_dim=64,
+        dtype=SimpleNamespace(itemsize=2),
+        needs_backward=direction == "bwd",
+    )
     for sums in ((found.heads + found.kv).sum(axis=axis) for axis in (0, 1)):
         assert sums.tolist() == pytest.approx([formula_bytes(problem, mesh)] * mesh.world, rel=1e-12)
     assert not np.diag(found.heads + found.kv).any(), "nobody sends to itself"
@@ -50,7 +57,11 @@ def test_groups_inside_nodes_keep_all_to_alls_inside_them_and_swapped_groups_do_
     assert not (right.heads * between).any() and (right.kv * ~between).sum() == 0
     assert (released.heads * ~between).sum() == 0, "one rank of a head group on each node"
     assert not (released.kv * between).any(), "a ring of eight neighbours"
-    for before, after in ((right.heads, released.heads), (right.kv, released.kv), (right.kv_hops, released.kv_hops)):
+    for before, after in (
+        (right.heads, released.heads),
+        (right.kv, released.kv),
+        (right.kv_hops, released.kv_hops),
+    ):
         assert before.sum() == after.sum()
 
 
@@ -64,11 +75,18 @@ def test_a_place_is_where_a_rank_goes() -> None:
 
 @pytest.mark.slow
 def test_they_are_the_bytes_that_records_counted() -> None:
-    from longca.store.load import committed, load
+    from longca.lab.store.load import committed, load
 
-    meshes = {"usp": hybrid, "ulysses": lambda world, _: Mesh(1, world), "ring_p2p": lambda world, _: Mesh(world)}
-    cells = {entry.cell_id: entry for entry in load(*committed("h200-cp")).records
-             if entry.cell.strategy in meshes and entry.cell.mask == "full" and entry.costs.get("moved_bytes")}
+    meshes = {
+        "usp": hybrid,
+        "ulysses": lambda world, _: Mesh(1, world),
+        "ring_p2p": lambda world, _: Mesh(world),
+    }
+    cells = {
+        entry.cell_id: entry
+        for entry in load(*committed("h200-cp")).records
+        if entry.cell.strategy in meshes and entry.cell.mask == "full" and entry.costs.get("moved_bytes")
+    }
     assert cells
     for entry in cells.values():
         cell = entry.cell

@@ -1,4 +1,5 @@
-"""The study's own schedules, done again: right on what they cover, padded as they say, honest about the rest."""
+"""The study's own schedules, done again: right on what they cover, padded as they say, honest about the
+rest."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.cp.comm.backend import Comm
 from longca.kernels.backends.naive import NaivePrepared
+from longca.lab.studies.cell import Cell
 from longca.masks.build import build_mask
 from longca.masks.traits import Traits
 from tests.cp.case import STATIC_MASKS, Case
@@ -24,8 +25,12 @@ WORLDS = (1, 2, 3, 4)
 HEADS = ((4, 4), (4, 1), (6, 2))
 
 
-CASES = [Case(mask, length, *HEADS[(i + j) % 3], (torch.float32, torch.bfloat16)[(i + j) % 2], strategy, seed=i)
-         for strategy in STRATEGIES for i, mask in enumerate(MASKS) for j, length in enumerate((60, 97, 130))]
+CASES = [
+    Case(mask, length, *HEADS[(i + j) % 3], (torch.float32, torch.bfloat16)[(i + j) % 2], strategy, seed=i)
+    for strategy in STRATEGIES
+    for i, mask in enumerate(MASKS)
+    for j, length in enumerate((60, 97, 130))
+]
 """lengths that divide and lengths that do not; sampled documents, most of them shorter than 2P"""
 SHORT = [Case(mask, 3, 4, 2, strategy=strategy) for strategy in STRATEGIES for mask in ("full", "causal")]
 BYTES = [Case("causal", length, 4, 2, strategy=strategy) for strategy in STRATEGIES for length in (64, 65)]
@@ -42,7 +47,9 @@ def results(world: int) -> dict[Case, list[dict]]:
     return dict(zip(cases, map(list, zip(*on_ranks(run_all, world, cases), strict=True)), strict=True))
 
 
-@pytest.mark.parametrize("world", [4, *(pytest.param(world, marks=pytest.mark.slow) for world in WORLDS if world != 4)])
+@pytest.mark.parametrize(
+    "world", [4, *(pytest.param(world, marks=pytest.mark.slow) for world in WORLDS if world != 4)]
+)
 @pytest.mark.parametrize("case", CASES + SHORT, ids=str)
 def test_results_are_those_of_one_device(case: Case, world: int):
     parts = results(world)[case]
@@ -68,9 +75,13 @@ def test_each_token_is_held_once_and_padding_evens_out():
         assert held[owner].rows[np.searchsorted(held[owner].positions, token)] == place
 
 
-@pytest.mark.parametrize(("strategy", "fwd", "bwd"), [("paper_style_allgather", 1, 2), ("paper_style_ring", 1, 1 + 4 / 3)])
+@pytest.mark.parametrize(
+    ("strategy", "fwd", "bwd"), [("paper_style_allgather", 1, 2), ("paper_style_ring", 1, 1 + 4 / 3)]
+)
 def test_bytes_moved_are_those_of_the_formula_and_of_the_padding(strategy: str, fwd: float, bwd: float):
-    keys = 2 * 3 * 16 * 2 * 8 * 4  # k and v of the three other ranks: 16 tokens each, 2 heads, 8 elements, 4 bytes
+    keys = (
+        2 * 3 * 16 * 2 * 8 * 4
+    )  # k and v of the three other ranks: 16 tokens each, 2 heads, 8 elements, 4 bytes
     even, ragged = (results(4)[case] for case in BYTES if case.strategy == strategy)
     for part in even:
         assert part["moved"] == {"fwd": fwd * keys, "bwd": pytest.approx(bwd * keys)}
@@ -82,8 +93,19 @@ def test_bytes_moved_are_those_of_the_formula_and_of_the_padding(strategy: str, 
 
 
 def cell(strategy: str, mask: str, **changes: object) -> Cell:
-    fields = {"kind": "cp", "kernel": "naive", "strategy": strategy, "world": 2, "mask": mask, "seqlen": 128, "num_q_heads": 4,
-              "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16", "direction": "bwd"}
+    fields = {
+        "kind": "cp",
+        "kernel": "naive",
+        "strategy": strategy,
+        "world": 2,
+        "mask": mask,
+        "seqlen": 128,
+        "num_q_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 64,
+        "dtype": "bf16",
+        "direction": "bwd",
+    }
     return Cell(**fields | changes)
 
 
@@ -117,4 +139,6 @@ def shape(traits: Traits) -> tuple:
 
 def test_a_kernel_without_lse_is_refused():
     sdpa, traits = Registry("kernel").load("sdpa"), build_mask("full", seqlen=128).traits
-    assert "LSE" in Registry("strategy").load("paper_style_ring").refusal(cell("paper_style_ring", "full"), traits, sdpa, "cpu")
+    assert "LSE" in Registry("strategy").load("paper_style_ring").refusal(
+        cell("paper_style_ring", "full"), traits, sdpa, "cpu"
+    )

@@ -27,14 +27,21 @@ def plans(draw: st.DrawFn) -> Plan:
     mask = draw(st.one_of(masks(max_seqlen=70), patchworks()))
     world = draw(st.integers(1, 6))
     windows = [size for size in range(1, world + 1) if world % size == 0]
-    schedule = draw(st.one_of(st.builds(Gather, st.integers(0, 3)), st.builds(Ring, st.sampled_from([None, *windows])),
-                              st.just(Ring(two_way=True))))
+    schedule = draw(
+        st.one_of(
+            st.builds(Gather, st.integers(0, 3)),
+            st.builds(Ring, st.sampled_from([None, *windows])),
+            st.just(Ring(two_way=True)),
+        )
+    )
     return schedule.plan(mask, make_sharding(draw(st.sampled_from(PERMUTATIONS)), mask, world))
 
 
 def positions(plan: Plan, step: Step) -> np.ndarray:
     """Of the keys in a step's buffer."""
-    return np.concatenate([plan.sharding.positions(source)[first:behind] for source, first, behind in step.keys])
+    return np.concatenate(
+        [plan.sharding.positions(source)[first:behind] for source, first, behind in step.keys]
+    )
 
 
 def moved(plan: Plan, rank: int, number: int) -> list[tuple[int, int, int]]:
@@ -52,7 +59,10 @@ def test_every_visible_pair_is_computed_once(plan: Plan):
     mask = plan.partition.mask
     times = np.zeros((mask.num_groups, mask.seqlen_q, mask.seqlen_k), dtype=int)
     for step in all_steps(plan):
-        assert (step.mask.seqlen_q, step.mask.seqlen_k) == (plan.sharding.num_tokens[step.rank], step.num_keys)
+        assert (step.mask.seqlen_q, step.mask.seqlen_k) == (
+            plan.sharding.num_tokens[step.rank],
+            step.num_keys,
+        )
         assert step.mask.num_groups == mask.num_groups
         assert step.mask.area == step.area > 0
         times[:, plan.sharding.positions(step.rank)[:, None], positions(plan, step)] += rasters(step.mask)
@@ -65,15 +75,20 @@ def test_every_visible_pair_is_computed_once(plan: Plan):
 def test_what_is_received_is_what_was_sent(plan: Plan):
     for number in range(plan.num_steps):
         received = {(rank, move) for rank in range(plan.world) for move in plan.receives(rank, number)}
-        sent = {(move.peer, Transfer(rank, move.owner, move.start, move.end))
-                for rank in range(plan.world) for move in plan.sends(rank, number)}
+        sent = {
+            (move.peer, Transfer(rank, move.owner, move.start, move.end))
+            for rank in range(plan.world)
+            for move in plan.sends(rank, number)
+        }
         assert received == sent
         assert all(move.peer != rank and len(move) > 0 for rank, move in received)
         for rank in range(plan.world):
             assert sum(map(len, plan.receives(rank, number))) == plan.received_kv[rank, number]
             assert sum(map(len, plan.sends(rank, number))) == plan.sent_kv[rank, number]
             if number:
-                assert [(move.owner, move.start, move.end) for move in plan.receives(rank, number)] == moved(plan, rank, number)
+                assert [(move.owner, move.start, move.end) for move in plan.receives(rank, number)] == moved(
+                    plan, rank, number
+                )
                 assert plan.num_own_kv(rank, number) in (0, plan.sharding.num_tokens[rank])
 
 
@@ -83,8 +98,11 @@ def test_gradients_go_home_to_who_holds_the_keys(plan: Plan):
     """Those of all that a rank computes with, each key's once for each rank that sees it."""
     for number in range(plan.num_steps):
         sent = {(rank, move) for rank in range(plan.world) for move in plan.dkv_sends(rank, number)}
-        received = {(move.peer, Transfer(rank, move.owner, move.start, move.end))
-                    for rank in range(plan.world) for move in plan.dkv_receives(rank, number)}
+        received = {
+            (move.peer, Transfer(rank, move.owner, move.start, move.end))
+            for rank in range(plan.world)
+            for move in plan.dkv_receives(rank, number)
+        }
         assert sent == received
         assert all(move.peer == move.owner != rank and len(move) > 0 for rank, move in sent)
     for step in all_steps(plan):
@@ -95,22 +113,35 @@ def test_gradients_go_home_to_who_holds_the_keys(plan: Plan):
 @quick
 @given(plans())
 def test_nothing_moves_that_nobody_needs(plan: Plan):
-    """A gather moves what is seen; a ring, from the first to the last key that some rank further on sees. Stripes may move more."""
+    """A gather moves what is seen; a ring, from the first to the last key that some rank further on sees.
+    Stripes may move more."""
     visible = rasters(plan.partition.mask).any(axis=0)
     seen = [visible[plan.sharding.positions(rank)].any(axis=0) for rank in range(plan.world)]
     for rank in range(plan.world):
         for number in range(1, plan.num_steps):
             for source, first, behind in moved(plan, rank, number):
                 keys = plan.sharding.positions(source)
-                waiting = [rank] if not plan.forwards_kv else [
-                    later for later in range(plan.world) for step in range(plan.num_steps)
-                    if any(part[0] == source for part in plan.held_kv(later, step)) and passes(plan, number, step)]
+                waiting = (
+                    [rank]
+                    if not plan.forwards_kv
+                    else [
+                        later
+                        for later in range(plan.world)
+                        for step in range(plan.num_steps)
+                        if any(part[0] == source for part in plan.held_kv(later, step))
+                        and passes(plan, number, step)
+                    ]
+                )
                 needed = np.any([seen[other][keys] for other in waiting], axis=0)
                 assert needed.any()
                 if not isinstance(plan.sharding, StripedSharding):
                     inside = needed[first:behind]
                     assert inside[0] and inside[-1] if plan.forwards_kv else inside.all()
-                assert plan.forwards_kv or isinstance(plan.sharding, StripedSharding) or plan.step_areas[rank, number] > 0
+                assert (
+                    plan.forwards_kv
+                    or isinstance(plan.sharding, StripedSharding)
+                    or plan.step_areas[rank, number] > 0
+                )
 
 
 def passes(plan: Plan, number: int, step: int) -> bool:
@@ -170,7 +201,9 @@ def test_windows_move_their_halo():
 
 def test_a_ring_both_ways_meets_neighbours_on_either_side_first():
     mask = build_mask("sliding_window", seqlen=640, window=10)
-    one_way, two_way = (schedule.plan(mask, make_sharding("contiguous", mask, 8)) for schedule in (Ring(), Ring(two_way=True)))
+    one_way, two_way = (
+        schedule.plan(mask, make_sharding("contiguous", mask, 8)) for schedule in (Ring(), Ring(two_way=True))
+    )
     assert two_way.received_kv.sum(axis=1).tolist() == [10, *[20] * 6, 10]
     assert one_way.received_kv.sum() > 3 * two_way.received_kv.sum()
     assert not two_way.received_kv[:, 3:].any()
@@ -185,13 +218,18 @@ def test_zigzag_causal_has_three_bands_in_a_step_at_most():
 
 def test_heap_balances_documents():
     mask = build_mask("causal_document", seqlen=8192, documents=np.array([5000, 100, 92, 3000]))
-    areas = {name: partition_mask(mask, make_sharding(name, mask, 4)).areas.sum(axis=1) for name in ("contiguous", "heap-64")}
+    areas = {
+        name: partition_mask(mask, make_sharding(name, mask, 4)).areas.sum(axis=1)
+        for name in ("contiguous", "heap-64")
+    }
     assert areas["heap-64"].max() < 1.02 * areas["heap-64"].mean()
     assert areas["contiguous"].max() > 1.4 * areas["contiguous"].mean()
 
 
 @pytest.mark.parametrize("world", [2, 4, 96])
-@pytest.mark.parametrize("name", ["causal_document", "full_document", "shared_question", "block_sparse_variable"])
+@pytest.mark.parametrize(
+    "name", ["causal_document", "full_document", "shared_question", "block_sparse_variable"]
+)
 def test_level_never_makes_the_largest_area_larger(name: str, world: int):
     mask = build_mask(name, seqlen=world * 1024, seed=3)
     plain, placed = make_sharding("contiguous", mask, world), make_sharding("level-64", mask, world)
@@ -206,18 +244,28 @@ def test_level_leaves_most_tokens_where_they_are():
     areas = partition_mask(mask, placed).areas.sum(axis=1)
     assert areas.max() <= TARGET_IMBALANCE * areas.mean()
     stayed = np.mean([np.isin(placed.positions(rank), plain.positions(rank)) for rank in range(4)])
-    of_heap = np.mean([np.isin(make_sharding("heap-64", mask, 4).positions(rank), plain.positions(rank)) for rank in range(4)])
+    of_heap = np.mean(
+        [
+            np.isin(make_sharding("heap-64", mask, 4).positions(rank), plain.positions(rank))
+            for rank in range(4)
+        ]
+    )
     assert of_heap < 0.5 < stayed < 1
 
 
 def test_level_stays_contiguous_where_no_swap_helps():
     """Nearly all area is in the first of four chunks: whoever has it has the most."""
-    placed = make_sharding("level-16", build_mask("full_document", seqlen=64, documents=np.array([16, *[1] * 48])), 2)
+    placed = make_sharding(
+        "level-16", build_mask("full_document", seqlen=64, documents=np.array([16, *[1] * 48])), 2
+    )
     assert [placed.positions(rank).tolist() for rank in range(2)] == [list(range(32)), list(range(32, 64))]
 
 
 def test_masks_of_several_head_groups_are_planned():
-    one, other = build_mask("causal_document", seqlen=512), build_mask("sliding_window", seqlen=512, window=64)
+    one, other = (
+        build_mask("causal_document", seqlen=512),
+        build_mask("sliding_window", seqlen=512, window=64),
+    )
     mask = Mask(512, 512, (one.bands, other.bands))
     names = {choice.plan.sharding.name for choice in Planner(RATES).choices(mask, 4, Ring())}
     assert names == set(CANDIDATES)
@@ -225,26 +273,42 @@ def test_masks_of_several_head_groups_are_planned():
 
 
 def test_levels_are_not_tried_where_none_can_be_best():
-    names = {mask: [choice.plan.sharding.name for choice in Planner(RATES).choices(build_mask(mask, seqlen=8192), 4, Ring())]
-             for mask in ("full", "causal", "prefix_lm", "causal_document")}
+    names = {
+        mask: [
+            choice.plan.sharding.name
+            for choice in Planner(RATES).choices(build_mask(mask, seqlen=8192), 4, Ring())
+        ]
+        for mask in ("full", "causal", "prefix_lm", "causal_document")
+    }
     assert sorted(names["causal_document"]) == sorted(CANDIDATES)
     others = sorted(name for name in CANDIDATES if not name.startswith("level"))
     assert all(sorted(names[mask]) == others for mask in ("full", "causal", "prefix_lm"))
 
 
 @pytest.mark.parametrize("placement", ["contiguous", "zigzag", "heap-64"])
-@pytest.mark.parametrize("mask", ["full", "causal", "causal_document", "full_document", "sliding_window", "causal_sliding_window"])
+@pytest.mark.parametrize(
+    "mask", ["full", "causal", "causal_document", "full_document", "sliding_window", "causal_sliding_window"]
+)
 def test_meetings_are_the_rows_that_see_keys_of_a_rank(mask: str, placement: str):
     """Of masks with one band at each row."""
     built = build_mask(mask, seqlen=777, **({"window": 40} if "window" in mask else {}))
-    cut, seen = partition_mask(built, placed := make_sharding(placement, built, 4)), built.dense().reshape(777, 777)
+    cut, seen = (
+        partition_mask(built, placed := make_sharding(placement, built, 4)),
+        built.dense().reshape(777, 777),
+    )
     positions = [placed.positions(rank) for rank in range(4)]
     rows = [[int(seen[np.ix_(mine, theirs)].any(axis=1).sum()) for theirs in positions] for mine in positions]
     np.testing.assert_array_equal(cut.band_rows, rows)
 
 
-@pytest.mark.parametrize(("mask", "params", "expected"), [("full", {}, "contiguous"), ("causal", {}, "zigzag"),
-                                                          ("causal_sliding_window", {"window": 1024}, "contiguous")])
+@pytest.mark.parametrize(
+    ("mask", "params", "expected"),
+    [
+        ("full", {}, "contiguous"),
+        ("causal", {}, "zigzag"),
+        ("causal_sliding_window", {"window": 1024}, "contiguous"),
+    ],
+)
 def test_choices(mask: str, params: dict, expected: str):
     planner = Planner(RATES)
     whole = build_mask(mask, seqlen=8 * 8192, **params)
@@ -256,7 +320,10 @@ def test_costs_hold_compute_and_moves():
     mask = build_mask("causal_document", seqlen=32768)
     for choice in Planner(RATES).choices(mask, 4, Gather()) + Planner(RATES).choices(mask, 4, Ring()):
         cost = choice.cost
-        assert max(cost.compute_s, cost.transfer_s) <= cost.overlapped_s * (1 + 1e-12) and cost.overlapped_s <= cost.total_s
+        assert (
+            max(cost.compute_s, cost.transfer_s) <= cost.overlapped_s * (1 + 1e-12)
+            and cost.overlapped_s <= cost.total_s
+        )
         if not choice.plan.forwards_kv:
             assert cost.overlapped_s <= cost.total_s <= cost.compute_s + cost.transfer_s
     alone = cost_of(Gather().plan(mask, make_sharding("contiguous", mask, 1)), RATES)
@@ -307,21 +374,28 @@ def test_what_does_not_go_together_is_refused():
 @pytest.mark.parametrize("schedule", [Ring(), Ring(two_way=True), Ring(window=3), Gather(2)])
 def test_plans_are_estimated_together_as_alone(schedule: Ring | Gather):
     mask = build_mask("causal_document", seqlen=6 * 512 + 5)
-    plans = [schedule.plan(mask, make_sharding(name, mask, 6)) for name in ("contiguous", "zigzag", "heap-64", "stripes")]
+    plans = [
+        schedule.plan(mask, make_sharding(name, mask, 6))
+        for name in ("contiguous", "zigzag", "heap-64", "stripes")
+    ]
     together = costs_of(plans, RATES)
     assert together == [cost_of(plan, RATES) for plan in plans] and len(set(together)) > 1
 
 
 @quick
-@given(st.lists(st.lists(st.integers(0, 40), min_size=5, max_size=5), min_size=1, max_size=4),
-       st.lists(st.integers(0, 60), min_size=5, max_size=5))
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=5, max_size=5), min_size=1, max_size=4),
+    st.lists(st.integers(0, 60), min_size=5, max_size=5),
+)
 def test_the_best_swap_is_the_best_of_all(others: list[list[int]], ours: list[int]):
     """Ours has the most; each pair of chunks is tried."""
     mine, theirs = np.sort(ours), np.sort(others, axis=1)
     area, areas = int(mine.sum()), theirs.sum(axis=1)
     assume(area >= areas.max())
     larger, one, rank, other = best_swap(mine, theirs, area, areas, np.arange(len(theirs)) + 7)
-    moved = {(i, k, j): int(mine[i] - theirs[k, j]) for i in range(5) for k in range(len(theirs)) for j in range(5)}
+    moved = {
+        (i, k, j): int(mine[i] - theirs[k, j]) for i in range(5) for k in range(len(theirs)) for j in range(5)
+    }
     assert larger == min(max(area - less, areas[k] + less) for (_, k, _), less in moved.items())
     less = moved[one, rank - 7, other]
     assert larger == max(area - less, areas[rank - 7] + less)
@@ -329,7 +403,9 @@ def test_the_best_swap_is_the_best_of_all(others: list[list[int]], ours: list[in
 
 def test_a_step_without_hidden_pairs_is_one_band():
     """The first of three chunks of keys, seen by all queries of a later rank whose own chunks lie apart."""
-    plan = Ring().plan(build_mask("causal", seqlen=600), make_sharding("zigzag", build_mask("causal", seqlen=600), 3))
+    plan = Ring().plan(
+        build_mask("causal", seqlen=600), make_sharding("zigzag", build_mask("causal", seqlen=600), 3)
+    )
     step = next(step for step in plan.steps(2) if step.number)
     assert step.mask.traits.full and len(step.mask.groups[0]) == 1
     assert step.mask.area == step.area and (step.mask.seqlen_q, step.mask.seqlen_k) == (200, step.num_keys)

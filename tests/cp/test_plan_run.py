@@ -12,17 +12,27 @@ from tests.cp.case import STATIC_MASKS
 from tests.cp.plan_run import PlanRun
 from tests.kernels.plain_attention import plain_attention
 
-SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2),
-             "two-way": Ring(two_way=True)}
+SCHEDULES = {
+    "gather": Gather(),
+    "gather-first": Gather(0),
+    "gather-3": Gather(3),
+    "ring": Ring(),
+    "double-ring": Ring(2),
+    "two-way": Ring(two_way=True),
+}
 NAMES = ("contiguous", "zigzag", "stripes", "heap-8", "level-8")
 HEADS = ((4, 4), (4, 1))
 
 
-def check(mask: Mask, world: int, permutation: str, schedule: Gather | Ring, heads: tuple[int, int] = (4, 1)) -> None:
+def check(
+    mask: Mask, world: int, permutation: str, schedule: Gather | Ring, heads: tuple[int, int] = (4, 1)
+) -> None:
     generator = torch.Generator().manual_seed(mask.seqlen_q)
     num_q_heads, num_kv_heads = heads
-    q, k, v, dout = (torch.randn(mask.seqlen_q, count, 8, generator=generator, dtype=torch.float64)
-                     for count in (num_q_heads, num_kv_heads, num_kv_heads, num_q_heads))
+    q, k, v, dout = (
+        torch.randn(mask.seqlen_q, count, 8, generator=generator, dtype=torch.float64)
+        for count in (num_q_heads, num_kv_heads, num_kv_heads, num_q_heads)
+    )
     expected = plain_attention(q, k, v, dout, mask.dense())
     run = PlanRun(schedule.plan(mask, make_sharding(permutation, mask, world)), q, k, v)
     out, lse = run.forward()
@@ -40,10 +50,19 @@ def test_every_mask(name: str, schedule: str, permutation: str):
     check(mask, (2, 4, 6)[number % 3], permutation, SCHEDULES[schedule], HEADS[number // 3 % 2])
 
 
-@pytest.mark.parametrize(("name", "permutation"), [("causal_document", "contiguous"), ("causal", "zigzag"), ("shared_question", "stripes"),
-                                                   ("prefix_lm", "heap-8")])
-@pytest.mark.parametrize(("world", "schedule"), [(3, Gather()), (5, Ring()), (24, Ring(8)), (24, Ring(two_way=True)), (96, Gather()),
-                                                 (96, Ring())])
+@pytest.mark.parametrize(
+    ("name", "permutation"),
+    [
+        ("causal_document", "contiguous"),
+        ("causal", "zigzag"),
+        ("shared_question", "stripes"),
+        ("prefix_lm", "heap-8"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("world", "schedule"),
+    [(3, Gather()), (5, Ring()), (24, Ring(8)), (24, Ring(two_way=True)), (96, Gather()), (96, Ring())],
+)
 @pytest.mark.sample(6)  # 96 ranks by a gather, whose steps are few
 def test_many_ranks(name: str, permutation: str, world: int, schedule: Gather | Ring):
     check(build_mask(name, seqlen=2 * 96 + 1), world, permutation, schedule)
@@ -52,7 +71,9 @@ def test_many_ranks(name: str, permutation: str, world: int, schedule: Gather | 
 @pytest.mark.parametrize("permutation", NAMES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_rows_without_keys(schedule: str, permutation: str):
-    bands = band.make([0, 20, 40], [10, 40, 60], [30, 0, 50], [60, 30, 60], [-band.INF, -25, -5], [band.INF, 5, 5])
+    bands = band.make(
+        [0, 20, 40], [10, 40, 60], [30, 0, 50], [60, 30, 60], [-band.INF, -25, -5], [band.INF, 5, 5]
+    )
     mask = Mask(70, 70, (bands,))
     assert not np.all(mask.dense().any(axis=1)), "some rows see no key"
     check(mask, 4, permutation, SCHEDULES[schedule])

@@ -1,4 +1,5 @@
-"""Strategies that are schedules: what they ask of kernels, what their results are worth, and what they hold in memory."""
+"""Strategies that are schedules: what they ask of kernels, what their results are worth, and what they hold
+in memory."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,29 +7,52 @@ from typing import Any
 import pytest
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.planned import PlannedStrategy
 from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.planner import Planner, ScoredPlan
 from longca.cp.traffic_formula import formula_bytes
+from longca.lab.studies.cell import Cell
 from longca.masks import Mask
 from longca.masks.build import cell_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.peak import Peak
 from tests.cp.virtual import on_virtual_ranks
 
-PLANNED = [name for name in Registry("strategy").names() if isinstance(Registry("strategy").load(name), PlannedStrategy)]
+PLANNED = [
+    name
+    for name in Registry("strategy").names()
+    if isinstance(Registry("strategy").load(name), PlannedStrategy)
+]
 BLOCKS = (("block", 16), ("density", 0.5))
 
 
-def cell(strategy: str, mask: str = "causal", *, kernel: str = "naive", world: int = 4, heads: tuple[int, int] = (8, 4),
-         **changes: Any) -> Cell:
+def cell(
+    strategy: str,
+    mask: str = "causal",
+    *,
+    kernel: str = "naive",
+    world: int = 4,
+    heads: tuple[int, int] = (8, 4),
+    **changes: Any,
+) -> Cell:
     pattern = Registry("mask").load(mask)
     params = pattern.resolve(STATIC_MASKS.get(mask, {}) | changes.pop("params", {}))
-    fields = {"kind": "cp", "kernel": kernel, "strategy": strategy, "world": world, "mask": mask, "mask_params": params, "seqlen": 256,
-              "corpus": "pile" if pattern.uses_documents else None, "num_q_heads": heads[0], "num_kv_heads": heads[1], "head_dim": 128,
-              "dtype": "bf16", "direction": "bwd"}
+    fields = {
+        "kind": "cp",
+        "kernel": kernel,
+        "strategy": strategy,
+        "world": world,
+        "mask": mask,
+        "mask_params": params,
+        "seqlen": 256,
+        "corpus": "pile" if pattern.uses_documents else None,
+        "num_q_heads": heads[0],
+        "num_kv_heads": heads[1],
+        "head_dim": 128,
+        "dtype": "bf16",
+        "direction": "bwd",
+    }
     return Cell(**fields | changes)
 
 
@@ -42,24 +66,43 @@ def test_there_are_four():
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
-@pytest.mark.parametrize(("kernel", "device_type", "direction", "words"), [
-    ("naive", "cpu", "bwd", None), ("band", "cuda", "bwd", None), ("flashmask", "cuda", "bwd", None), ("cudnn_flex", "cuda", "bwd", None),
-    ("flex", "cuda", "fwd", None), ("flex", "cuda", "bwd", "no backward from an LSE"), ("flex", "cpu", "fwd", "no LSE on CPU"),
-    ("sdpa", "cpu", "fwd", "no LSE"), ("flex_flash", "cuda", "fwd", "no LSE"), ("control", "cpu", "fwd", "no LSE"),
-])
-def test_kernels_must_be_able_to_attend_in_parts(strategy: str, kernel: str, device_type: str, direction: str, words: str | None):
+@pytest.mark.parametrize(
+    ("kernel", "device_type", "direction", "words"),
+    [
+        ("naive", "cpu", "bwd", None),
+        ("band", "cuda", "bwd", None),
+        ("flashmask", "cuda", "bwd", None),
+        ("cudnn_flex", "cuda", "bwd", None),
+        ("flex", "cuda", "fwd", None),
+        ("flex", "cuda", "bwd", "no backward from an LSE"),
+        ("flex", "cpu", "fwd", "no LSE on CPU"),
+        ("sdpa", "cpu", "fwd", "no LSE"),
+        ("flex_flash", "cuda", "fwd", "no LSE"),
+        ("control", "cpu", "fwd", "no LSE"),
+    ],
+)
+def test_kernels_must_be_able_to_attend_in_parts(
+    strategy: str, kernel: str, device_type: str, direction: str, words: str | None
+):
     reason = refusal(cell(strategy, kernel=kernel, direction=direction), device_type)
     assert (reason is None) if words is None else (words in str(reason))
 
 
 @pytest.mark.parametrize("strategy", [*PLANNED, "ulysses"])
 @pytest.mark.parametrize("kernel", ["fa3", "fa4", "band"])
-def test_with_the_mask_at_hand_a_strategy_refuses_alike_and_draws_none(strategy: str, kernel: str, monkeypatch: pytest.MonkeyPatch):
-    asked = [cell(strategy, mask, kernel=kernel, seqlen=4096) for mask in ("causal", "causal_document", "full_document", "prefix_lm")]
+def test_with_the_mask_at_hand_a_strategy_refuses_alike_and_draws_none(
+    strategy: str, kernel: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = [
+        cell(strategy, mask, kernel=kernel, seqlen=4096)
+        for mask in ("causal", "causal_document", "full_document", "prefix_lm")
+    ]
     alone, masks = [refusal(one) for one in asked], [cell_mask(one) for one in asked]
     monkeypatch.setattr("longca.masks.build.cell_mask", None)
     plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
-    assert [plugin.refusal_with(mask, one, rows, "cuda") for mask, one in zip(masks, asked, strict=True)] == alone
+    assert [
+        plugin.refusal_with(mask, one, rows, "cuda") for mask, one in zip(masks, asked, strict=True)
+    ] == alone
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
@@ -83,13 +126,21 @@ def test_what_is_not_refused_gets_a_plan_whose_steps_the_kernel_does(strategy: s
         fits = plugin._support(asked.call_spec, asked.world, rows, "cuda").misfit(plan) is None
         assert fits == (refusal(asked) is None), mask
         taken |= {mask} if fits else set()
-    assert taken >= ({"full", "causal"} if kernel == "fa3" else set(STATIC_MASKS) if kernel in ("band", "cudnn_flex") else {"full"})
+    assert taken >= (
+        {"full", "causal"}
+        if kernel == "fa3"
+        else set(STATIC_MASKS)
+        if kernel in ("band", "cudnn_flex")
+        else {"full"}
+    )
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
 def test_block_masks(strategy: str):
     assert refusal(cell(strategy, "block_sparse_uniform", kernel="band", params=dict(BLOCKS))) is None
-    assert "one size" in str(refusal(cell(strategy, "block_sparse_uniform", kernel="fa2_sparse", params=dict(BLOCKS))))
+    assert "one size" in str(
+        refusal(cell(strategy, "block_sparse_uniform", kernel="fa2_sparse", params=dict(BLOCKS)))
+    )
 
 
 def test_heads_that_cut_through_mask_groups_are_refused():
@@ -104,17 +155,24 @@ def test_heads_that_cut_through_mask_groups_are_refused():
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.sample(12)
-def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, mask: str, monkeypatch: pytest.MonkeyPatch):
+def test_kernels_are_asked_about_what_they_will_get(
+    strategy: str, world: int, mask: str, monkeypatch: pytest.MonkeyPatch
+):
     got = []
     naive = type(Registry("kernel").load("naive"))
     prepare = naive.prepare
     monkeypatch.setattr(naive, "prepare", lambda self, problem: got.append(problem) or prepare(self, problem))
     case = Case(mask, 256, 8, 4, torch.bfloat16, strategy)
     on_virtual_ranks(case.run, world)
-    asked = Registry("strategy").load(strategy).local_calls(
-        cell(strategy, mask, world=world, head_dim=8), case.problem().mask.traits)
+    asked = (
+        Registry("strategy")
+        .load(strategy)
+        .local_calls(cell(strategy, mask, world=world, head_dim=8), case.problem().mask.traits)
+    )
     assert {problem.mask.traits for problem in got} == {traits for _, traits in asked}
-    assert {(problem.num_q_heads, problem.num_kv_heads) for problem in got} == {(of.num_q_heads, of.num_kv_heads) for of, _ in asked}
+    assert {(problem.num_q_heads, problem.num_kv_heads) for problem in got} == {
+        (of.num_q_heads, of.num_kv_heads) for of, _ in asked
+    }
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -123,7 +181,13 @@ def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, m
 @pytest.mark.sample(12)
 def test_more_ranks_than_cores(strategy: str, world: int, number: int):
     masks = list(STATIC_MASKS)
-    case = Case(masks[(PLANNED.index(strategy) + world + 5 * number) % len(masks)], 61 + world, 8, 2, strategy=strategy)
+    case = Case(
+        masks[(PLANNED.index(strategy) + world + 5 * number) % len(masks)],
+        61 + world,
+        8,
+        2,
+        strategy=strategy,
+    )
     errors = case.errors(on_virtual_ranks(case.run, world))
     assert max(errors.values()) < case.tolerance, (case, errors)
 
@@ -170,17 +234,24 @@ def test_bytes_moved_are_those_of_the_formula_where_all_moves():
 
 
 def test_what_nobody_sees_does_not_move():
-    ring, gather = (on_virtual_ranks(Case("causal_sliding_window", 256, 4, 2, strategy=strategy).run, 8)
-                    for strategy in ("ring_p2p", "ring_allgather"))
+    ring, gather = (
+        on_virtual_ranks(Case("causal_sliding_window", 256, 4, 2, strategy=strategy).run, 8)
+        for strategy in ("ring_p2p", "ring_allgather")
+    )
     for part in (*ring, *gather):
         assert part["moved"]["fwd"] < part["costs"]["formula_bytes"] / 5
 
 
 def peaks(strategy: str, mask: str, world: int) -> tuple[int, int]:
     """Most bytes above the shards on any rank, forward and backward, at 32 tokens a rank."""
+
     def run(comm: Any) -> tuple[int, int]:
         case = Case(mask, 32 * world, 4, 1, strategy=strategy)
-        prepared = Registry("strategy").load(strategy).prepare(case.problem(), Registry("kernel").load("naive"), comm)
+        prepared = (
+            Registry("strategy")
+            .load(strategy)
+            .prepare(case.problem(), Registry("kernel").load("naive"), comm)
+        )
         q, k, v, dout = (x[torch.from_numpy(prepared.shard.positions_L)] for x in case.inputs())
         with Peak() as fwd:
             forward = prepared.forward(q, k, v)
@@ -201,7 +272,8 @@ def test_memory_of_a_ring_does_not_grow_with_ranks(strategy: str, mask: str):
 
 
 def test_schedules_are_planned_until_one_fits(monkeypatch: pytest.MonkeyPatch):
-    """A full mask fits `fa3` on the simplest ring, and a window with global tokens on none: then all are asked."""
+    """A full mask fits `fa3` on the simplest ring, and a window with global tokens on none: then all are
+    asked."""
     planned = []
     choice = Planner.choice
 
@@ -212,5 +284,7 @@ def test_schedules_are_planned_until_one_fits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Planner, "choice", counted)
     assert refusal(cell("ring_p2p", "full", kernel="fa3", seqlen=4096)) is None and planned == ["a ring"]
     planned.clear()
-    assert "segments of tokens" in str(refusal(cell("ring_p2p", "global_sliding_window", kernel="fa3", seqlen=4096)))
+    assert "segments of tokens" in str(
+        refusal(cell("ring_p2p", "global_sliding_window", kernel="fa3", seqlen=4096))
+    )
     assert planned == ["a ring", "a ring both ways"]

@@ -1,4 +1,5 @@
-"""`longca.context_parallel` over gloo: results and gradients, masks that share a sharding, planning ahead, and what it refuses."""
+"""`longca.context_parallel` over gloo: results and gradients, masks that share a sharding, planning ahead,
+and what it refuses."""
 
 from contextlib import nullcontext
 from functools import cache
@@ -40,12 +41,16 @@ def both_ways(cp: ContextParallel, mask: int | Mask = 0) -> dict[str, torch.Tens
     leaves = [x.requires_grad_() for x in (q, k, v)]
     out = cp.attention(*leaves, mask=mask)
     grads = torch.autograd.grad(out, leaves, dout)
-    return {name: cp.unshard(x.detach()) for name, x in zip(("out", "dq", "dk", "dv"), (out, *grads), strict=True)}
+    return {
+        name: cp.unshard(x.detach()) for name, x in zip(("out", "dq", "dk", "dv"), (out, *grads), strict=True)
+    }
 
 
 def error(found: dict[str, torch.Tensor], mask: Mask) -> float:
     expected = attention(mask, *inputs())
-    return max(float((x.double() - expected[name]).norm() / expected[name].norm()) for name, x in found.items())
+    return max(
+        float((x.double() - expected[name]).norm() / expected[name].norm()) for name, x in found.items()
+    )
 
 
 def refusal(call: Any) -> str:
@@ -70,8 +75,15 @@ def two_ranks(comm: Comm) -> dict[str, Any]:
             found[f"{strategy} under autocast"] = both_ways(cp, 0)
         cp.close()
     cp = context_parallel(DOCUMENTS, timeout=20, **HEADS)
-    found["auto"] = {"strategy": cp.strategy, "estimated": cp.estimated_ms, "repr": repr(cp), "costs": cp.costs, "notes": cp.notes,
-                     "tokens": (cp.num_tokens, cp.seqlen, len(cp.positions)), "restored": cp.unshard(cp.shard(torch.arange(T)))}
+    found["auto"] = {
+        "strategy": cp.strategy,
+        "estimated": cp.estimated_ms,
+        "repr": repr(cp),
+        "costs": cp.costs,
+        "notes": cp.notes,
+        "tokens": (cp.num_tokens, cp.seqlen, len(cp.positions)),
+        "restored": cp.unshard(cp.shard(torch.arange(T))),
+    }
     found["batch"] = in_a_batch(cp)
     found["of the whole"] = gradient_of_the_whole(cp)
     found["checkpoint"], found["compiled"] = checkpointed(cp), compiled(cp)
@@ -94,7 +106,8 @@ def in_a_batch(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradient_of_the_whole(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where all ranks compute one loss from what they have unsharded: this rank's part of the gradient, and what it must be."""
+    """Where all ranks compute one loss from what they have unsharded: this rank's part of the gradient, and
+    what it must be."""
     whole = inputs()[0]
     mine = cp.shard(whole).requires_grad_()
     cp.unshard(mine.transpose(0, 1), dim=1).square().sum().backward()
@@ -108,7 +121,8 @@ def block(cp: ContextParallel, x: torch.Tensor, weight: torch.Tensor) -> torch.T
 
 
 def checkpointed(cp: ContextParallel) -> tuple[list[torch.Tensor], int, int]:
-    """Gradients with and without activation checkpointing, and the tensors that autograd keeps for attention in each."""
+    """Gradients with and without activation checkpointing, and the tensors that autograd keeps for attention
+    in each."""
     x, weight, saved, grads = cp.shard(inputs()[0]).flatten(1), torch.eye(H * D) * 0.5, [], []
     for wrapped in (False, True):
         leaf, kept = weight.clone().requires_grad_(), []
@@ -126,13 +140,17 @@ def compiled(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compiled_step(cp: ContextParallel) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of a step that changes its mask, has its backward inside and uses the whole; compiled on one rank, and not."""
+    """Gradients of a step that changes its mask, has its backward inside and uses the whole; compiled on one
+    rank, and not."""
+
     def step(x: torch.Tensor, weight: torch.Tensor) -> None:
         other = cp.with_mask(Mask.from_documents([60, 37]))
         other.unshard(block(other, other.shard(x), weight)).square().sum().backward()
 
     x, weights = inputs()[0].flatten(1), [torch.eye(H * D).requires_grad_() for _ in range(2)]
-    for each, weight in zip((torch.compile(step, backend="eager") if cp.rank == 0 else step, step), weights, strict=True):
+    for each, weight in zip(
+        (torch.compile(step, backend="eager") if cp.rank == 0 else step, step), weights, strict=True
+    ):
         each(x, weight)
     return weights[0].grad, weights[1].grad
 
@@ -172,22 +190,41 @@ def refusals(cp: ContextParallel, rank: int) -> dict[str, str]:
         return refusal(lambda: fresh.attention(*tensors))
 
     return {
-        "masks differ": plan(mask=different), "next masks differ": refusal(lambda: cp.with_mask(different)),
-        "heads differ": plan(num_q_heads=4 + 4 * rank), "strategy differs": plan(strategy=("usp", {"heads": 1 + rank})),
-        "no mask": plan(mask="causal"), "two lengths": plan(mask=[CAUSAL, build_mask("causal", seqlen=64)]),
-        "not square": plan(mask=CAUSAL.crop((0, 50), (0, T))), "one rank alone": plan(head_dim=0 if rank else D),
-        "uneven heads": plan(num_kv_heads=3), "dtype": plan(dtype=torch.int64), "strategy": plan(strategy="usq"),
-        "parameter": plan(strategy="usp(head=2)"), "does not fit": plan(strategy="usp(heads=3)"), "baseline": plan(strategy="yunchang"),
-        "kernel": plan(kernel="band"), "group": plan(group=3), "timeout": plan(timeout=0), "messages": plan(messages="mpi"),
+        "masks differ": plan(mask=different),
+        "next masks differ": refusal(lambda: cp.with_mask(different)),
+        "heads differ": plan(num_q_heads=4 + 4 * rank),
+        "strategy differs": plan(strategy=("usp", {"heads": 1 + rank})),
+        "no mask": plan(mask="causal"),
+        "two lengths": plan(mask=[CAUSAL, build_mask("causal", seqlen=64)]),
+        "not square": plan(mask=CAUSAL.crop((0, 50), (0, T))),
+        "one rank alone": plan(head_dim=0 if rank else D),
+        "uneven heads": plan(num_kv_heads=3),
+        "dtype": plan(dtype=torch.int64),
+        "strategy": plan(strategy="usq"),
+        "parameter": plan(strategy="usp(head=2)"),
+        "does not fit": plan(strategy="usp(heads=3)"),
+        "baseline": plan(strategy="yunchang"),
+        "kernel": plan(kernel="band"),
+        "group": plan(group=3),
+        "timeout": plan(timeout=0),
+        "messages": plan(messages="mpi"),
         "check": plan(check="never"),
-        "whole": refusal(lambda: cp.shard(torch.zeros(5))), "unshard": refusal(lambda: cp.unshard(torch.zeros(5))),
-        "uneven shards": first(WINDOW, *(x[:len(x) - rank] for x in (q, k, v))),
-        "all tokens": first(CAUSAL, *inputs()[:3]), "other heads": first(CAUSAL, q, v, k[:, :1]),
-        "no tokens": refusal(lambda: cp.shard([3])), "no dimension": refusal(lambda: cp.unshard(q, dim=None)),
-        "broken strategy": plan(strategy="usp(heads=[)"), "no device": plan(device="foo"), "timeout in words": plan(timeout="long"),
-        "other dtype": first(CAUSAL, q.double(), k, v), "dtype to plan for": first(CAUSAL, q.half(), k, v),
-        "integers": first(CAUSAL, q.int(), k, v), "no tensor": first(CAUSAL, q, k, None),
-        "no tensor at all": first(CAUSAL, None, k, v), "device": first(CAUSAL, q, k, v.to("meta")),
+        "whole": refusal(lambda: cp.shard(torch.zeros(5))),
+        "unshard": refusal(lambda: cp.unshard(torch.zeros(5))),
+        "uneven shards": first(WINDOW, *(x[: len(x) - rank] for x in (q, k, v))),
+        "all tokens": first(CAUSAL, *inputs()[:3]),
+        "other heads": first(CAUSAL, q, v, k[:, :1]),
+        "no tokens": refusal(lambda: cp.shard([3])),
+        "no dimension": refusal(lambda: cp.unshard(q, dim=None)),
+        "broken strategy": plan(strategy="usp(heads=[)"),
+        "no device": plan(device="foo"),
+        "timeout in words": plan(timeout="long"),
+        "other dtype": first(CAUSAL, q.double(), k, v),
+        "dtype to plan for": first(CAUSAL, q.half(), k, v),
+        "integers": first(CAUSAL, q.int(), k, v),
+        "no tensor": first(CAUSAL, q, k, None),
+        "no tensor at all": first(CAUSAL, None, k, v),
+        "device": first(CAUSAL, q, k, v.to("meta")),
         "another mask": refusal(lambda: cp.attention(q, k, v, mask=3)),
     }
 
@@ -209,7 +246,10 @@ def test_results_are_those_of_one_device_with_masks_that_share_a_sharding(strate
 def test_the_same_inputs_give_the_same_bits(strategy: str):
     for of_rank in results():
         for other in ("again", "under autocast"):
-            assert all(torch.equal(x, of_rank[f"{strategy} {other}"][name]) for name, x in of_rank[strategy][0].items())
+            assert all(
+                torch.equal(x, of_rank[f"{strategy} {other}"][name])
+                for name, x in of_rank[strategy][0].items()
+            )
 
 
 def test_auto_takes_what_the_cost_model_says_is_quickest_and_says_so():
@@ -257,37 +297,69 @@ def test_where_one_rank_fails_all_raise_and_go_on():
     assert all(error(of_rank["after it"], DOCUMENTS) < TOLERANCE for of_rank in results())
 
 
-@pytest.mark.parametrize(("case", "words"), [
-    ("masks differ", "Argument 'mask' differs between ranks: rank 0 has causal_document of 97 tokens"),
-    ("next masks differ", "give the same seed"),
-    ("heads differ", "Argument 'num_q_heads' differs between ranks: rank 0 has 4, rank 1 has 8"),
-    ("strategy differs", "rank 0 has usp(heads=1), rank 1 has usp(heads=2)"),
-    ("no mask", "Argument 'mask' is of type str. Give a longca.Mask"), ("two lengths", "masks of 97 and 64 tokens"),
-    ("not square", "50 queries and 97 keys"), ("one rank alone", "Rank 1: Argument 'head_dim' is 0. Give a whole number"),
-    ("uneven heads", "cannot be shared evenly"), ("dtype", "Argument 'dtype' is torch.int64. Give torch.bfloat16"),
-    ("strategy", "did you mean 'usp'"), ("parameter", "did you mean"),
-    ("does not fit", "Strategy 'usp(heads=3)' with kernel 'naive' cannot do this mask on 2 ranks: 2 ranks are no whole number"),
-    ("baseline", "a peer that studies compare with"), ("kernel", "Kernel 'band' is unavailable here"),
-    ("group", "Argument 'group' is of type int"), ("timeout", "Argument 'timeout' is 0"), ("messages", "Argument 'messages' is 'mpi'"),
-    ("check", "Give 'first' or 'always'"),
-    ("whole", "must have the 97 tokens of the mask"), ("unshard", "Give what came from cp.shard"),
-    ("uneven shards", "Rank 1: Argument 'q' of attention is of shape 4"), ("all tokens", "has all 97 tokens"),
-    ("other heads", "tokens of this rank × heads × head dim are"),
-    ("no tokens", "Argument 'x' of shard is of type list. Give a tensor"), ("no dimension", "Argument 'dim' of unshard is None"),
-    ("broken strategy", "'usp(heads=[)': a value in it cannot be read"), ("no device", "Argument 'device' is 'foo': torch knows no such"),
-    ("timeout in words", "Argument 'timeout' is 'long'. Give seconds"),
-    ("other dtype", "Argument 'q' of attention is torch.float64: the plan is for torch.float32. Convert it with .to(torch.float32)"),
-    ("dtype to plan for", "Convert it with .to(torch.float32), or give dtype=torch.float16 to context_parallel"),
-    ("integers", "Argument 'q' of attention is torch.int32: the plan is for torch.float32. Convert it with .to(torch.float32)"),
-    ("no tensor", "Argument 'v' of attention is of type NoneType"),
-    ("no tensor at all", "Argument 'q' of attention is of type NoneType"), ("device", "is on meta: this rank is on cpu"),
-    ("another mask", "this context has"),
-])
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("masks differ", "Argument 'mask' differs between ranks: rank 0 has causal_document of 97 tokens"),
+        ("next masks differ", "give the same seed"),
+        ("heads differ", "Argument 'num_q_heads' differs between ranks: rank 0 has 4, rank 1 has 8"),
+        ("strategy differs", "rank 0 has usp(heads=1), rank 1 has usp(heads=2)"),
+        ("no mask", "Argument 'mask' is of type str. Give a longca.Mask"),
+        ("two lengths", "masks of 97 and 64 tokens"),
+        ("not square", "50 queries and 97 keys"),
+        ("one rank alone", "Rank 1: Argument 'head_dim' is 0. Give a whole number"),
+        ("uneven heads", "cannot be shared evenly"),
+        ("dtype", "Argument 'dtype' is torch.int64. Give torch.bfloat16"),
+        ("strategy", "did you mean 'usp'"),
+        ("parameter", "did you mean"),
+        (
+            "does not fit",
+            "Strategy 'usp(heads=3)' with kernel 'naive' cannot do this mask on 2 ranks: 2 ranks are no "
+            "whole number",
+        ),
+        ("baseline", "a peer that studies compare with"),
+        ("kernel", "Kernel 'band' is unavailable here"),
+        ("group", "Argument 'group' is of type int"),
+        ("timeout", "Argument 'timeout' is 0"),
+        ("messages", "Argument 'messages' is 'mpi'"),
+        ("check", "Give 'first' or 'always'"),
+        ("whole", "must have the 97 tokens of the mask"),
+        ("unshard", "Give what came from cp.shard"),
+        ("uneven shards", "Rank 1: Argument 'q' of attention is of shape 4"),
+        ("all tokens", "has all 97 tokens"),
+        ("other heads", "tokens of this rank × heads × head dim are"),
+        ("no tokens", "Argument 'x' of shard is of type list. Give a tensor"),
+        ("no dimension", "Argument 'dim' of unshard is None"),
+        ("broken strategy", "'usp(heads=[)': a value in it cannot be read"),
+        ("no device", "Argument 'device' is 'foo': torch knows no such"),
+        ("timeout in words", "Argument 'timeout' is 'long'. Give seconds"),
+        (
+            "other dtype",
+            "Argument 'q' of attention is torch.float64: the plan is for torch.float32. Convert it with "
+            ".to(torch.float32)",
+        ),
+        (
+            "dtype to plan for",
+            "Convert it with .to(torch.float32), or give dtype=torch.float16 to context_parallel",
+        ),
+        (
+            "integers",
+            "Argument 'q' of attention is torch.int32: the plan is for torch.float32. Convert it with "
+            ".to(torch.float32)",
+        ),
+        ("no tensor", "Argument 'v' of attention is of type NoneType"),
+        ("no tensor at all", "Argument 'q' of attention is of type NoneType"),
+        ("device", "is on meta: this rank is on cpu"),
+        ("another mask", "this context has"),
+    ],
+)
 def test_refusals_are_one_line_and_the_same_on_every_rank(case: str, words: str):
     first, second = (of_rank["refusals"][case] for of_rank in results())
     assert words in first
     assert "\n" not in first
-    assert first.partition(": this rank")[0].replace("49", "48") == second.partition(": this rank")[0].replace("49", "48")
+    assert first.partition(": this rank")[0].replace("49", "48") == second.partition(": this rank")[
+        0
+    ].replace("49", "48")
 
 
 def groups_of_a_mesh(comm: Comm) -> dict[str, Any]:
@@ -297,8 +369,11 @@ def groups_of_a_mesh(comm: Comm) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     mask = (DOCUMENTS, CAUSAL)[comm.rank // 2]
     cp = context_parallel(mask, mesh["cp"], "ring_p2p", timeout=1.0, **HEADS)
-    found: dict[str, Any] = {"error": error(both_ways(cp), mask), "ranks": (cp.rank, cp.world), "square": refusal(
-        lambda: context_parallel(mask, mesh, **HEADS))}
+    found: dict[str, Any] = {
+        "error": error(both_ways(cp), mask),
+        "ranks": (cp.rank, cp.world),
+        "square": refusal(lambda: context_parallel(mask, mesh, **HEADS)),
+    }
     apart = dist.new_group([0, 3])
     found["outside"] = refusal(lambda: context_parallel(mask, apart, **HEADS)) if comm.rank in (1, 2) else ""
     q, k, v, _ = map(cp.shard, inputs())

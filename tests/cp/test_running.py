@@ -9,7 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.runtime.accumulate import Contributions, DqAccumulator, OutputAccumulator, contributions_of, merge, no_keys
+from longca.cp.runtime.accumulate import (
+    Contributions,
+    DqAccumulator,
+    OutputAccumulator,
+    contributions_of,
+    merge,
+    no_keys,
+)
 from longca.cp.runtime.steps import LocalStep, step_masks
 from longca.cp.schedule.plan import Plan
 from longca.kernels.contract import UNIT_ROWS, Contribution
@@ -19,8 +26,16 @@ from tests.masks.strategies import quick
 
 ROWS = 12
 MANY = 12 * UNIT_ROWS - 5
-STEPS = [[], [(0, 12)], [(3, 9)], [(0, 12), (0, 12)], [(0, 12), (5, 12)], [(2, 4), (0, 12)], [(0, 5), (3, 9), (8, 12)],
-         [(0, 12), (0, 12), (1, 2)]]
+STEPS = [
+    [],
+    [(0, 12)],
+    [(3, 9)],
+    [(0, 12), (0, 12)],
+    [(0, 12), (5, 12)],
+    [(2, 4), (0, 12)],
+    [(0, 5), (3, 9), (8, 12)],
+    [(0, 12), (0, 12), (1, 2)],
+]
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -43,19 +58,38 @@ def test_gradients_of_queries(steps: list[tuple[int, int]], dtype: torch.dtype):
 class Given:
     """A kernel that merges; its results are given in place of keys and values."""
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor, out: torch.Tensor,
-                     contributions: tuple[Contribution, ...]) -> None:
+    def forward_onto(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        total: torch.Tensor,
+        lse: torch.Tensor,
+        out: torch.Tensor,
+        contributions: tuple[Contribution, ...],
+    ) -> None:
         for contribution in contributions:
             for rows in of(contribution, len(q)):
-                merged, of_merged = (total[rows].clone(), lse[rows].clone()) if not contribution.is_first else no_keys(total[rows])
+                merged, of_merged = (
+                    (total[rows].clone(), lse[rows].clone())
+                    if not contribution.is_first
+                    else no_keys(total[rows])
+                )
                 merge(merged, of_merged, k[rows], v[rows])
                 (out if contribution.is_last else total)[rows], lse[rows] = merged, of_merged
 
-    def backward_onto(self, given: tuple[torch.Tensor, ...], total: torch.Tensor, dq: torch.Tensor,
-                      contributions: tuple[Contribution, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward_onto(
+        self,
+        given: tuple[torch.Tensor, ...],
+        total: torch.Tensor,
+        dq: torch.Tensor,
+        contributions: tuple[Contribution, ...],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         for contribution in contributions:
             for rows in of(contribution, len(total)):
-                (dq if contribution.is_last else total)[rows] = given[0][rows] + (0 if contribution.is_first else total[rows])
+                (dq if contribution.is_last else total)[rows] = given[0][rows] + (
+                    0 if contribution.is_first else total[rows]
+                )
         return given[1], given[2]
 
 
@@ -65,16 +99,25 @@ def of(contribution: Contribution, num_rows: int) -> list[slice]:
 
 def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], Contributions]:
     """Whose rows are given in units."""
-    masks = {number: (UNIT_ROWS * first, rows := min(UNIT_ROWS * behind, MANY), build_mask("full", seqlen=rows - UNIT_ROWS * first))
-             for number, (first, behind) in enumerate(steps)}
+    masks = {
+        number: (
+            UNIT_ROWS * first,
+            rows := min(UNIT_ROWS * behind, MANY),
+            build_mask("full", seqlen=rows - UNIT_ROWS * first),
+        )
+        for number, (first, behind) in enumerate(steps)
+    }
     contributions = contributions_of(masks, MANY)
-    return [LocalStep(first, behind, Given(), contributions.of_step[number])  # type: ignore[arg-type]
-            for number, (first, behind, _) in masks.items()], contributions
+    return [
+        LocalStep(first, behind, Given(), contributions.of_step[number])  # type: ignore[arg-type]
+        for number, (first, behind, _) in masks.items()
+    ], contributions
 
 
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
-    """Rows are brought to the dtype once, by whatever step is their last; those of no step are 0, with an LSE of −inf."""
+    """Rows are brought to the dtype once, by whatever step is their last; those of no step are 0, with an LSE
+    of −inf."""
     local, contributions = local_steps(steps)
     running = OutputAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), contributions)
     out, lse = torch.zeros(MANY, 2, 4), torch.full((MANY, 2), -torch.inf)
@@ -91,7 +134,10 @@ def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
     local, contributions = local_steps(steps)
-    running, expected = DqAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), contributions), torch.zeros(MANY, 2, 4)
+    running, expected = (
+        DqAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), contributions),
+        torch.zeros(MANY, 2, 4),
+    )
     for number, step in enumerate(local):
         part, dk, dv = (drawn(step.end - step.start, 2, 4 + number)[..., :4] for _ in range(3))
         assert running.add_onto(step.rows, step.call, step.contributions, (part, dk, dv)) == (dk, dv)
@@ -103,7 +149,10 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 @quick
 @given(plans(), st.sampled_from([1, 2, 5, UNIT_ROWS]))
 def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
-    with mock.patch("longca.cp.runtime.accumulate.UNIT_ROWS", unit), mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit):
+    with (
+        mock.patch("longca.cp.runtime.accumulate.UNIT_ROWS", unit),
+        mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit),
+    ):
         check_visits(plan)
 
 
@@ -118,10 +167,14 @@ def check_visits(plan: Plan) -> None:
             for contribution in contributions.of_step[number]:
                 for rows in of(contribution, behind - first):
                     here[first:behind][rows] += 1
-                    assert (begun[first:behind][rows] == 0).all() == contribution.is_first and not ended[first:behind][rows].any()
+                    assert (begun[first:behind][rows] == 0).all() == contribution.is_first and not ended[
+                        first:behind
+                    ][rows].any()
                     begun[first:behind][rows] |= 1
                     ended[first:behind][rows] |= contribution.is_last
             assert here.max() == 1
             seen |= here
         assert (begun == ended).all() and (begun == seen).all() and bool(seen.all()) == contributions.complete
-        assert contributions.shared == any(not (part.is_first and part.is_last) for step in contributions.of_step.values() for part in step)
+        assert contributions.shared == any(
+            not (part.is_first and part.is_last) for step in contributions.of_step.values() for part in step
+        )

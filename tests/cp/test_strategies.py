@@ -1,7 +1,7 @@
 """Every strategy against the reference, over gloo, on 1 to 4 ranks.
 
-The usual run takes every strategy with every mask on every number of ranks, each with one of the head counts, lengths, dtypes and seeds,
-rotating so that all pairs of values meet; `-m slow` takes the whole product.
+The usual run takes every strategy with every mask on every number of ranks, each with one of the head counts,
+lengths, dtypes and seeds, rotating so that all pairs of values meet; `-m slow` takes the whole product.
 """
 
 from functools import cache
@@ -26,19 +26,34 @@ BLOCKS = (("block", 16), ("density", 0.4))
 
 def sample(world: int) -> list[Case]:
     numbered = product(enumerate(STRATEGIES), enumerate(STATIC_MASKS))
-    return [Case(mask, LENGTHS[(i + i // 3 + j + world) % 3], *HEADS[(i + j + world) % 6], DTYPES[(i // 2 + j + world) % 2], strategy,
-                 SEEDS[(i // 4 + j + world // 2) % 2]) for (j, strategy), (i, mask) in numbered]
+    return [
+        Case(
+            mask,
+            LENGTHS[(i + i // 3 + j + world) % 3],
+            *HEADS[(i + j + world) % 6],
+            DTYPES[(i // 2 + j + world) % 2],
+            strategy,
+            SEEDS[(i // 4 + j + world // 2) % 2],
+        )
+        for (j, strategy), (i, mask) in numbered
+    ]
 
 
 def everything() -> list[Case]:
     axes = product(STRATEGIES, STATIC_MASKS, LENGTHS, HEADS, DTYPES, SEEDS)
-    return [Case(mask, length, *heads, dtype, strategy, seed) for strategy, mask, length, heads, dtype, seed in axes]
+    return [
+        Case(mask, length, *heads, dtype, strategy, seed)
+        for strategy, mask, length, heads, dtype, seed in axes
+    ]
 
 
 def special() -> list[Case]:
-    """Fewer tokens than ranks; a mask for each KV head, which those that divide 4 heads among 3 ranks refuse."""
+    """Fewer tokens than ranks; a mask for each KV head, which those that divide 4 heads among 3 ranks
+    refuse."""
     short = [Case("causal", length, 4, 2, strategy=strategy) for strategy in STRATEGIES for length in (1, 3)]
-    blocks = [Case("block_sparse_uniform", 128, 8, 4, strategy=strategy, params=BLOCKS) for strategy in STRATEGIES]
+    blocks = [
+        Case("block_sparse_uniform", 128, 8, 4, strategy=strategy, params=BLOCKS) for strategy in STRATEGIES
+    ]
     return short + blocks
 
 
@@ -70,18 +85,32 @@ def test_results_are_those_of_one_device(case: Case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in cases_of(world, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("world", "case"), [(world, case) for world in WORLDS for case in cases_of(world, 1)], ids=str
+)
 def test_all_results_are_those_of_one_device(world: int, case: Case):
     check(case, results(world, 1)[case])
 
 
 def test_the_sample_holds_all_pairs_of_values():
     def pairs(cases: list[tuple[int, Case]]) -> set[tuple]:
-        axes = [(world, case.strategy, case.mask, case.seqlen, (case.num_q_heads, case.num_kv_heads), case.dtype, case.seed)
-                for world, case in cases]
+        axes = [
+            (
+                world,
+                case.strategy,
+                case.mask,
+                case.seqlen,
+                (case.num_q_heads, case.num_kv_heads),
+                case.dtype,
+                case.seed,
+            )
+            for world, case in cases
+        ]
         return {(i, values[i], j, values[j]) for values in axes for i in range(7) for j in range(i)}
 
-    assert pairs([(world, case) for world in WORLDS for case in sample(world)]) == pairs(list(product(WORLDS, everything())))
+    assert pairs([(world, case) for world in WORLDS for case in sample(world)]) == pairs(
+        list(product(WORLDS, everything()))
+    )
 
 
 @pytest.mark.slow

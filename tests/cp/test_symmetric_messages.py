@@ -1,4 +1,5 @@
-"""Strategies whose messages are written straight into a peer's memory: the same results, bit by bit, as where a library brings them."""
+"""Strategies whose messages are written straight into a peer's memory: the same results, bit by bit, as where
+a library brings them."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def test_an_older_forward_result_is_still_good_for_its_backward(strategy: str) -
     case = Case("causal", 64, 8, 4, strategy=strategy)
 
     def run(comm: Any) -> list[torch.Tensor]:
-        prepared = Registry("strategy").load(case.strategy).prepare(case.problem(), Registry("kernel").load("naive"), comm)
+        prepared = (
+            Registry("strategy")
+            .load(case.strategy)
+            .prepare(case.problem(), Registry("kernel").load("naive"), comm)
+        )
         mine = torch.from_numpy(prepared.shard.positions_L)
         q, k, v, dout = (x[mine] for x in case.inputs())
         first = prepared.forward(q, k, v)
@@ -48,7 +53,9 @@ def test_an_older_forward_result_is_still_good_for_its_backward(strategy: str) -
             prepared.forward(-q, 2 * k, 3 * v)
         return [first.out, *prepared.backward(first, dout)]
 
-    for there, here in zip(on_virtual_ranks(run, 4, keeps_order=True), on_symmetric_ranks(run, 4), strict=True):
+    for there, here in zip(
+        on_virtual_ranks(run, 4, keeps_order=True), on_symmetric_ranks(run, 4), strict=True
+    ):
         assert all(torch.equal(x, y) for x, y in zip(there, here, strict=True))
 
 
@@ -58,14 +65,23 @@ def test_two_prepared_strategies_do_not_share_places() -> None:
     def run(comm: Any) -> list[torch.Tensor]:
         calls = []
         for case in cases:
-            prepared = Registry("strategy").load(case.strategy).prepare(case.problem(), Registry("kernel").load("naive"), comm)
+            prepared = (
+                Registry("strategy")
+                .load(case.strategy)
+                .prepare(case.problem(), Registry("kernel").load("naive"), comm)
+            )
             mine = torch.from_numpy(prepared.shard.positions_L)
             calls.append((prepared, [x[mine] for x in case.inputs()]))
         forwards = [prepared.forward(*tensors[:3]) for prepared, tensors in calls]
-        return [x for (prepared, tensors), forward in zip(calls, forwards, strict=True)
-                for x in (forward.out, *prepared.backward(forward, tensors[3]))]
+        return [
+            x
+            for (prepared, tensors), forward in zip(calls, forwards, strict=True)
+            for x in (forward.out, *prepared.backward(forward, tensors[3]))
+        ]
 
-    for there, here in zip(on_virtual_ranks(run, 3, keeps_order=True), on_symmetric_ranks(run, 3), strict=True):
+    for there, here in zip(
+        on_virtual_ranks(run, 3, keeps_order=True), on_symmetric_ranks(run, 3), strict=True
+    ):
         assert all(torch.equal(x, y) for x, y in zip(there, here, strict=True))
 
 

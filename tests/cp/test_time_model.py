@@ -17,11 +17,19 @@ from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick
 
-SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2),
-             "two-way": Ring(two_way=True)}
+SCHEDULES = {
+    "gather": Gather(),
+    "gather-first": Gather(0),
+    "gather-3": Gather(3),
+    "ring": Ring(),
+    "double-ring": Ring(2),
+    "two-way": Ring(two_way=True),
+}
 
 
-def plan_of(mask: str, world: int, schedule: Gather | Ring, permutation: str = "contiguous", seqlen: int = 48) -> Plan:
+def plan_of(
+    mask: str, world: int, schedule: Gather | Ring, permutation: str = "contiguous", seqlen: int = 48
+) -> Plan:
     documents = np.full(world, seqlen // world) if "document" in mask else None
     built = build_mask(mask, seqlen=seqlen, documents=documents)
     return schedule.plan(built, make_sharding(permutation, built, world))
@@ -59,7 +67,10 @@ def test_traffic_is_that_of_the_plan(plan: Plan):
     np.testing.assert_array_equal(kv, listed)
     np.testing.assert_array_equal(kv.sum(axis=2).T, plan.received_kv)
     np.testing.assert_array_equal(kv.sum(axis=1).T, plan.sent_kv)
-    home = [[sum(map(len, plan.dkv_receives(rank, number))) for number in range(1, plan.num_steps)] for rank in range(plan.world)]
+    home = [
+        [sum(map(len, plan.dkv_receives(rank, number))) for number in range(1, plan.num_steps)]
+        for rank in range(plan.world)
+    ]
     np.testing.assert_array_equal(dkv.sum(axis=2).T[:, 1:], home)
     times = zip(traffic.post_after, traffic.forwarded_from, strict=True)
     assert all(after < number and before < number for number, (after, before) in enumerate(times) if number)
@@ -67,7 +78,9 @@ def test_traffic_is_that_of_the_plan(plan: Plan):
 
 @quick
 @given(plans(), st.integers(0, 1000), st.booleans())
-def test_no_rank_is_quicker_than_what_it_computes_or_slower_than_everything_one_after_the_other(plan: Plan, seed: int, backward: bool):
+def test_no_rank_is_quicker_than_what_it_computes_or_slower_than_everything_one_after_the_other(
+    plan: Plan, seed: int, backward: bool
+):
     traffic, (step_s, kv_s) = PlanTraffic.of(plan), drawn(plan, seed)
     line = timeline(traffic, step_s, kv_s, 0.5, backward=backward)
     assert np.all(line.end_s >= line.compute_s)
@@ -86,8 +99,11 @@ def test_more_work_or_slower_links_are_never_quicker(plan: Plan, seed: int, back
     base = timeline(traffic, step_s, kv_s, 0.5, backward=backward)
     longer = step_s + rng.exponential(5, step_s.shape) * rng.integers(0, 2, step_s.shape)
     slower = kv_s * rng.choice([1.0, 1.5, 4.0], kv_s.shape)
-    for changed in (timeline(traffic, longer, kv_s, 0.5, backward=backward), timeline(traffic, step_s, slower, 0.5, backward=backward),
-                    timeline(traffic, step_s, kv_s, 0.7, backward=backward)):
+    for changed in (
+        timeline(traffic, longer, kv_s, 0.5, backward=backward),
+        timeline(traffic, step_s, slower, 0.5, backward=backward),
+        timeline(traffic, step_s, kv_s, 0.7, backward=backward),
+    ):
         assert np.all(changed.end_s >= base.end_s - 1e-9)
         assert np.all(changed.total_s(0.3) >= base.total_s(0.3) - 1e-9)
 
@@ -141,7 +157,8 @@ def test_where_ranks_of_a_ring_differ_it_is_too(mask: str, placement: str):
 
 
 def test_two_ranks_by_hand():
-    """12 keys each, all of which the other one sees: they arrive after 6 s, half a second of which is the message's own."""
+    """12 keys each, all of which the other one sees: they arrive after 6 s, half a second of which is the
+    message's own."""
     traffic, kv_s = PlanTraffic.of(plan_of("full", 2, Ring(), seqlen=24)), even(2, 5.5 / 12)
     quick_kernels, slow_kernels = np.full((2, 2), 1.0), np.full((2, 2), 10.0)
     line = timeline(traffic, quick_kernels, kv_s, 0.5)
@@ -149,11 +166,16 @@ def test_two_ranks_by_hand():
     np.testing.assert_allclose(line.wait_s, 5)
     np.testing.assert_allclose(line.total_s(0.3), 7 + 0.3 * 1, err_msg="1 s of the message is hidden")
     np.testing.assert_allclose(timeline(traffic, slow_kernels, kv_s, 0.5).total_s(0.3), 20 + 0.3 * 6)
-    np.testing.assert_allclose(timeline(traffic, slow_kernels, kv_s, 0.5, backward=True).end_s, 20 + 6, err_msg="gradients go home last")
+    np.testing.assert_allclose(
+        timeline(traffic, slow_kernels, kv_s, 0.5, backward=True).end_s,
+        20 + 6,
+        err_msg="gradients go home last",
+    )
 
 
 def test_a_slow_rank_holds_up_others_only_by_its_buffers():
-    """Of 4 with two buffers, rank 0 posts step 3 after step 1's kernel: then rank 1 gets its keys, and rank 3 is rid of its own."""
+    """Of 4 with two buffers, rank 0 posts step 3 after step 1's kernel: then rank 1 gets its keys, and rank 3
+    is rid of its own."""
     plan = plan_of("full", 4, Ring())
     traffic, step_s = PlanTraffic.of(plan), np.ones((4, 4))
     step_s[0, 0] = 100.0
@@ -163,7 +185,9 @@ def test_a_slow_rank_holds_up_others_only_by_its_buffers():
 
 def test_links_within_and_between_hosts():
     links = LinkSpeeds(intra_node_bytes_per_s=100.0, inter_node_bytes_per_s=10.0, ranks_per_node=2)
-    np.testing.assert_allclose(links.byte_s(range(3)), [[0.01, 0.01, 0.1], [0.01, 0.01, 0.1], [0.1, 0.1, 0.01]])
+    np.testing.assert_allclose(
+        links.byte_s(range(3)), [[0.01, 0.01, 0.1], [0.01, 0.01, 0.1], [0.1, 0.1, 0.01]]
+    )
     np.testing.assert_allclose(links.byte_s((0, 2)), [[0.01, 0.1], [0.1, 0.01]])
     traffic = PlanTraffic.of(plan_of("full", 2, Ring()))
     near, far = (timeline(traffic, np.ones((2, 2)), links.byte_s(ranks)).end_s for ranks in ((0, 1), (0, 2)))
@@ -185,8 +209,15 @@ def test_heads_in_chunks():
 
 
 @quick
-@given(st.lists(st.tuples(*[st.floats(0, 10)] * 3), min_size=1, max_size=5), st.integers(0, 2), st.integers(0, 4), st.floats(0, 5))
-def test_more_of_a_chunk_is_never_quicker(chunks: list[tuple[float, float, float]], what: int, which: int, more: float):
+@given(
+    st.lists(st.tuples(*[st.floats(0, 10)] * 3), min_size=1, max_size=5),
+    st.integers(0, 2),
+    st.integers(0, 4),
+    st.floats(0, 5),
+)
+def test_more_of_a_chunk_is_never_quicker(
+    chunks: list[tuple[float, float, float]], what: int, which: int, more: float
+):
     before = [[chunk[place] for chunk in chunks] for place in range(3)]
     after = [list(column) for column in before]
     after[what][which % len(chunks)] += more

@@ -1,7 +1,8 @@
-"""torch's context parallelism behind the strategy's contract: its own shards, rings, gathers and block masks, over gloo.
+"""torch's context parallelism behind the strategy's contract: its own shards, rings, gathers and block masks,
+over gloo.
 
-To compile FlexAttention takes seconds for each mask, and it has no compiled backward on CPU: all masks are tried uncompiled, as torch
-allows for debugging, and one is compiled in the slow run.
+To compile FlexAttention takes seconds for each mask, and it has no compiled backward on CPU: all masks are
+tried uncompiled, as torch allows for debugging, and one is compiled in the slow run.
 """
 
 from functools import cache
@@ -11,39 +12,61 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention
 
-from longca.bench.measure.cp import measure_cp
-from longca.bench.measure.result import Result
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
+from longca.lab.bench.measure.cp import measure_cp
+from longca.lab.bench.measure.result import Result
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import Measure
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks
 
 WORLD = 3
 HEADS = ((4, 4), (4, 1), (6, 2))
-FLEX = [Case(mask, 128 * (1 + i % 2) * WORLD, *HEADS[i % 3], strategy="torch_flex_cp", seed=i)
-        for i, mask in enumerate(STATIC_MASKS)]
-RINGS = [Case(mask, 60, *heads, strategy=strategy)
-         for strategy in ("torch_cp", "torch_cp_alltoall") for mask in ("full", "causal") for heads in HEADS]
+FLEX = [
+    Case(mask, 128 * (1 + i % 2) * WORLD, *HEADS[i % 3], strategy="torch_flex_cp", seed=i)
+    for i, mask in enumerate(STATIC_MASKS)
+]
+RINGS = [
+    Case(mask, 60, *heads, strategy=strategy)
+    for strategy in ("torch_cp", "torch_cp_alltoall")
+    for mask in ("full", "causal")
+    for heads in HEADS
+]
 MEASURE = Measure.fixed(warmup=1, repeats=3, max_seconds=30, timeout_s=60)
 
 
 def cell(strategy: str, kernel: str, mask: str = "causal", **changes: object) -> Cell:
-    fields = {"kind": "cp", "kernel": kernel, "strategy": strategy, "world": WORLD, "mask": mask, "seqlen": 384, "num_q_heads": 4,
-              "num_kv_heads": 2, "head_dim": 16, "dtype": "fp32", "direction": "fwd"}
+    fields = {
+        "kind": "cp",
+        "kernel": kernel,
+        "strategy": strategy,
+        "world": WORLD,
+        "mask": mask,
+        "seqlen": 384,
+        "num_q_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "dtype": "fp32",
+        "direction": "fwd",
+    }
     return Cell(**fields | changes)
 
 
 def run_all(comm: Comm, cases: list[Case], cells: list[Cell]) -> tuple[list[dict], list[Result]]:
-    with patch.object(torch, "compile", lambda function, **_: function), patch.object(flex_attention, "_validate_device"), \
-            patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
+    with (
+        patch.object(torch, "compile", lambda function, **_: function),
+        patch.object(flex_attention, "_validate_device"),
+        patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+    ):
         parts = [case.run(comm, "flex" if case.strategy == "torch_flex_cp" else "sdpa") for case in cases]
         return parts, [measure_cp(cell, MEASURE, comm.device, comm) for cell in cells]
 
 
-CELLS = [cell("torch_cp", "sdpa", direction=direction) for direction in ("fwd", "bwd")] + [cell("torch_flex_cp", "flex")]
+CELLS = [cell("torch_cp", "sdpa", direction=direction) for direction in ("fwd", "bwd")] + [
+    cell("torch_flex_cp", "flex")
+]
 
 
 @cache
@@ -54,9 +77,14 @@ def results(step: int) -> tuple[dict[Case, list[dict]], dict[Cell, Result]]:
     return dict(zip(cases, map(list, parts), strict=True)), dict(zip(CELLS, of_ranks[0][1], strict=True))
 
 
-@pytest.mark.parametrize(("step", "case"), [
-    *((7, case) for case in (FLEX + RINGS)[::7]),
-    *(pytest.param(1, case, marks=pytest.mark.slow) for case in FLEX + RINGS)], ids=str)
+@pytest.mark.parametrize(
+    ("step", "case"),
+    [
+        *((7, case) for case in (FLEX + RINGS)[::7]),
+        *(pytest.param(1, case, marks=pytest.mark.slow) for case in FLEX + RINGS),
+    ],
+    ids=str,
+)
 def test_results_are_those_of_one_device(step: int, case: Case):
     parts = results(step)[0][case]
     errors = case.errors(parts)
@@ -76,7 +104,11 @@ def test_bytes_that_nobody_counted_are_not_0(cell: Cell):
 
 def refusal(wanted: Cell, device_type: str = "cpu", **params: object) -> str | None:
     traits = build_mask(wanted.mask, seqlen=wanted.seqlen, num_kv_heads=wanted.num_kv_heads, **params).traits
-    return Registry("strategy").load(wanted.strategy).refusal(wanted, traits, Registry("kernel").load(wanted.kernel), device_type)
+    return (
+        Registry("strategy")
+        .load(wanted.strategy)
+        .refusal(wanted, traits, Registry("kernel").load(wanted.kernel), device_type)
+    )
 
 
 @pytest.mark.parametrize("mask", STATIC_MASKS)
@@ -85,16 +117,19 @@ def test_the_ring_is_for_full_and_causal_alone(mask: str):
     assert (reason is None) == (mask in ("full", "causal")), reason
 
 
-@pytest.mark.parametrize(("wanted", "device_type", "words"), [
-    (cell("torch_cp", "naive"), "cpu", "cudnn or torch_flash or sdpa"),
-    (cell("torch_cp", "sdpa"), "cuda", "cudnn or torch_flash"),
-    (cell("torch_cp", "cudnn", dtype="fp32"), "cuda", "bf16 and fp16 only"),
-    (cell("torch_cp", "sdpa", seqlen=387), "cpu", "387 tokens are no 6 equal parts"),
-    (cell("torch_flex_cp", "naive"), "cpu", "flex"),
-    (cell("torch_flex_cp", "flex", seqlen=400), "cpu", "400 tokens"),
-    (cell("torch_flex_cp", "flex", direction="bwd"), "cpu", "no FlexAttention backward on CPU"),
-    (cell("torch_flex_cp", "flex", "block_sparse_uniform"), "cuda", "one mask for all heads"),
-])
+@pytest.mark.parametrize(
+    ("wanted", "device_type", "words"),
+    [
+        (cell("torch_cp", "naive"), "cpu", "cudnn or torch_flash or sdpa"),
+        (cell("torch_cp", "sdpa"), "cuda", "cudnn or torch_flash"),
+        (cell("torch_cp", "cudnn", dtype="fp32"), "cuda", "bf16 and fp16 only"),
+        (cell("torch_cp", "sdpa", seqlen=387), "cpu", "387 tokens are no 6 equal parts"),
+        (cell("torch_flex_cp", "naive"), "cpu", "flex"),
+        (cell("torch_flex_cp", "flex", seqlen=400), "cpu", "400 tokens"),
+        (cell("torch_flex_cp", "flex", direction="bwd"), "cpu", "no FlexAttention backward on CPU"),
+        (cell("torch_flex_cp", "flex", "block_sparse_uniform"), "cuda", "one mask for all heads"),
+    ],
+)
 def test_refusals(wanted: Cell, device_type: str, words: str):
     assert words in (refusal(wanted, device_type) or "")
 

@@ -1,4 +1,5 @@
-"""examples/train_packed.py: the loss is the same on one rank and on several, whatever the strategy and the masks."""
+"""examples/train_packed.py: the loss is the same on one rank and on several, whatever the strategy and the
+masks."""
 
 import os
 import subprocess
@@ -17,7 +18,16 @@ from tests.support import ROOT
 from tools import training_curves
 from tools.training_curves import ALONE, CPU, GPUS, NUDGED, STRATEGIES, Run, Setting
 
-FEW = Options(mask="alternating", strategy="ring_p2p", tokens=96, steps=4, num_q_heads=2, num_kv_heads=1, head_dim=8, rate=1e-2)
+FEW = Options(
+    mask="alternating",
+    strategy="ring_p2p",
+    tokens=96,
+    steps=4,
+    num_q_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    rate=1e-2,
+)
 CLOSE = 2e-5  # relative, over tens of steps: rounding grows as weights drift apart
 
 
@@ -28,7 +38,7 @@ def beside_one_rank(comm: Comm, all_options: list[Options]) -> list[tuple[dict[s
 
 
 def test_two_ranks_train_as_one():
-    (together, alone), = on_ranks(beside_one_rank, 2, [FEW])[0]
+    ((together, alone),) = on_ranks(beside_one_rank, 2, [FEW])[0]
     np.testing.assert_allclose(together["losses"], alone["losses"], rtol=CLOSE)
     assert alone["losses"][-1] < alone["losses"][0]
     assert together["moved_bytes"] > alone["moved_bytes"] == 0
@@ -39,7 +49,11 @@ def test_two_ranks_train_as_one():
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 256])
 def test_tokens_follow_from_those_before_by_the_rule(num_tokens: int):
     rng = np.random.default_rng(num_tokens)
-    drawn, free, rule = rng.integers(VOCABULARY, size=num_tokens), rng.random(num_tokens) > RULED, rng.permutation(VOCABULARY)
+    drawn, free, rule = (
+        rng.integers(VOCABULARY, size=num_tokens),
+        rng.random(num_tokens) > RULED,
+        rng.permutation(VOCABULARY),
+    )
     found = followed(drawn, free, rule)
     for place, token in enumerate(found):
         assert token == (drawn[place] if free[place] or place < LAG else rule[found[place - LAG]])
@@ -48,8 +62,12 @@ def test_tokens_follow_from_those_before_by_the_rule(num_tokens: int):
 @pytest.mark.slow
 @pytest.mark.parametrize("world", CPU.worlds)
 def test_all_strategies_and_masks_train_as_one_rank(world: int):
-    all_options = [Options(mask=mask, strategy=strategy, steps=30) for mask in MASKS for strategy in STRATEGIES]
-    for options, (together, alone) in zip(all_options, on_ranks(beside_one_rank, world, all_options)[0], strict=True):
+    all_options = [
+        Options(mask=mask, strategy=strategy, steps=30) for mask in MASKS for strategy in STRATEGIES
+    ]
+    for options, (together, alone) in zip(
+        all_options, on_ranks(beside_one_rank, world, all_options)[0], strict=True
+    ):
         np.testing.assert_allclose(together["losses"], alone["losses"], rtol=CLOSE, err_msg=str(options))
         assert alone["losses"][-1] < alone["losses"][0]
 
@@ -61,8 +79,14 @@ def test_the_command_runs_alone_and_under_torchrun(tmp_path):
     curves = []
     for number, start in enumerate(([], torchrun)):
         target = tmp_path / f"{number}.csv"
-        done = subprocess.run([sys.executable, *start, *arguments, str(target)], capture_output=True, text=True, cwd=ROOT, check=True,
-                              env={**os.environ, "PYTHONPATH": str(ROOT)})
+        done = subprocess.run(
+            [sys.executable, *start, *arguments, str(target)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         assert "tokens/s" in done.stdout and done.stdout.count("sent by rank 0") == 1
         curves.append(np.loadtxt(target, delimiter=",", skiprows=1)[:, 1])
     np.testing.assert_allclose(*curves, rtol=CLOSE)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.partition.heads import plan_heads
+from longca.lab.studies.cell import Cell
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.virtual import on_virtual_ranks
 
@@ -30,7 +30,9 @@ def test_more_ranks_than_tokens():
     assert max(errors.values()) < case.tolerance
 
 
-@pytest.mark.parametrize(("heads", "world", "num_groups"), [((8, 4), 2, 4), ((8, 4), 4, 4), ((8, 4), 3, 4), ((8, 2), 4, 2)])
+@pytest.mark.parametrize(
+    ("heads", "world", "num_groups"), [((8, 4), 2, 4), ((8, 4), 4, 4), ((8, 4), 3, 4), ((8, 2), 4, 2)]
+)
 def test_masks_that_differ_by_kv_head(heads: tuple[int, int], world: int, num_groups: int):
     case = Case("block_sparse_uniform", 128, *heads, params=(("block", 16), ("density", 0.4)))
     assert case.problem().mask.num_groups == num_groups
@@ -39,13 +41,26 @@ def test_masks_that_differ_by_kv_head(heads: tuple[int, int], world: int, num_gr
 
 
 def cell(num_q_heads: int, num_kv_heads: int, world: int) -> Cell:
-    return Cell(kind="cp", kernel="naive", strategy="ulysses", world=world, mask="block_sparse_uniform",
-                mask_params={"block": 16, "density": 0.5}, seqlen=64, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads,
-                head_dim=8, dtype="fp32", direction="fwd")
+    return Cell(
+        kind="cp",
+        kernel="naive",
+        strategy="ulysses",
+        world=world,
+        mask="block_sparse_uniform",
+        mask_params={"block": 16, "density": 0.5},
+        seqlen=64,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=8,
+        dtype="fp32",
+        direction="fwd",
+    )
 
 
 def test_heads_that_cut_through_mask_groups_are_refused():
-    traits = Case("block_sparse_uniform", 64, 8, 2, params=(("block", 16), ("density", 0.5))).problem().mask.traits
+    traits = (
+        Case("block_sparse_uniform", 64, 8, 2, params=(("block", 16), ("density", 0.5))).problem().mask.traits
+    )
     refusal = Registry("strategy").load("ulysses").supports(cell(8, 2, 3), traits)
     assert refusal is not None
     assert "2 head groups" in refusal
@@ -54,12 +69,19 @@ def test_heads_that_cut_through_mask_groups_are_refused():
 
 def test_the_kernel_is_asked_about_what_ranks_run():
     ulysses = Registry("strategy").load("ulysses")
-    traits = Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask.traits
+    traits = (
+        Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask.traits
+    )
     local = ulysses.local_calls(cell(8, 4, 3), traits)
-    assert {(piece.num_q_heads, piece.num_kv_heads, known.num_groups) for piece, known in local} == {(4, 2, 2), (2, 1, 1)}
+    assert {(piece.num_q_heads, piece.num_kv_heads, known.num_groups) for piece, known in local} == {
+        (4, 2, 2),
+        (2, 1, 1),
+    }
     assert all(known.seqlen_q == 64 for _, known in local)
     naive = Registry("kernel").load("naive")
-    naive.supports = lambda local, traits, device_type: "no GQA" if local.num_q_heads > local.num_kv_heads else None
+    naive.supports = lambda local, traits, device_type: (
+        "no GQA" if local.num_q_heads > local.num_kv_heads else None
+    )
     assert ulysses.refusal(cell(8, 4, 3), traits, naive, "cpu") == "no GQA"
     assert ulysses.refusal(cell(4, 4, 3), traits, naive, "cpu") is None
 
@@ -69,19 +91,27 @@ def test_bytes_moved_are_those_of_the_formula_where_all_divides(heads: tuple[int
     case = Case("causal", 64, *heads)
     for part in on_virtual_ranks(case.run, world):
         costs = part["costs"]
-        assert part["moved"] == {"fwd": costs["formula_replicated_bytes"], "bwd": costs["formula_replicated_bytes"]}
+        assert part["moved"] == {
+            "fwd": costs["formula_replicated_bytes"],
+            "bwd": costs["formula_replicated_bytes"],
+        }
         assert (costs["formula_bytes"] < costs["formula_replicated_bytes"]) == (world > heads[1])
 
 
 def test_ranks_that_copy_kv_heads_or_idle_say_so():
     parts = on_virtual_ranks(Case("full", 16, 8, 2).run, 3)
-    assert [any("cut through KV groups" in note for note in part["notes"]) for part in parts] == [False, True, False]
+    assert [any("cut through KV groups" in note for note in part["notes"]) for part in parts] == [
+        False,
+        True,
+        False,
+    ]
     parts = on_virtual_ranks(Case("full", 16, 2, 2).run, 3)
     assert [any("has no heads" in note for note in part["notes"]) for part in parts] == [False, False, True]
 
 
 def test_error_of_replicated_kv_gradients_does_not_grow_with_ranks():
-    """32 ranks that share one KV head, in bfloat16. Sums in bfloat16 nearly double the error between 2 and 32 ranks."""
+    """32 ranks that share one KV head, in bfloat16. Sums in bfloat16 nearly double the error between 2 and 32
+    ranks."""
     case = Case("full", 64, 32, 1, torch.bfloat16)
     few, many = (case.errors(on_virtual_ranks(case.run, world)) for world in (2, 32))
     assert plan_heads(32, 1, 32).replicated

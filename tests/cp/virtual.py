@@ -23,7 +23,8 @@ Outgoing = tuple[int, torch.Tensor, Any]
 
 
 class Job:
-    """What the ranks of a job share. One rank computes at a time: threads that all compute pass the interpreter a million times around."""
+    """What the ranks of a job share. One rank computes at a time: threads that all compute pass the
+    interpreter a million times around."""
 
     def __init__(self, world: int) -> None:
         self.turn = threading.Lock()
@@ -51,7 +52,8 @@ class Job:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Others' turn while this thread waits for them. A thread that has no turn, as that of a stream, just waits."""
+        """Others' turn while this thread waits for them. A thread that has no turn, as that of a stream, just
+        waits."""
         if self.holder != threading.get_ident():
             yield
             return
@@ -73,8 +75,15 @@ class VirtualComm:
 
     messages_note = ""
 
-    def __init__(self, rank: int, world: int, job: Job, ranks: Sequence[int] | None = None, whole: VirtualComm | None = None,
-                 keeps_order: bool = False) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        job: Job,
+        ranks: Sequence[int] | None = None,
+        whole: VirtualComm | None = None,
+        keeps_order: bool = False,
+    ) -> None:
         self.device, self.moved_bytes, self.keeps_order, self._job = torch.device("cpu"), 0, keeps_order, job
         self._ranks, self._whole = tuple(ranks or range(world)), whole or self
         self.rank, self.world = self._ranks.index(rank), len(self._ranks)
@@ -86,7 +95,9 @@ class VirtualComm:
         received = [self._job.board[rank][self.rank].clone() for rank in self._ranks]
         self._job.meet(self._ranks)
         assert [len(piece) for piece in received] == recv_sizes
-        self._whole.moved_bytes += sum(piece.nbytes for number, piece in enumerate(pieces) if number != self.rank)
+        self._whole.moved_bytes += sum(
+            piece.nbytes for number, piece in enumerate(pieces) if number != self.rank
+        )
         return torch.cat(received)
 
     def receive_buffers(self) -> ReceiveBuffers:
@@ -112,9 +123,13 @@ class VirtualCommStream:
             self._comm.moved_bytes += x.nbytes
         return VirtualMessages(self._job, [(self._job.box(self._name, peer, me), x) for peer, x in receives])
 
-
-    def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
-                   send_sizes: Sequence[Sequence[int]]) -> VirtualMessages | VirtualEvent:
+    def all_to_all(
+        self,
+        received: Sequence[torch.Tensor],
+        sent: Sequence[torch.Tensor],
+        receive_sizes: Sequence[Sequence[int]],
+        send_sizes: Sequence[Sequence[int]],
+    ) -> VirtualMessages | VirtualEvent:
         me, sends, receives = self._comm.rank, [], []
         for target, source, arriving, leaving in zip(received, sent, receive_sizes, send_sizes, strict=True):
             assert target.is_contiguous() and source.is_contiguous()
@@ -126,7 +141,8 @@ class VirtualCommStream:
 
 
 class OrderedCommStream(VirtualCommStream):
-    """As a GPU's: batches follow each other on a stream, which is a thread here; what is sent is read when its turn comes."""
+    """As a GPU's: batches follow each other on a stream, which is a thread here; what is sent is read when
+    its turn comes."""
 
     def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
         super().__init__(comm, name, job)

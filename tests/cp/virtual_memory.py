@@ -1,4 +1,5 @@
-"""Symmetric memory of ranks that are threads: buffers of host memory, streams that are threads, and numbers under a lock."""
+"""Symmetric memory of ranks that are threads: buffers of host memory, streams that are threads, and numbers
+under a lock."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class VirtualSymmetricBuffer:
 
     def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         num_bytes = dtype.itemsize * torch.Size(shape).numel()
-        return self._buffers[rank][start_byte:start_byte + num_bytes].view(dtype).view(*shape)
+        return self._buffers[rank][start_byte : start_byte + num_bytes].view(dtype).view(*shape)
 
 
 class VirtualSignalStream:
@@ -80,7 +81,9 @@ class VirtualSignalStream:
 
     def _wait_for(self, key: tuple[Any, ...], number: int) -> None:
         with self._shared.change:
-            assert self._shared.change.wait_for(lambda: self._shared.told.get(key, 0) >= number, WAIT_S), f"{key}: {number} is never told"
+            assert self._shared.change.wait_for(lambda: self._shared.told.get(key, 0) >= number, WAIT_S), (
+                f"{key}: {number} is never told"
+            )
 
 
 class VirtualSignalEvent:
@@ -132,12 +135,16 @@ class SymmetricVirtualComm(VirtualComm):
 
     def stream(self, name: str) -> Any:
         if name not in self._streams:
-            self._streams[name] = DamagingCommStream(VirtualSignalStream(self._shared, self.rank, name), self, self._is_mine)
+            self._streams[name] = DamagingCommStream(
+                VirtualSignalStream(self._shared, self.rank, name), self, self._is_mine
+            )
         return self._streams[name]
 
     def _is_mine(self, x: torch.Tensor) -> bool:
         buffers = (buffer for (_, rank), buffer in self._shared.buffers.items() if rank == self.rank)
-        return any(buffer.data_ptr() <= x.data_ptr() < buffer.data_ptr() + buffer.numel() for buffer in buffers)
+        return any(
+            buffer.data_ptr() <= x.data_ptr() < buffer.data_ptr() + buffer.numel() for buffer in buffers
+        )
 
 
 def on_symmetric_ranks(call: Callable[[SymmetricVirtualComm], Any], world: int) -> list[Any]:

@@ -25,7 +25,9 @@ def write_corpus(plugin_folder: Path) -> Callable[..., Path]:
     def write(name: str = "toy", **changes: Any) -> Path:
         path = plugin_folder / "corpora" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({key: value for key, value in (SOUND | changes).items() if value is not None}))
+        path.write_text(
+            json.dumps({key: value for key, value in (SOUND | changes).items() if value is not None})
+        )
         return path
 
     return write

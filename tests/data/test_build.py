@@ -20,7 +20,9 @@ from longca.data.sampler import sample_documents
 def files(tmp_path: Path) -> Path:
     folder = tmp_path / "files"
     folder.mkdir()
-    (folder / "a.jsonl").write_text("".join(json.dumps({"text": "x" * length}) + "\n" for length in (3, 0, 700, 3)))
+    (folder / "a.jsonl").write_text(
+        "".join(json.dumps({"text": "x" * length}) + "\n" for length in (3, 0, 700, 3))
+    )
     (folder / "b.txt").write_text("y" * 40)
     return folder
 
@@ -52,7 +54,11 @@ def test_options_reach_the_readers(plugin_folder: Path, tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"body": "12345"}')
     (tmp_path / "b.txt").write_text("123\n\n1234567")
     build_corpus("mine", [tmp_path / "a.jsonl", tmp_path / "b.txt"], field="body", separator="")
-    assert [tuple(part) for part in Registry("corpus").load("mine").content.bins] == [(3, 3, 1), (5, 5, 1), (7, 7, 1)]
+    assert [tuple(part) for part in Registry("corpus").load("mine").content.bins] == [
+        (3, 3, 1),
+        (5, 5, 1),
+        (7, 7, 1),
+    ]
 
 
 def test_many_files_are_not_all_listed(plugin_folder: Path, tmp_path: Path):
@@ -66,7 +72,9 @@ def test_many_files_are_not_all_listed(plugin_folder: Path, tmp_path: Path):
 def test_nothing_is_replaced_unasked(plugin_folder: Path, files: Path):
     path = build_corpus("mine", [files])
     before = path.read_text()
-    with pytest.raises(UserError, match=r"mine.json' exists. Choose another name, or replace it with `--force`"):
+    with pytest.raises(
+        UserError, match=r"mine.json' exists. Choose another name, or replace it with `--force`"
+    ):
         build_corpus("mine", [files / "b.txt"])
     assert path.read_text() == before
     build_corpus("mine", [files / "b.txt"], force=True)
@@ -143,8 +151,14 @@ def test_bins_hold_each_length_once_and_narrowly(lengths: list[int]):
     assert sum(part.num_documents for part in bins) == len(documents)
 
 
-@pytest.mark.parametrize(("separator", "said"), [("<|end|>", "'<|end|>' never occurs in 2 files"), ("\\n", "never occurs"),
-                                                 ("", "A blank line, the separator, never occurs")])
+@pytest.mark.parametrize(
+    ("separator", "said"),
+    [
+        ("<|end|>", "'<|end|>' never occurs in 2 files"),
+        ("\\n", "never occurs"),
+        ("", "A blank line, the separator, never occurs"),
+    ],
+)
 def test_a_separator_that_never_occurs_is_refused(tmp_path, separator, said):
     """Else a corpus cut by documents would be one giant document a file, without a word."""
     (tmp_path / "a.txt").write_text("one\ntwo\n")
@@ -155,6 +169,8 @@ def test_a_separator_that_never_occurs_is_refused(tmp_path, separator, said):
         build_corpus("mine", files, separator=separator, folder=tmp_path)
     assert not (tmp_path / "mine.json").exists()
     (tmp_path / "c.txt").write_text(f"four{separator or chr(10) * 2}five")
-    made = json.loads(build_corpus("mine", [*files, tmp_path / "c.txt"], separator=separator, folder=tmp_path).read_text())
+    made = json.loads(
+        build_corpus("mine", [*files, tmp_path / "c.txt"], separator=separator, folder=tmp_path).read_text()
+    )
     assert "Without the separator, so one document each: 2 of 3 files of text." in made["notes"]
     assert sum(part[-1] for part in made["bins"]) == 4

@@ -12,8 +12,11 @@ SHIPPED = ("pile", "prolong512k", "prolong64k")
 
 @pytest.mark.parametrize(
     ("name", "num_documents", "mean_length", "longest", "mean_of_histogram"),
-    [("pile", 153_407_073, 870, 9_323_147, 11_219), ("prolong64k", 25_565_583, 1_014, 65_536, 1_017),
-     ("prolong512k", 20_336_686, 1_003, 475_862, 2_381)],
+    [
+        ("pile", 153_407_073, 870, 9_323_147, 11_219),
+        ("prolong64k", 25_565_583, 1_014, 65_536, 1_017),
+        ("prolong512k", 20_336_686, 1_003, 475_862, 2_381),
+    ],
 )
 def test_numbers(name: str, num_documents: int, mean_length: int, longest: int, mean_of_histogram: int):
     corpus = Registry("corpus").load(name)
@@ -23,7 +26,9 @@ def test_numbers(name: str, num_documents: int, mean_length: int, longest: int, 
     assert round(corpus.mean_length) == mean_length
     assert corpus.longest == longest
     assert weight == pytest.approx(1, abs=6e-4)
-    assert round(sum((part.lo + part.hi) / 2 * part.weight for part in histogram) / weight) == mean_of_histogram
+    assert (
+        round(sum((part.lo + part.hi) / 2 * part.weight for part in histogram) / weight) == mean_of_histogram
+    )
 
 
 @pytest.mark.parametrize("name", SHIPPED)

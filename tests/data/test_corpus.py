@@ -22,8 +22,14 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "only empty documents": ({"bins": [[0, 0, 8]]}, "'bins.0.1' = 0"),
     "longer than any document": ({"bins": [[1, 1 << 62, 8]]}, "'bins.0.1' = 4611686018427387904"),
     "bin upside down": ({"bins": [[4, 1, 8]]}, "entry 1 of `bins` ends at 1, before it begins at 4"),
-    "overlap": ({"bins": [[1, 4, 8], [4, 9, 1]]}, "entry 2 of `bins` begins at 4, but the one before ends at 4"),
-    "unsorted": ({"bins": [[5, 9, 8], [1, 4, 1]]}, "entry 2 of `bins` begins at 1, but the one before ends at 9"),
+    "overlap": (
+        {"bins": [[1, 4, 8], [4, 9, 1]]},
+        "entry 2 of `bins` begins at 4, but the one before ends at 4",
+    ),
+    "unsorted": (
+        {"bins": [[5, 9, 8], [1, 4, 1]]},
+        "entry 2 of `bins` begins at 1, but the one before ends at 9",
+    ),
     "a bin of two": ({"bins": [[1, 4]]}, "key 'bins.0.2' is missing"),
     "text for a count": ({"bins": [[1, 4, "many"]]}, "'bins.0.2' = 'many'"),
     "no source": ({"source": None}, "key 'source' is missing"),
@@ -32,13 +38,21 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "negative weight": ({"histogram": [[1, 4, -0.5]]}, "'histogram.0.2' = -0.5"),
     "weights all zero": ({"histogram": [[1, 4, 0], [4, 9, 0.0]]}, "all weights of `histogram` are 0"),
     "share of all": ({"long_documents": {"share": 1.0, "lo": 1, "hi": 2}}, "'long_documents.share' = 1.0"),
-    "long upside down": ({"long_documents": {"share": 0.5, "lo": 9, "hi": 2}}, "`long_documents` end at 2, before they begin at 9"),
-    "histogram upside down": ({"histogram": [[4, 1, 1]]}, "entry 1 of `histogram` ends at 1, before it begins at 4"),
+    "long upside down": (
+        {"long_documents": {"share": 0.5, "lo": 9, "hi": 2}},
+        "`long_documents` end at 2, before they begin at 9",
+    ),
+    "histogram upside down": (
+        {"histogram": [[4, 1, 1]]},
+        "entry 1 of `histogram` ends at 1, before it begins at 4",
+    ),
 }
 
 
 @pytest.mark.parametrize(("changes", "expected"), DAMAGED.values(), ids=DAMAGED.keys())
-def test_damage_is_named_in_one_line(write_corpus: Callable[..., Path], changes: dict[str, Any], expected: str):
+def test_damage_is_named_in_one_line(
+    write_corpus: Callable[..., Path], changes: dict[str, Any], expected: str
+):
     path = write_corpus(**changes)
     with pytest.raises(UserError) as caught:
         Registry("corpus").load("toy")
@@ -50,8 +64,13 @@ def test_damage_is_named_in_one_line(write_corpus: Callable[..., Path], changes:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"", "line 1 is not valid JSON: Expecting value"), (b'{"label": "x",\n "bins": [[1, 2', "line 2 is not valid JSON"),
-     (b"[1, 2]", "valid dictionary"), (b'{"label": "\xff"}', "is not UTF-8 text"), (b"NaN", "valid dictionary")],
+    [
+        (b"", "line 1 is not valid JSON: Expecting value"),
+        (b'{"label": "x",\n "bins": [[1, 2', "line 2 is not valid JSON"),
+        (b"[1, 2]", "valid dictionary"),
+        (b'{"label": "\xff"}', "is not UTF-8 text"),
+        (b"NaN", "valid dictionary"),
+    ],
 )
 def test_a_file_that_is_no_corpus(tmp_path: Path, content: bytes, expected: str):
     path = tmp_path / "broken.json"
@@ -78,7 +97,9 @@ def toy(write_corpus: Callable[..., Path]) -> tuple[Corpus, np.ndarray, np.ndarr
     bins = [[0, 4, 8], [5, 5, 3], [6, 8, 0], [10, 19, 2], [60, 300, 1]]
     corpus = Corpus.from_file(write_corpus(bins=bins))
     lengths = np.concatenate([np.arange(max(lo, 1), hi + 1) for lo, hi, _ in bins])
-    counts = np.concatenate([np.full(hi + 1 - max(lo, 1), count / (hi + 1 - max(lo, 1))) for lo, hi, count in bins])
+    counts = np.concatenate(
+        [np.full(hi + 1 - max(lo, 1), count / (hi + 1 - max(lo, 1))) for lo, hi, count in bins]
+    )
     return corpus, lengths, counts
 
 
@@ -118,5 +139,18 @@ def test_digest_names_the_numbers_only(write_corpus: Callable[..., Path]):
     assert one.digest != Corpus.from_file(write_corpus("three", bins=[[1, 4, 9]])).digest
     assert one.digest != Corpus.from_file(write_corpus("four", histogram=[[1, 4, 1.0]])).digest
     mixed = {"share": 0.5, "lo": 8, "hi": 9}
-    assert len({corpus.digest for corpus in (one, *(Corpus.from_file(write_corpus("five", long_documents=long))
-                                                    for long in (mixed, mixed | {"share": 0.6})))}) == 3
+    assert (
+        len(
+            {
+                corpus.digest
+                for corpus in (
+                    one,
+                    *(
+                        Corpus.from_file(write_corpus("five", long_documents=long))
+                        for long in (mixed, mixed | {"share": 0.6})
+                    ),
+                )
+            }
+        )
+        == 3
+    )

@@ -21,7 +21,11 @@ def documents(path: Path, **options: str) -> list[str]:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".JSONL", ".jsonl.gz"])
 def test_json_lines(tmp_path: Path, suffix: str):
-    lines = "\n\n".join(json.dumps({"body": text, "id": 1}) for text in TEXTS) + "\n\n" + json.dumps({"body": None})
+    lines = (
+        "\n\n".join(json.dumps({"body": text, "id": 1}) for text in TEXTS)
+        + "\n\n"
+        + json.dumps({"body": None})
+    )
     path = tmp_path / f"a{suffix}"
     path.write_bytes(gzip.compress(lines.encode()) if suffix.endswith("gz") else lines.encode())
     assert documents(path, field="body") == [*TEXTS, ""]
@@ -57,16 +61,32 @@ def test_parquet(tmp_path: Path):
 
 
 BROKEN = {
-    "broken JSON": ("a.jsonl", b'{"text": "x"}\n{"text": \n', r"a.jsonl:2 is not valid JSON: Expecting value at column \d+"),
-    "missing field": ("a.jsonl", b'{"text": "x"}\n\n{"txet": "x"}', "Unknown field 'text': did you mean 'txet'.*a.jsonl:3"),
+    "broken JSON": (
+        "a.jsonl",
+        b'{"text": "x"}\n{"text": \n',
+        r"a.jsonl:2 is not valid JSON: Expecting value at column \d+",
+    ),
+    "missing field": (
+        "a.jsonl",
+        b'{"text": "x"}\n\n{"txet": "x"}',
+        "Unknown field 'text': did you mean 'txet'.*a.jsonl:3",
+    ),
     "no fields": ("a.jsonl", b"{}", "Unknown field 'text': there is none"),
     "not an object": ("a.jsonl", b'"x"', "a.jsonl:1 is not a JSON object"),
     "not text": ("a.jsonl", b'{"text": ["x"]}', "a.jsonl:1: 'text' holds list: it must hold text"),
     "Latin-1 in JSON": ("a.jsonl", b'{"text": "x"}\n{"text": "\xfc"}', "a.jsonl:2 is not UTF-8 text"),
     "Latin-1 text": ("a.txt", b"Gr\xfc\xdfe", "a.txt' is not UTF-8 text"),
     "damaged gzip": ("a.txt.gz", b"no gzip at all", "Cannot read '.*a.txt.gz': Not a gzipped file"),
-    "cut gzip": ("a.txt.gz", gzip.compress(b"x" * 1000)[:-9], "Cannot read '.*a.txt.gz': Compressed file ended"),
-    "bits flipped in gzip": ("a.txt.gz", gzip.compress(b"x")[:10] + b"\xff" * 20, "Cannot read '.*a.txt.gz': Error -3"),
+    "cut gzip": (
+        "a.txt.gz",
+        gzip.compress(b"x" * 1000)[:-9],
+        "Cannot read '.*a.txt.gz': Compressed file ended",
+    ),
+    "bits flipped in gzip": (
+        "a.txt.gz",
+        gzip.compress(b"x")[:10] + b"\xff" * 20,
+        "Cannot read '.*a.txt.gz': Error -3",
+    ),
     "damaged Parquet": ("a.parquet", b"PAR1 and nothing else", "a.parquet' is not a sound Parquet file"),
     "empty Parquet": ("a.parquet", b"", "a.parquet' is not a sound Parquet file"),
 }
@@ -106,13 +126,23 @@ def test_a_file_that_has_gone(tmp_path: Path):
 
 
 def test_find_files(tmp_path: Path):
-    for name in ("b.txt", "a.jsonl", "sub/c.parquet", "sub/d.md.gz", "README", "image.png", ".hidden/e.txt", "sub/.f.txt"):
+    for name in (
+        "b.txt",
+        "a.jsonl",
+        "sub/c.parquet",
+        "sub/d.md.gz",
+        "README",
+        "image.png",
+        ".hidden/e.txt",
+        "sub/.f.txt",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     below = [tmp_path / name for name in ("a.jsonl", "b.txt", "sub/c.parquet", "sub/d.md.gz")]
     assert find_files([tmp_path]) == below
-    assert find_files([f"{tmp_path}/**/*.parquet", tmp_path / "b.txt", f"{tmp_path}/?.*", f"{tmp_path}/s*"]) == [
-        below[2], below[1], below[0], below[3]]
+    assert find_files(
+        [f"{tmp_path}/**/*.parquet", tmp_path / "b.txt", f"{tmp_path}/?.*", f"{tmp_path}/s*"]
+    ) == [below[2], below[1], below[0], below[3]]
     for pattern in (tmp_path / "none.txt", f"{tmp_path}/*.csv", tmp_path / "sub" / "empty"):
         (tmp_path / "sub" / "empty").mkdir(exist_ok=True)
         with pytest.raises(UserError, match="No file matches '"):
@@ -122,5 +152,7 @@ def test_find_files(tmp_path: Path):
 @pytest.mark.parametrize("name", ["image.png", "README", "a.parquet.gz", "a.tar.gz", "a.gz"])
 def test_unknown_kinds(tmp_path: Path, name: str):
     (tmp_path / name).touch()
-    with pytest.raises(UserError, match=rf"'.*{name}' is of no known kind: its name ends with none of .jsonl"):
+    with pytest.raises(
+        UserError, match=rf"'.*{name}' is of no known kind: its name ends with none of .jsonl"
+    ):
         find_files([tmp_path / name])

@@ -28,19 +28,34 @@ GOLDEN_AS_PAPER = {
 }
 # (corpus, K tokens, documents, density of `full_document`), from the study's released code at its seed
 AS_MEASURED_IN_THE_STUDY = [
-    ("pile", 1, 4, 0.427), ("pile", 2, 8, 0.183), ("pile", 4, 12, 0.118), ("pile", 8, 17, 0.225),
-    ("prolong64k", 16, 25, 0.110), ("prolong64k", 24, 43, 0.0595), ("prolong64k", 32, 59, 0.0393),
-    ("prolong64k", 40, 69, 0.0324), ("prolong64k", 48, 77, 0.0281),
+    ("pile", 1, 4, 0.427),
+    ("pile", 2, 8, 0.183),
+    ("pile", 4, 12, 0.118),
+    ("pile", 8, 17, 0.225),
+    ("prolong64k", 16, 25, 0.110),
+    ("prolong64k", 24, 43, 0.0595),
+    ("prolong64k", 32, 59, 0.0393),
+    ("prolong64k", 40, 69, 0.0324),
+    ("prolong64k", 48, 77, 0.0281),
 ]
-# (GPUs of 8K tokens, mean, least and largest density of `full_document_long` over 30 masks, median number of documents), likewise
+# (GPUs of 8K tokens, mean, least and largest density of `full_document_long` over 30 masks, median number of
+# documents), likewise
 LONG_AS_MEASURED_IN_THE_STUDY = [
-    (8, 0.203, 0.117, 0.334, 43.5), (16, 0.132, 0.077, 0.247, 89), (32, 0.084, 0.046, 0.188, 147), (48, 0.094, 0.031, 0.188, 116),
-    (64, 0.092, 0.026, 0.158, 132), (96, 0.083, 0.025, 0.152, 206.5),
+    (8, 0.203, 0.117, 0.334, 43.5),
+    (16, 0.132, 0.077, 0.247, 89),
+    (32, 0.084, 0.046, 0.188, 147),
+    (48, 0.094, 0.031, 0.188, 116),
+    (64, 0.092, 0.026, 0.158, 132),
+    (96, 0.083, 0.025, 0.152, 206.5),
 ]
 
 
-@given(corpus=st.sampled_from((*SHIPPED, "prolong512k_long")),
-       seqlen=st.integers(1, 20_000) | st.integers(1, 40), seed=st.integers(0, 2**31), paper_compat=st.booleans())
+@given(
+    corpus=st.sampled_from((*SHIPPED, "prolong512k_long")),
+    seqlen=st.integers(1, 20_000) | st.integers(1, 40),
+    seed=st.integers(0, 2**31),
+    paper_compat=st.booleans(),
+)
 @examples(150)
 def test_documents_fill_the_sequence(corpus: str, seqlen: int, seed: int, paper_compat: bool):
     lengths = sample_documents(corpus, seqlen, seed=seed, paper_compat=paper_compat)
@@ -68,7 +83,9 @@ def test_a_million_tokens():
 @pytest.mark.parametrize("corpus", SHIPPED)
 @pytest.mark.parametrize("paper_compat", [False, True])
 def test_seeds_decide(corpus: str, paper_compat: bool):
-    draws = [sample_documents(corpus, 8192, seed=seed, paper_compat=paper_compat).tolist() for seed in (5, 5, 6)]
+    draws = [
+        sample_documents(corpus, 8192, seed=seed, paper_compat=paper_compat).tolist() for seed in (5, 5, 6)
+    ]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -86,19 +103,27 @@ def test_golden_values(corpus: str):
 
 
 @pytest.mark.parametrize(("corpus", "kilotokens", "num_documents", "density"), AS_MEASURED_IN_THE_STUDY)
-def test_paper_compat_draws_the_documents_of_the_study(corpus: str, kilotokens: int, num_documents: int, density: float):
+def test_paper_compat_draws_the_documents_of_the_study(
+    corpus: str, kilotokens: int, num_documents: int, density: float
+):
     seqlen = kilotokens * 1024
     lengths = sample_documents(corpus, seqlen, seed=0, paper_compat=True)
     assert len(lengths) == num_documents
     assert (lengths**2).sum() / seqlen**2 == pytest.approx(density, rel=5e-3)
 
 
-@pytest.mark.parametrize(("world", "mean", "least", "largest", "num_documents"), LONG_AS_MEASURED_IN_THE_STUDY)
-def test_the_masks_of_the_studys_distributed_runs(world: int, mean: float, least: float, largest: float, num_documents: float):
+@pytest.mark.parametrize(
+    ("world", "mean", "least", "largest", "num_documents"), LONG_AS_MEASURED_IN_THE_STUDY
+)
+def test_the_masks_of_the_studys_distributed_runs(
+    world: int, mean: float, least: float, largest: float, num_documents: float
+):
     seqlen = 8192 * world
     draws = [sample_documents("prolong512k_long", seqlen, seed=seed, paper_compat=True) for seed in range(30)]
     densities = [(lengths**2).sum() / seqlen**2 for lengths in draws]
-    assert (np.mean(densities), min(densities), max(densities)) == pytest.approx((mean, least, largest), abs=6e-4)
+    assert (np.mean(densities), min(densities), max(densities)) == pytest.approx(
+        (mean, least, largest), abs=6e-4
+    )
     assert np.median([len(lengths) for lengths in draws]) == num_documents
     later = sample_documents("prolong512k_long", seqlen, seed=30, paper_compat=True).tolist()
     assert later not in [lengths.tolist() for lengths in draws]

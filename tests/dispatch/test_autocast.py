@@ -1,4 +1,5 @@
-"""`longca.attention` under `torch.autocast`: bit for bit what it gives without, in the dtype of its inputs."""
+"""`longca.attention` under `torch.autocast`: bit for bit what it gives without, in the dtype of its
+inputs."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -8,11 +9,11 @@ import pytest
 import torch
 
 import longca
-from longca.bench.check.inputs import Inputs
-from longca.bench.check.reference import Reference
-from longca.bench.check.scope import whole
 from longca.core.errors import UserError
 from longca.kernels.contract import Problem
+from longca.lab.bench.check.inputs import Inputs
+from longca.lab.bench.check.reference import Reference
+from longca.lab.bench.check.scope import whole
 from longca.masks import Mask, build_mask
 from tests.dispatch.test_attention import inputs
 
@@ -25,8 +26,14 @@ def autocast(dtype: torch.dtype = torch.bfloat16, **options: Any) -> AbstractCon
     return torch.autocast("cpu", dtype, **options)
 
 
-def both_ways(forward: AbstractContextManager[Any] | None = None, backward: AbstractContextManager[Any] | None = None, *,
-              dtype: torch.dtype = torch.float32, batch: bool = False, **options: Any) -> list[torch.Tensor]:
+def both_ways(
+    forward: AbstractContextManager[Any] | None = None,
+    backward: AbstractContextManager[Any] | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    batch: bool = False,
+    **options: Any,
+) -> list[torch.Tensor]:
     """Out, the LSE if asked for, dq, dk and dv, with forward and backward in these contexts."""
     q, k, v, dout = ((x.detach() * 3).to(dtype) for x in inputs(MASK, head_dim=16))
     if batch:
@@ -37,7 +44,9 @@ def both_ways(forward: AbstractContextManager[Any] | None = None, backward: Abst
     results = list(result) if isinstance(result, tuple) else [result]
     asked = [x for x in results if x.requires_grad]
     with backward or nullcontext():
-        grads = torch.autograd.grad(asked, leaves, [dout, torch.ones_like(dout[..., 0], dtype=asked[-1].dtype)][:len(asked)])
+        grads = torch.autograd.grad(
+            asked, leaves, [dout, torch.ones_like(dout[..., 0], dtype=asked[-1].dtype)][: len(asked)]
+        )
     return [*(x.detach() for x in results), *grads]
 
 
@@ -51,8 +60,12 @@ def test_each_dtype_gives_what_it_gives_without(dtype: torch.dtype, narrow: torc
     for batch in (False, True):
         wanted = both_ways(dtype=dtype, batch=batch, return_lse=True)
         assert same(both_ways(autocast(narrow), dtype=dtype, batch=batch, return_lse=True), wanted), "forward"
-        assert same(both_ways(autocast(narrow), autocast(narrow), dtype=dtype, batch=batch, return_lse=True), wanted), "backward, too"
-        assert same(both_ways(None, autocast(narrow), dtype=dtype, batch=batch, return_lse=True), wanted), "backward alone"
+        assert same(
+            both_ways(autocast(narrow), autocast(narrow), dtype=dtype, batch=batch, return_lse=True), wanted
+        ), "backward, too"
+        assert same(both_ways(None, autocast(narrow), dtype=dtype, batch=batch, return_lse=True), wanted), (
+            "backward alone"
+        )
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
@@ -70,7 +83,11 @@ def test_nested_contexts_and_the_one_around_stay_as_they_are():
         layer, x = torch.nn.Linear(8, 8), torch.randn(3, 8)
         before = layer(x)
         both_ways()
-        assert torch.is_autocast_enabled("cpu") and torch.equal(layer(x), before) and before.dtype == torch.bfloat16, "stays on"
+        assert (
+            torch.is_autocast_enabled("cpu")
+            and torch.equal(layer(x), before)
+            and before.dtype == torch.bfloat16
+        ), "stays on"
 
 
 def test_without_gradients():
@@ -88,7 +105,9 @@ def test_training_after_a_first_call_in_inference_mode():
         with torch.inference_mode(), autocast():
             longca.attention(q, k, v, mask, kernel=kernel)
         longca.attention(q, k, v, mask, kernel=kernel, deterministic=False).backward(dout)
-    kept = [x for prepared in mask.kept.values() for x in vars(prepared).values() if isinstance(x, torch.Tensor)]
+    kept = [
+        x for prepared in mask.kept.values() for x in vars(prepared).values() if isinstance(x, torch.Tensor)
+    ]
     assert kept and not any(x.is_inference() for x in kept)
 
 
@@ -96,13 +115,18 @@ def test_gradients_are_right():
     mask = Mask.from_windows(6, (2, 0))
     q, k, v, _ = inputs(mask, 2, 2, 2, torch.float64)
     with autocast():
-        assert torch.autograd.gradcheck(lambda q, k, v: longca.attention(q, k, v, mask, return_lse=True), (q, k, v))
+        assert torch.autograd.gradcheck(
+            lambda q, k, v: longca.attention(q, k, v, mask, return_lse=True), (q, k, v)
+        )
 
 
 def test_several_dtypes_are_refused_as_without():
     q, k, v, _ = inputs(MASK)
     for context in (nullcontext(), autocast()):
-        with context, pytest.raises(UserError, match=r"must be of one dtype .* they are torch.float32, torch.bfloat16"):
+        with (
+            context,
+            pytest.raises(UserError, match=r"must be of one dtype .* they are torch.float32, torch.bfloat16"),
+        ):
             longca.attention(q, k.bfloat16(), v, MASK)
 
 
@@ -119,5 +143,7 @@ def test_the_oracle_is_exact():
     wanted = emulated()
     with autocast():
         assert same(emulated(), wanted)
-    exact = torch.softmax((q[:, 0].double() @ k[:, 0].double().T / math.sqrt(16)).masked_fill(~mask.to_dense(), -math.inf), -1)
+    exact = torch.softmax(
+        (q[:, 0].double() @ k[:, 0].double().T / math.sqrt(16)).masked_fill(~mask.to_dense(), -math.inf), -1
+    )
     torch.testing.assert_close(wanted[0][0, 0].double(), exact @ v[:, 0].double(), rtol=1e-5, atol=1e-5)

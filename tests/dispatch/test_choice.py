@@ -1,4 +1,5 @@
-"""The choice of a kernel: the table is that of the committed records, and only right kernels that run here are taken."""
+"""The choice of a kernel: the table is that of the committed records, and only right kernels that run here
+are taken."""
 
 import json
 
@@ -9,26 +10,39 @@ import longca
 from longca.core.plugin import Registry
 from longca.dispatch import call, choice
 from longca.kernels.contract import Kernel, Problem
+from longca.lab.ranking import MeasuredPoint
 from longca.masks import Mask, build_mask
 from longca.ops.band.checks import unusable
-from longca.ranking import MeasuredPoint
 from tests.kernels.masks_for_tests import pattern_mask
-from tests.ranking.helpers import point
+from tests.lab.ranking.helpers import point
 from tools import fastest
 
 CUDA = torch.device("cuda")
 
 
-def problem(mask: Mask, *, needs_backward: bool = False, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16,
-            device: torch.device = CUDA, heads: tuple[int, int] = (64, 8)) -> Problem:
+def problem(
+    mask: Mask,
+    *,
+    needs_backward: bool = False,
+    head_dim: int = 128,
+    dtype: torch.dtype = torch.bfloat16,
+    device: torch.device = CUDA,
+    heads: tuple[int, int] = (64, 8),
+) -> Problem:
     return Problem(mask, *heads, head_dim, dtype, device, needs_backward)
 
 
 @pytest.fixture
 def everything_runs(monkeypatch: pytest.MonkeyPatch):
-    """A Hopper GPU with every kernel installed, where two are quicker than `band` under `causal` of 32K and none of 8K."""
-    table = {**choice.fastest(), **{direction: {"causal": {"grouped": {"8192": {}, "32768": {"fa3": 1.2, "fa4": 1.1}}}}
-                                    for direction in ("fwd", choice.TRAINING)}}
+    """A Hopper GPU with every kernel installed, where two are quicker than `band` under `causal` of 32K and
+    none of 8K."""
+    table = {
+        **choice.fastest(),
+        **{
+            direction: {"causal": {"grouped": {"8192": {}, "32768": {"fa3": 1.2, "fa4": 1.1}}}}
+            for direction in ("fwd", choice.TRAINING)
+        },
+    }
     monkeypatch.setattr(choice, "fastest", lambda: table)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     for kernel in Registry("kernel").load_all():
@@ -41,8 +55,13 @@ def test_the_table_is_that_of_the_records():
 
 def test_the_table_names_kernels_that_may_be_chosen():
     table = json.loads(choice.FILE.read_text(encoding="utf-8"))
-    leads = [leads for direction in ("fwd", "both") for masks in table[direction].values() for heads in masks.values()
-             for leads in heads.values()]
+    leads = [
+        leads
+        for direction in ("fwd", "both")
+        for masks in table[direction].values()
+        for heads in masks.values()
+        for leads in heads.values()
+    ]
     assert any(leads) and not all(leads), "`band` is the quickest somewhere, and not everywhere"
     assert all(list(ranked.values()) == sorted(ranked.values(), reverse=True) for ranked in leads)
     named = {name for ranked in leads for name in ranked}
@@ -51,12 +70,24 @@ def test_the_table_names_kernels_that_may_be_chosen():
 
 
 def test_a_kernel_is_in_the_table_if_it_is_told_apart_from_band():
-    """By longca.ranking: in the mean over the cases of `band`, of which it ran each."""
-    def of(kernel: str, *times: float) -> dict[tuple[str, ...], MeasuredPoint]:
-        return {(str(case),): point(kernel, *(time * step for step in (0.999, 1, 1.001))) for case, time in enumerate(times)}
+    """By longca.lab.ranking: in the mean over the cases of `band`, of which it ran each."""
 
-    found = fastest.leads({"band": of("band", 10, 20), "fa3": of("fa3", 8, 16), "fa4": of("fa4", 9.95, 19.9),
-                           "flex": of("flex", 7), "sdpa": of("sdpa", 20, 40), "cudnn_flex": of("cudnn_flex", 9, 18)})
+    def of(kernel: str, *times: float) -> dict[tuple[str, ...], MeasuredPoint]:
+        return {
+            (str(case),): point(kernel, *(time * step for step in (0.999, 1, 1.001)))
+            for case, time in enumerate(times)
+        }
+
+    found = fastest.leads(
+        {
+            "band": of("band", 10, 20),
+            "fa3": of("fa3", 8, 16),
+            "fa4": of("fa4", 9.95, 19.9),
+            "flex": of("flex", 7),
+            "sdpa": of("sdpa", 20, 40),
+            "cudnn_flex": of("cudnn_flex", 9, 18),
+        }
+    )
     assert found == {"fa3": 1.25, "cudnn_flex": 1.11}
 
 
@@ -65,22 +96,38 @@ def test_forward_and_backward_are_one_call():
     assert both is not None and both.rate == pytest.approx(1e3 / 4)
     (one,) = both.measurements
     assert one.low == pytest.approx(1e3 / 4.5) and one.high == pytest.approx(1e3 / 3.5)
-    assert fastest.together(point("fa3", 1), None) is None and fastest.together(point("fa3", 1), point("fa3", 1, seed=1)) is None
+    assert (
+        fastest.together(point("fa3", 1), None) is None
+        and fastest.together(point("fa3", 1), point("fa3", 1, seed=1)) is None
+    )
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("full", "full"), ("causal", "causal"), ("causal_sliding_window", "window"), ("causal_document", "documents"), ("prefix_lm", "bands"),
-    ("block_sparse_variable", "blocks"), ("block_sparse_uniform", "blocks")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("full", "full"),
+        ("causal", "causal"),
+        ("causal_sliding_window", "window"),
+        ("causal_document", "documents"),
+        ("prefix_lm", "bands"),
+        ("block_sparse_variable", "blocks"),
+        ("block_sparse_uniform", "blocks"),
+    ],
+)
 def test_kinds_follow_from_traits(name: str, kind: str):
     assert choice.mask_kind(pattern_mask(name).traits) == kind
-    assert choice.mask_kind(build_mask("block_sparse_uniform", seqlen="1K", block=128).traits) == "blocks of 128"
+    assert (
+        choice.mask_kind(build_mask("block_sparse_uniform", seqlen="1K", block=128).traits) == "blocks of 128"
+    )
 
 
 @pytest.mark.usefixtures("everything_runs")
 def test_the_first_of_the_table_is_taken():
     mask = build_mask("causal", seqlen="32K")
     assert choice.choose(problem(mask), False, True, True) == "fa3"
-    assert choice.choose(problem(build_mask("causal", seqlen=31_000)), False, True, True) == "fa3", "the nearest length"
+    assert choice.choose(problem(build_mask("causal", seqlen=31_000)), False, True, True) == "fa3", (
+        "the nearest length"
+    )
     assert choice.choose(problem(build_mask("causal", seqlen=9000)), False, True, True) == choice.OWN
 
 
@@ -96,7 +143,9 @@ def test_what_was_not_measured_is_given_to_band(monkeypatch: pytest.MonkeyPatch)
     mask = build_mask("causal", seqlen="32K")
     assert choice.choose(problem(mask, head_dim=64), False, True, True) == choice.OWN
     assert choice.choose(problem(mask), False, True, False) == choice.OWN, "another scale"
-    assert choice.choose(problem(mask, head_dim=96), False, True, True) == choice.REFERENCE, "band has no such head dim"
+    assert choice.choose(problem(mask, head_dim=96), False, True, True) == choice.REFERENCE, (
+        "band has no such head dim"
+    )
     assert choice.choose(problem(mask, dtype=torch.float32), False, True, True) == choice.REFERENCE
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert choice.choose(problem(mask), False, True, True) == choice.OWN
@@ -105,7 +154,9 @@ def test_what_was_not_measured_is_given_to_band(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("everything_runs")
 def test_kernels_that_are_not_here_or_cannot_are_passed_over(monkeypatch: pytest.MonkeyPatch):
     mask = build_mask("causal", seqlen="32K")
-    monkeypatch.setattr(type(Registry("kernel").load("fa3")), "available", lambda self, device_type: "not installed")
+    monkeypatch.setattr(
+        type(Registry("kernel").load("fa3")), "available", lambda self, device_type: "not installed"
+    )
     assert choice.choose(problem(mask), False, True, True) == "fa4"
     monkeypatch.setattr(type(Registry("kernel").load("fa4")), "supports", lambda self, *call: "cannot")
     assert choice.choose(problem(mask), False, True, True) == choice.OWN
@@ -123,24 +174,37 @@ def test_band_gets_tensors_as_it_can_use_them(monkeypatch: pytest.MonkeyPatch):
     """Of SDPA's layout, heads do not lie side by side."""
     given = []
     monkeypatch.setattr(call, "choose", lambda *facts: choice.OWN)
-    monkeypatch.setattr("longca.ops.band.api.band_attention", lambda q, k, v, mask, **options: given.append((q, k, v, options)) or q)
+    monkeypatch.setattr(
+        "longca.ops.band.api.band_attention",
+        lambda q, k, v, mask, **options: given.append((q, k, v, options)) or q,
+    )
     q, k, v = (torch.randn(1, heads, 64, 16, dtype=torch.float16).transpose(1, 2) for heads in (4, 2, 2))
     mask = build_mask("causal", seqlen=64)
     assert torch.equal(longca.attention(q, k, v, mask, scale=0.3), q)
-    (q_given, k_given, v_given, options), = given
+    ((q_given, k_given, v_given, options),) = given
     assert options == {"scale": 0.3, "return_lse": False}
     assert q_given.data_ptr() == q.data_ptr() and torch.equal(k_given, k[0]) and torch.equal(v_given, v[0])
     assert all(unusable(x, heads_side_by_side=True) is None for x in (k_given, v_given))
 
 
 def test_a_cpu_has_the_reference():
-    assert choice.choose(problem(build_mask("causal", seqlen=64), device=torch.device("cpu")), False, True, True) == choice.REFERENCE
+    assert (
+        choice.choose(problem(build_mask("causal", seqlen=64), device=torch.device("cpu")), False, True, True)
+        == choice.REFERENCE
+    )
 
 
 @pytest.mark.parametrize("name", ["naive", "sdpa"])
 def test_kernels_that_copy_say_so(name: str):
     kernel: Kernel = Registry("kernel").load(name)
-    prepared = kernel.prepare(problem(build_mask("causal", seqlen=16), head_dim=16, dtype=torch.float32, device=torch.device("cpu"),
-                                      heads=(4, 2)))
+    prepared = kernel.prepare(
+        problem(
+            build_mask("causal", seqlen=16),
+            head_dim=16,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            heads=(4, 2),
+        )
+    )
     x = torch.zeros(16, 4, 16)
     assert kernel.transposes == (prepared.to_layout(x).data_ptr() != x.data_ptr())

@@ -1,4 +1,5 @@
-"""`torch.compile` around `longca.attention` and masks: one clean graph break with eager's numbers, and no compilation for each mask."""
+"""`torch.compile` around `longca.attention` and masks: one clean graph break with eager's numbers, and no
+compilation for each mask."""
 
 import subprocess
 import sys
@@ -19,7 +20,11 @@ from tests.dispatch.test_attention import EMPTY_ROWS, inputs
 from tests.kernels.masks_for_tests import PATTERNS, pattern_mask
 
 DOCUMENTS = Mask.from_documents([40, 24])
-OWN = [Mask.from_windows(12, (2, 0), (-1, 1)), Mask.from_dense(np.tril(np.ones((9, 9), dtype=bool))), EMPTY_ROWS]
+OWN = [
+    Mask.from_windows(12, (2, 0), (-1, 1)),
+    Mask.from_dense(np.tril(np.ones((9, 9), dtype=bool))),
+    EMPTY_ROWS,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +46,14 @@ def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options: Any) -> Ten
     return torch.tanh(out) * 3
 
 
-def check(mask: Mask, function: Callable[..., Tensor] = attended, *, setting: dict[str, Any] | None = None, tolerance: float = 1e-6,
-          **options: Any) -> None:
+def check(
+    mask: Mask,
+    function: Callable[..., Tensor] = attended,
+    *,
+    setting: dict[str, Any] | None = None,
+    tolerance: float = 1e-6,
+    **options: Any,
+) -> None:
     q, k, v, dout = inputs(mask, head_dim=16)
     results = []
     for each in (function, compiled(function, **(setting or {}))):
@@ -74,7 +85,10 @@ def test_each_kernel(kernel: str):
 
 def test_settings_of_the_compiler():
     check(DOCUMENTS, setting={"dynamic": True})
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="longca's masks and its choice of kernels cannot be traced: call them outside"):
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported,
+        match="longca's masks and its choice of kernels cannot be traced: call them outside",
+    ):
         check(DOCUMENTS, setting={"fullgraph": True})
 
 
@@ -86,9 +100,11 @@ def test_inductor():
 @pytest.mark.slow
 def test_before_any_eager_call():
     """In a process of its own, where nothing was loaded."""
-    code = ("import torch, longca; mask = longca.Mask.from_documents([5, 3]); x = torch.randn(8, 2, 4);"
-            "found = torch.compile(lambda x: longca.attention(x * 2, x, x, mask) * 2, backend='eager')(x);"
-            "print(torch.equal(found, longca.attention(x * 2, x, x, mask) * 2))")
+    code = (
+        "import torch, longca; mask = longca.Mask.from_documents([5, 3]); x = torch.randn(8, 2, 4);"
+        "found = torch.compile(lambda x: longca.attention(x * 2, x, x, mask) * 2, backend='eager')(x);"
+        "print(torch.equal(found, longca.attention(x * 2, x, x, mask) * 2))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
 
@@ -146,10 +162,16 @@ def test_a_module_under_twenty_masks_compiles_once():
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("given", [lambda mask: {"mask": mask}, lambda mask: (mask,), lambda mask: mask], ids=["dict", "tuple", "bare"])
+@pytest.mark.parametrize(
+    "given",
+    [lambda mask: {"mask": mask}, lambda mask: (mask,), lambda mask: mask],
+    ids=["dict", "tuple", "bare"],
+)
 def test_arguments_with_twenty_masks_compile_once(given: Callable[[Mask], Any]):
     def step(x: Tensor, held: Any) -> Tensor:
-        mask = held if isinstance(held, Mask) else next(iter(held.values() if isinstance(held, dict) else held))
+        mask = (
+            held if isinstance(held, Mask) else next(iter(held.values() if isinstance(held, dict) else held))
+        )
         return longca.attention(x * 2, x, x, mask) * 2
 
     x, fast = torch.randn(64, 4, 16), compiled(step)
@@ -166,7 +188,11 @@ def test_a_step_with_its_backward_inside(kernel: str | None):
         loss.backward()
         return loss.detach()
 
-    x, weights, fast = torch.randn(64, 4, 16), [torch.eye(16, requires_grad=True) for _ in range(2)], compiled(step)
+    x, weights, fast = (
+        torch.randn(64, 4, 16),
+        [torch.eye(16, requires_grad=True) for _ in range(2)],
+        compiled(step),
+    )
     for first in many_masks(2):  # after the first step the weight has a gradient
         mask = Mask.from_documents([first, 64 - first])
         torch.testing.assert_close(fast(x, weights[0], mask), step(x, weights[1], mask))
@@ -181,7 +207,9 @@ MADE: dict[str, Callable[[Tensor], Mask]] = {
     "from_dense": lambda bounds: Mask.from_dense(torch.ones(64, 64, dtype=torch.bool).tril()),
     "build_mask": lambda bounds: build_mask("causal", seqlen=64),
     "to and from": lambda bounds: Mask.from_dense(DOCUMENTS.to_dense()),
-    "crop": lambda bounds: DOCUMENTS.crop((0, 64), (0, 64)) if DOCUMENTS.area and DOCUMENTS.digest else DOCUMENTS,
+    "crop": lambda bounds: (
+        DOCUMENTS.crop((0, 64), (0, 64)) if DOCUMENTS.area and DOCUMENTS.digest else DOCUMENTS
+    ),
 }
 
 
@@ -199,7 +227,9 @@ def test_masks_that_are_made_inside(make: Callable[[Tensor], Mask]):
 
 def test_what_does_not_fit_is_said_as_without():
     q, k, v, _ = inputs(DOCUMENTS)
-    with pytest.raises(UserError, match=r"^The mask is over 64 queries × 64 keys, and q and k have 63 and 64 tokens"):
+    with pytest.raises(
+        UserError, match=r"^The mask is over 64 queries × 64 keys, and q and k have 63 and 64 tokens"
+    ):
         compiled(attended)(q[1:], k, v, DOCUMENTS)
     with pytest.raises(UserError, match=r"^These documents are no mask"):
         compiled(lambda x: longca.attention(x * 2, x, x, Mask.from_documents([0, 64])))(q)
@@ -212,7 +242,9 @@ def test_a_kernel_that_compiles_drops_nothing_that_the_caller_compiled():
     q, k, v, _ = (x.detach() for x in inputs(DOCUMENTS, head_dim=16))
     wanted = longca.attention(q, k, v, DOCUMENTS)
     torch.testing.assert_close(longca.attention(q, k, v, DOCUMENTS, kernel="flex"), wanted)
-    torch.testing.assert_close(compiled(longca.attention)(q, k, v, Mask.from_documents([40, 24]), kernel="flex"), wanted)
+    torch.testing.assert_close(
+        compiled(longca.attention)(q, k, v, Mask.from_documents([40, 24]), kernel="flex"), wanted
+    )
     before = counters["frames"]["total"]
     function(torch.ones(3))
     assert counters["frames"]["total"] == before

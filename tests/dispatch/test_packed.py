@@ -1,4 +1,5 @@
-"""`longca.attention` under masks of packed batches, of BlockMasks and of block maps, against their definition in float64."""
+"""`longca.attention` under masks of packed batches, of BlockMasks and of block maps, against their definition
+in float64."""
 
 import numpy as np
 import pytest
@@ -79,7 +80,8 @@ CAUSAL = Mask.from_windows(24, (-1, 0))
         (
             (2,),
             [CAUSAL],
-            r"1 masks are for a batch of as many entries, and q is \(2, 24, 4, 8\). Give \(batch, tokens, heads, D\) and a mask",
+            r"1 masks are for a batch of as many entries, and q is \(2, 24, 4, 8\). Give \(batch, tokens, "
+            r"heads, D\) and a mask",
         ),
         ((), [CAUSAL] * 24, r"24 masks are for a batch of as many entries, and q is \(24, 4, 8\)"),
         ((2,), [], "0 masks are for a batch"),

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.workers.pool import Pool
-from tests.bench.misbehaving import write_plugins
+from longca.lab.bench.workers.pool import Pool
+from tests.lab.bench.misbehaving import write_plugins
 
 FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each file whose GPUs are missing is one skipped test, not hundreds. The files are still imported, so that they stay correct."""
+    """Each file whose GPUs are missing is one skipped test, not hundreds. The files are still imported, so
+    that they stay correct."""
     found, skipped = torch.cuda.device_count(), {}
     for item in items:
         needed = 2 if item.get_closest_marker("multi_gpu") else 1
@@ -22,8 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for (_, needed), (first, *others) in skipped.items():
         dropped = set(others)
         items[:] = [item for item in items if item not in dropped]
-        reason = f"{len(others) + 1} tests that need {needed} NVIDIA GPU{'s' * (needed > 1)}, and {found} are here"
-        first.add_marker(pytest.mark.skipif(True, reason=reason), append=False)  # it is read before the one of its file
+        reason = (
+            f"{len(others) + 1} tests that need {needed} NVIDIA GPU{'s' * (needed > 1)}, and {found} are here"
+        )
+        first.add_marker(
+            pytest.mark.skipif(True, reason=reason), append=False
+        )  # it is read before the one of its file
 
 
 @pytest.fixture(scope="module")

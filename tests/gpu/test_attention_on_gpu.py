@@ -1,4 +1,5 @@
-"""`longca.attention` on a GPU: right whatever it chooses, quick from the second call on, and by each kernel that is asked for."""
+"""`longca.attention` on a GPU: right whatever it chooses, quick from the second call on, and by each kernel
+that is asked for."""
 
 import pytest
 import torch
@@ -14,17 +15,25 @@ from tests.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
 SEQLEN, HEADS, HEAD_DIM = 1024, (8, 2), 128
-FEW = {"block_sparse_uniform": {"block": 64, "density": 0.3}, "block_sparse_variable": {"mean_block": 64, "density": 0.3}}
+FEW = {
+    "block_sparse_uniform": {"block": 64, "density": 0.3},
+    "block_sparse_variable": {"mean_block": 64, "density": 0.3},
+}
 
 
 def mask_of(name: str) -> Mask:
     documents = [300, 1, 467, 256] if Registry("mask").load(name).uses_documents else None
-    return longca.build_mask(name, seqlen=SEQLEN, num_kv_heads=HEADS[1], documents=documents, **FEW.get(name, {}))
+    return longca.build_mask(
+        name, seqlen=SEQLEN, num_kv_heads=HEADS[1], documents=documents, **FEW.get(name, {})
+    )
 
 
 def inputs(dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
     generator = torch.Generator(GPU).manual_seed(3)
-    tensors = [torch.randn(SEQLEN, heads, HEAD_DIM, generator=generator, device=GPU).to(dtype) for heads in (*HEADS, HEADS[1], HEADS[0])]
+    tensors = [
+        torch.randn(SEQLEN, heads, HEAD_DIM, generator=generator, device=GPU).to(dtype)
+        for heads in (*HEADS, HEADS[1], HEADS[0])
+    ]
     return [*(x.requires_grad_() for x in tensors[:3]), tensors[3]]
 
 
@@ -81,19 +90,32 @@ def test_autocast_and_compile_change_nothing(kernel: str | None, dtype: torch.dt
     def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return longca.attention(q * 2, k, v, mask, kernel=kernel, deterministic=kernel is None) * 2
 
-    for call, enabled in ((attended, False), (attended, True), (torch.compile(attended), False), (torch.compile(attended), True)):
+    for call, enabled in (
+        (attended, False),
+        (attended, True),
+        (torch.compile(attended), False),
+        (torch.compile(attended), True),
+    ):
         q, k, v, dout = inputs(dtype)
         with torch.autocast("cuda", torch.float16, enabled=enabled):
             out = call(q, k, v)
             results.append([out, *torch.autograd.grad(out, (q, k, v), dout)])
-    wanted, tolerance = [x.detach().double().cpu() for x in results[0]], 1e-2 if dtype == torch.bfloat16 else 1e-5
+    wanted, tolerance = (
+        [x.detach().double().cpu() for x in results[0]],
+        1e-2 if dtype == torch.bfloat16 else 1e-5,
+    )
     for found in results[1:]:  # kernels that were asked for may add in another order
-        assert all(x.dtype == dtype and relative(x, y) < tolerance for x, y in zip(found, wanted, strict=True))
+        assert all(
+            x.dtype == dtype and relative(x, y) < tolerance for x, y in zip(found, wanted, strict=True)
+        )
 
 
 def test_tensors_of_sdpas_layout() -> None:
     mask = mask_of("causal")
-    q, k, v = (torch.randn(2, heads, SEQLEN, HEAD_DIM, device=GPU, dtype=torch.bfloat16) for heads in (HEADS[0], *[HEADS[1]] * 2))
+    q, k, v = (
+        torch.randn(2, heads, SEQLEN, HEAD_DIM, device=GPU, dtype=torch.bfloat16)
+        for heads in (HEADS[0], *[HEADS[1]] * 2)
+    )
     out = longca.attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask).transpose(1, 2)
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert relative(out, wanted.double().cpu()) < 1e-2

@@ -1,4 +1,5 @@
-"""Repeated calls of band attention on a GPU: the same bits as calls that run as written, in CUDA graphs, on streams, compiled."""
+"""Repeated calls of band attention on a GPU: the same bits as calls that run as written, in CUDA graphs, on
+streams, compiled."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,19 +14,31 @@ from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 SEQLEN = 4096 + 128 + 3
-MASKS = {"causal": {}, "causal_document": {"corpus": "prolong64k"}, "global_sliding_window": {}, "block_sparse_variable": {}}
+MASKS = {
+    "causal": {},
+    "causal_document": {"corpus": "prolong64k"},
+    "global_sliding_window": {},
+    "block_sparse_variable": {},
+}
 
 
 def plan_of(name: str, heads: tuple[int, int] = (16, 2), head_dim: int = 128, **how: Any) -> Any:
     from longca.ops.band.api import plan_band_attention
 
     mask = build_mask(name, seqlen=SEQLEN, seed=1, num_kv_heads=heads[1], **MASKS.get(name, {}))
-    return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, device=GPU, **how)
+    return plan_band_attention(
+        mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, device=GPU, **how
+    )
 
 
-def inputs_of(plan: Any, dtype: torch.dtype = torch.bfloat16, seed: int = 0, packed: bool = False) -> list[Tensor]:
+def inputs_of(
+    plan: Any, dtype: torch.dtype = torch.bfloat16, seed: int = 0, packed: bool = False
+) -> list[Tensor]:
     """(q, k, v, dout); packed: as they lie in one projection."""
-    generator, counts = torch.Generator(GPU).manual_seed(seed), (plan.num_q_heads, plan.num_kv_heads, plan.num_kv_heads, plan.num_q_heads)
+    generator, counts = (
+        torch.Generator(GPU).manual_seed(seed),
+        (plan.num_q_heads, plan.num_kv_heads, plan.num_kv_heads, plan.num_q_heads),
+    )
     x = torch.randn(plan.seqlen_q, sum(counts), plan.head_dim, generator=generator, device=GPU, dtype=dtype)
     return [part if packed else part.contiguous() for part in x.split(counts, 1)]
 
@@ -70,11 +83,15 @@ def through_jit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("way", [both, by_parts])
-@pytest.mark.parametrize(("heads", "head_dim", "dtype"), [((16, 2), 128, torch.bfloat16), ((4, 4), 128, torch.float16),
-                                                          ((6, 2), 64, torch.bfloat16)], ids=str)
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "dtype"),
+    [((16, 2), 128, torch.bfloat16), ((4, 4), 128, torch.float16), ((6, 2), 64, torch.bfloat16)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", MASKS)
-def test_the_same_bits_as_calls_that_run_as_written(name: str, heads: tuple[int, int], head_dim: int, dtype: torch.dtype, way: Any,
-                                                    through_jit: list[Any]) -> None:
+def test_the_same_bits_as_calls_that_run_as_written(
+    name: str, heads: tuple[int, int], head_dim: int, dtype: torch.dtype, way: Any, through_jit: list[Any]
+) -> None:
     plan = plan_of(name, heads, head_dim)
     for packed in (False, True):
         way(plan, *inputs_of(plan, dtype, packed=packed))
@@ -166,7 +183,9 @@ def test_compiled(mode: str | None) -> None:
     q, k, v, dout = inputs_of(plan)
     right = both(plan, q, k, v, dout)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda q, k, v: band_attention(q, k, v, plan, return_lse=True), fullgraph=True, mode=mode)
+    compiled = torch.compile(
+        lambda q, k, v: band_attention(q, k, v, plan, return_lse=True), fullgraph=True, mode=mode
+    )
     for _ in range(3):
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
         out, lse = (x.clone() for x in compiled(*leaves))

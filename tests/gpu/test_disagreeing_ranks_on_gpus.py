@@ -29,7 +29,13 @@ def disagreeing(comm: Comm, strategy: str, messages: str) -> tuple[list[str], fl
     signals.HOST_SIGNALS = True
     mask = build_mask("causal", seqlen=TOKENS)
     cp = context_parallel(
-        mask, None, strategy, num_q_heads=HEADS, head_dim=HEAD_DIM, messages=messages, timeout=30.0  # type: ignore[arg-type]
+        mask,
+        None,
+        strategy,
+        num_q_heads=HEADS,
+        head_dim=HEAD_DIM,
+        messages=messages,
+        timeout=30.0,  # type: ignore[arg-type]
     )
     assert cp._comm.can_release, cp._comm.messages_note
     q, k, v = torch.randn(3, cp.num_tokens, HEADS, HEAD_DIM, device=comm.device, dtype=torch.bfloat16)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from longca.bench.measure.kernel import measure_kernel
 from longca.core.plugin import Registry
-from longca.core.study import Measure
-from tests.bench.cells import small_cell
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.studies.study import Measure
 from tests.gpu.device import GPU, needs_gpu
+from tests.lab.bench.cells import small_cell
 
 pytestmark = needs_gpu
 QUICK = Measure.fixed(warmup=1, repeats=3)
@@ -19,13 +19,25 @@ KERNELS = [name for name in Registry("kernel").names() if Registry("kernel").loa
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_is_right_or_says_why_not(kernel: str, mask: str, heads: tuple[int, int]) -> None:
     for direction in ("fwd", "bwd"):
-        cell = small_cell(kernel, mask, direction, seqlen=4096, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128,
-                          dtype="bf16")
+        cell = small_cell(
+            kernel,
+            mask,
+            direction,
+            seqlen=4096,
+            num_q_heads=heads[0],
+            num_kv_heads=heads[1],
+            head_dim=128,
+            dtype="bf16",
+        )
         result = measure_kernel(cell, QUICK, GPU)
         assert result.outcome.status in ("ok", "unsupported", "unavailable"), result.outcome
         if result.outcome.status == "ok":
             assert result.samples is not None and result.samples.timer == "cuda_event"
-            assert result.memory is not None and result.memory.source == "cuda_allocator" and result.memory.peak_bytes[0] > 0
+            assert (
+                result.memory is not None
+                and result.memory.source == "cuda_allocator"
+                and result.memory.peak_bytes[0] > 0
+            )
 
 
 @pytest.mark.parametrize("mask", ["causal", "causal_document", "prefix_lm"])
@@ -41,7 +53,9 @@ def test_backward_leaves_no_trace(kernel: str) -> None:
     from tests.kernels.cases import Case, pattern_mask
 
     plugin, case = Registry("kernel").load(kernel), Case(pattern_mask("causal", 2), 4, 2, head_dim=64)
-    reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, "bwd", "bf16").call_spec, case.mask.traits, "cuda")
+    reason = plugin.available("cuda") or plugin.supports(
+        case.cell(kernel, "bwd", "bf16").call_spec, case.mask.traits, "cuda"
+    )
     if reason is not None:
         pytest.skip(reason)
     prepared = plugin.prepare(case.problem("bwd", torch.bfloat16, "cuda"))
@@ -49,5 +63,7 @@ def test_backward_leaves_no_trace(kernel: str) -> None:
     forward = prepared.forward(q, k, v)
     first, second = prepared.backward(forward, dout), prepared.backward(forward, dout)
     for a, b in zip(first, second, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)  # atomics may add in another order, never twice
+        torch.testing.assert_close(
+            a, b, rtol=1e-2, atol=1e-2
+        )  # atomics may add in another order, never twice
     assert all(x.grad is None for x in (q, k, v, dout))

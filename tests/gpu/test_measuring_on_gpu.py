@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.measure.environment import device_name, node
-from longca.bench.measure.kernel import measure_kernel
-from longca.bench.measure.measurement import CellMeasurement
-from longca.bench.measure.memory import peak_memory
-from longca.bench.measure.nvml import open_gpu
-from longca.bench.measure.timer import time_calls
-from longca.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
-from longca.core.study import Measure
-from tests.bench.cells import small_cell, write_kernel
+from longca.lab.bench.measure.environment import device_name, node
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.bench.measure.measurement import CellMeasurement
+from longca.lab.bench.measure.memory import peak_memory
+from longca.lab.bench.measure.nvml import open_gpu
+from longca.lab.bench.measure.timer import time_calls
+from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR, CudaStopwatch
+from longca.lab.studies.study import Measure
 from tests.gpu.device import GPU, needs_gpu
+from tests.lab.bench.cells import small_cell, write_kernel
 
 pytestmark = needs_gpu
 MIB = 1 << 20
@@ -29,7 +29,10 @@ def test_the_control_proves_the_timer(seqlen: int) -> None:
 def test_the_flush_is_as_large_as_the_l2_asks_for() -> None:
     before = torch.cuda.memory_allocated(GPU)
     stopwatch = CudaStopwatch(GPU)
-    assert torch.cuda.memory_allocated(GPU) - before >= L2_FACTOR * torch.cuda.get_device_properties(GPU).L2_cache_size
+    assert (
+        torch.cuda.memory_allocated(GPU) - before
+        >= L2_FACTOR * torch.cuda.get_device_properties(GPU).L2_cache_size
+    )
     stopwatch.ready()
 
 

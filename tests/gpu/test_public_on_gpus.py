@@ -1,4 +1,5 @@
-"""`longca.context_parallel` over NCCL on two GPUs: results, masks that share a sharding, planning ahead, and training."""
+"""`longca.context_parallel` over NCCL on two GPUs: results, masks that share a sharding, planning ahead, and
+training."""
 
 from typing import Any
 
@@ -15,9 +16,18 @@ from tests.cp.reference import attention
 
 OWN = ("ring_allgather", "ring_p2p", "ulysses", "usp", "loongtrain")
 CASE = Case("causal_document", 4093, 8, 2, torch.bfloat16, head_dim=128)
-WINDOW, CAUSAL = (build_mask(name, seqlen=4093, **params) for name, params in (("causal_sliding_window", {"window": 512}), ("causal", {})))
-TRAINED = Options(mask="alternating", tokens=4096, steps=20, num_q_heads=4, num_kv_heads=2, head_dim=128, dtype="bfloat16")
-pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")]
+WINDOW, CAUSAL = (
+    build_mask(name, seqlen=4093, **params)
+    for name, params in (("causal_sliding_window", {"window": 512}), ("causal", {}))
+)
+TRAINED = Options(
+    mask="alternating", tokens=4096, steps=20, num_q_heads=4, num_kv_heads=2, head_dim=128, dtype="bfloat16"
+)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multi_gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here"),
+]
 
 
 def both_ways(cp: ContextParallel, mask: int = 0) -> dict[str, torch.Tensor]:
@@ -32,10 +42,20 @@ def all_strategies(comm: Comm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for messages in ("nccl", "symmetric"):
         for strategy in OWN:
-            cp = context_parallel([CASE.problem().mask, WINDOW], strategy=strategy, num_q_heads=8, num_kv_heads=2, head_dim=128,
-                                  messages=messages)
+            cp = context_parallel(
+                [CASE.problem().mask, WINDOW],
+                strategy=strategy,
+                num_q_heads=8,
+                num_kv_heads=2,
+                head_dim=128,
+                messages=messages,
+            )
             cp.plan_ahead(CAUSAL)
-            found[f"{strategy}, {messages}"] = [both_ways(cp), both_ways(cp, 1), both_ways(cp.with_mask(CAUSAL))]
+            found[f"{strategy}, {messages}"] = [
+                both_ways(cp),
+                both_ways(cp, 1),
+                both_ways(cp.with_mask(CAUSAL)),
+            ]
             found[f"{strategy}, {messages}, is"] = repr(cp)
             cp.close()
     return found | {"losses": train(TRAINED)["losses"]}
@@ -43,7 +63,10 @@ def all_strategies(comm: Comm) -> dict[str, Any]:
 
 def error(found: dict[str, torch.Tensor], mask: Mask) -> float:
     expected = attention(mask, *(x.cuda() for x in CASE.inputs()))
-    return max(float((found[name].double() - expected[name].cpu()).norm() / expected[name].norm()) for name in TENSORS)
+    return max(
+        float((found[name].double() - expected[name].cpu()).norm() / expected[name].norm())
+        for name in TENSORS
+    )
 
 
 def test_results_are_those_of_one_device_and_training_learns():

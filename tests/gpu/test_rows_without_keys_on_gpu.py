@@ -1,6 +1,8 @@
-"""Every kernel on masks with rows that see nothing, between others and at the edges, and with fewer keys than queries.
+"""Every kernel on masks with rows that see nothing, between others and at the edges, and with fewer keys than
+queries.
 
-Which kernels may refuse them, and that they say so, is checked without a GPU: `tests/kernels/test_rows_without_keys.py`.
+Which kernels may refuse them, and that they say so, is checked without a GPU:
+`tests/kernels/test_rows_without_keys.py`.
 """
 
 import pytest
@@ -14,16 +16,22 @@ from tests.kernels.test_contract_kernels import ATTENTION
 
 pytestmark = needs_gpu
 OTHERS = [case for case in hand_made_cases() if not case.mask.traits.empty_rows]
-CASES = [Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for case in empty_row_cases() + OTHERS]
+CASES = [
+    Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for case in empty_row_cases() + OTHERS
+]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case.mask.name} {case.num_q_heads}:{case.num_kv_heads}" for case in CASES])
+@pytest.mark.parametrize(
+    "case", CASES, ids=[f"{case.mask.name} {case.num_q_heads}:{case.num_kv_heads}" for case in CASES]
+)
 @pytest.mark.parametrize("kernel", ATTENTION)
 def test_gives_nothing_where_nothing_is_seen(kernel: str, case: Case) -> None:
     plugin, cell = Registry("kernel").load(kernel), case.cell(kernel, "bwd", "bf16")
     direction = "bwd" if plugin.supports(cell.call_spec, case.mask.traits, "cuda") is None else "fwd"
     cell = case.cell(kernel, direction, "bf16")
-    if (reason := plugin.available("cuda") or plugin.supports(cell.call_spec, case.mask.traits, "cuda")) is not None:
+    if (
+        reason := plugin.available("cuda") or plugin.supports(cell.call_spec, case.mask.traits, "cuda")
+    ) is not None:
         pytest.skip(reason)
     inputs = case.inputs(torch.bfloat16, "cuda")
     plain = plain_attention(*inputs, case.mask.dense())
@@ -39,6 +47,7 @@ def test_gives_nothing_where_nothing_is_seen(kernel: str, case: Case) -> None:
         rights += plain.grads
     norms = [float(torch.linalg.vector_norm(right)) for right in rights]
     for result, right, norm in zip(results, rights, norms, strict=True):
-        # a gradient may be 0, of one key for example; what remains of it is of the rounding of terms as large as the others
+        # a gradient may be 0, of one key for example; what remains of it is of the rounding of terms as large
+        # as the others
         assert torch.linalg.vector_norm(result.double().cpu() - right) <= 1.5e-2 * max(norm, max(norms) / 10)
     assert all((result.cpu()[empty] == 0).all() for result in results[:2])

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from longca.bench.measure.kernel import measure_kernel
 from longca.core.plugin import Registry
-from longca.core.study import Measure
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.studies.study import Measure
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
-from tests.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention
+from tests.lab.bench.cells import small_cell
 
 pytestmark = needs_gpu
 ROWS = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "sparse"]
@@ -25,8 +25,17 @@ def test_other_blocks(kernel: str, block: int, head_dim: int) -> None:
     params = Registry("mask").load("block_sparse_uniform").resolve({"block": block, "density": 0.3})
     for direction in ("fwd", "bwd"):
         for heads in ((16, 2), (4, 4)):
-            cell = small_cell(kernel, "block_sparse_uniform", direction, mask_params=params, seqlen=3072, dtype="bf16",
-                              num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim)
+            cell = small_cell(
+                kernel,
+                "block_sparse_uniform",
+                direction,
+                mask_params=params,
+                seqlen=3072,
+                dtype="bf16",
+                num_q_heads=heads[0],
+                num_kv_heads=heads[1],
+                head_dim=head_dim,
+            )
             outcome = measure_kernel(cell, Measure.fixed(warmup=1, repeats=3), GPU).outcome
             assert outcome.status in ("ok", "unsupported", "unavailable"), outcome
 
@@ -41,7 +50,9 @@ def test_rows_without_keys_and_shorter_last_blocks(kernel: str, seqlen: int, num
     plugin, inputs = Registry("kernel").load(kernel), case.inputs(torch.bfloat16, "cuda")
     right = plain_attention(*inputs, case.mask.dense())
     for direction in ("fwd", "bwd"):
-        reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, direction, "bf16").call_spec, case.mask.traits, "cuda")
+        reason = plugin.available("cuda") or plugin.supports(
+            case.cell(kernel, direction, "bf16").call_spec, case.mask.traits, "cuda"
+        )
         if reason is not None:
             pytest.skip(reason)
         prepared = plugin.prepare(case.problem(direction, torch.bfloat16, "cuda"))

@@ -1,11 +1,12 @@
-"""Every strategy over NCCL on two GPUs, and on four where they are: this project's with its own kernel, others' with those they bring."""
+"""Every strategy over NCCL on two GPUs, and on four where they are: this project's with its own kernel,
+others' with those they bring."""
 
 import pytest
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
+from longca.lab.studies.cell import Cell
 from tests.cp.case import Case
 from tests.cp.ranks import on_ranks
 
@@ -14,16 +15,26 @@ WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]
 MASKS = ("full", "causal", "causal_document", "full_document", "shared_question", "sliding_window")
 COMPILED = ("causal_document", "shared_question")  # FlexAttention is compiled anew for each mask
 STRATEGIES = {name: Registry("strategy").load(name) for name in Registry("strategy").names()}
-pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multi_gpu,
+    pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here"),
+]
 
 Run = tuple[Case, str]  # with the name of a kernel
 
 
 def own_runs() -> list[Run]:
     own = [name for name, strategy in STRATEGIES.items() if not strategy.baseline]
-    cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=128) for strategy in own for mask in MASKS]
-    cases += [Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=128)
-              for strategy in ("ulysses", "usp") for heads in ((8, 8), (32, 8), (16, 1)) for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1))]
+    cases = [
+        Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=128) for strategy in own for mask in MASKS
+    ]
+    cases += [
+        Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=128)
+        for strategy in ("ulysses", "usp")
+        for heads in ((8, 8), (32, 8), (16, 1))
+        for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1))
+    ]
     return [(case, "band") for case in cases]
 
 
@@ -37,8 +48,19 @@ def peers_runs(world: int, device_type: str = "cuda") -> list[Run]:
                 continue
             for mask in COMPILED if kernel == "flex" else MASKS:
                 case = Case(mask, 512 * world, 16, 4, torch.bfloat16, name, head_dim=128)
-                cell = Cell(kind="cp", kernel=kernel, strategy=name, world=world, mask=mask, seqlen=case.seqlen, num_q_heads=16,
-                            num_kv_heads=4, head_dim=128, dtype="bf16", direction="bwd")
+                cell = Cell(
+                    kind="cp",
+                    kernel=kernel,
+                    strategy=name,
+                    world=world,
+                    mask=mask,
+                    seqlen=case.seqlen,
+                    num_q_heads=16,
+                    num_kv_heads=4,
+                    head_dim=128,
+                    dtype="bf16",
+                    direction="bwd",
+                )
                 if strategy.refusal(cell, case.problem().mask.traits, local, device_type) is None:
                     found.append((case, kernel))
     return found

@@ -1,4 +1,5 @@
-"""Messages by copy engines against NCCL's, on two GPUs and on four where they are: the same bits, however ranks are delayed."""
+"""Messages by copy engines against NCCL's, on two GPUs and on four where they are: the same bits, however
+ranks are delayed."""
 
 import os
 import random
@@ -8,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from longca.bench.workers.group import GRACE_SECONDS
-from longca.bench.workers.pool import Pool
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.buffers import ReceiveBuffers
 from longca.kernels.contract import Problem
-from tests.bench.misbehaving import MEASURE, cp_cell
+from longca.lab.bench.workers.group import GRACE_SECONDS
+from longca.lab.bench.workers.pool import Pool
 from tests.cp.case import TENSORS, Case
 from tests.cp.ranks import on_ranks
+from tests.lab.bench.misbehaving import MEASURE, cp_cell
 
 FOUND = torch.cuda.device_count()
 WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]
@@ -24,11 +25,16 @@ STRATEGIES = ("ring_p2p", "ring_allgather", "ulysses", "usp", "loongtrain")
 MASKS = ("full", "causal_document", "sliding_window", "shared_question")
 IN_USE = "messages by copy engines, into symmetric memory"
 START_S = 60.0  # of two processes that have to load CUDA and NCCL
-pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.multi_gpu,
+    pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here"),
+]
 
 
 def send_to_all(comm: Comm, buffers: ReceiveBuffers, size: int, number: int) -> torch.Tensor:
-    """A message from each rank to all others → how many of their elements are wrong, without a host that waits."""
+    """A message from each rank to all others → how many of their elements are wrong, without a host that
+    waits."""
     others = [rank for rank in range(comm.world) if rank != comm.rank]
     mine = torch.full((size,), 1000 * number + comm.rank, dtype=torch.int32, device=comm.device)
     landed = buffers.empty(f"{size}", (comm.world, size), mine)
@@ -46,10 +52,19 @@ def send_round(comm: Comm, sizes: list[int], rounds: int) -> dict[str, Any]:
         buffers.reserve(f"{size}", size * comm.world * 4)
     buffers.allocate()
     held_bytes = comm.unseen_bytes
-    wrong = sum(int(x) for x in [send_to_all(comm, buffers, size, number) for number in range(rounds) for size in sizes])
+    wrong = sum(
+        int(x)
+        for x in [send_to_all(comm, buffers, size, number) for number in range(rounds) for size in sizes]
+    )
     del buffers
     comm.use("nccl")
-    return {"note": note, "wrong": wrong, "held": held_bytes, "left": comm.unseen_bytes, "moved": comm.moved_bytes}
+    return {
+        "note": note,
+        "wrong": wrong,
+        "held": held_bytes,
+        "left": comm.unseen_bytes,
+        "moved": comm.moved_bytes,
+    }
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -70,24 +85,48 @@ def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:
         there = case.run(comm)
         comm.use("symmetric")
         here = case.run(comm)
-        found.append({"notes": here["notes"], "repeatable": there["repeatable"] and here["repeatable"],
-                      "moved": (there["moved"], here["moved"]), "same": {name: torch.equal(there[name], here[name]) for name in TENSORS}})
+        found.append(
+            {
+                "notes": here["notes"],
+                "repeatable": there["repeatable"] and here["repeatable"],
+                "moved": (there["moved"], here["moved"]),
+                "same": {name: torch.equal(there[name], here[name]) for name in TENSORS},
+            }
+        )
     return found
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_results_are_those_of_nccl_to_the_last_bit(world: int) -> None:
-    cases = [Case(mask, 1021, 16, 8, torch.bfloat16, strategy, head_dim=64) for strategy in STRATEGIES for mask in MASKS]
-    cases += [Case("causal", 4093, 16, 8, torch.bfloat16, strategy, head_dim=64, weights=(1, 2, 1)) for strategy in ("ulysses", "usp")]
-    for case, parts in zip(cases, zip(*on_ranks(run_both, world, cases, timeout_s=300.0, device_type="cuda"), strict=True), strict=True):
+    cases = [
+        Case(mask, 1021, 16, 8, torch.bfloat16, strategy, head_dim=64)
+        for strategy in STRATEGIES
+        for mask in MASKS
+    ]
+    cases += [
+        Case("causal", 4093, 16, 8, torch.bfloat16, strategy, head_dim=64, weights=(1, 2, 1))
+        for strategy in ("ulysses", "usp")
+    ]
+    for case, parts in zip(
+        cases,
+        zip(*on_ranks(run_both, world, cases, timeout_s=300.0, device_type="cuda"), strict=True),
+        strict=True,
+    ):
         for part in parts:
             assert IN_USE in part["notes"] and part["repeatable"], case
-            assert all(part["same"].values()) and len({str(moved) for moved in part["moved"]}) == 1, (case, part)
+            assert all(part["same"].values()) and len({str(moved) for moved in part["moved"]}) == 1, (
+                case,
+                part,
+            )
 
 
 def run_late(comm: Comm, strategy: str, iterations: int) -> dict[str, Any]:
-    """Calls with four inputs in turn, ranks held up at random on the host and on the GPU; nobody waits for the GPU until the end."""
-    case, chance = Case("causal", 4096, 16, 8, torch.bfloat16, strategy, head_dim=64), random.Random(comm.rank)
+    """Calls with four inputs in turn, ranks held up at random on the host and on the GPU; nobody waits for
+    the GPU until the end."""
+    case, chance = (
+        Case("causal", 4096, 16, 8, torch.bfloat16, strategy, head_dim=64),
+        random.Random(comm.rank),
+    )
     problem = case.problem()
     problem = Problem(problem.mask, 16, 8, 64, torch.bfloat16, comm.device, needs_backward=True)
     kernel = Registry("kernel").load("band")
@@ -123,16 +162,24 @@ def test_two_hundred_calls_with_random_delays(strategy: str) -> None:
     assert [part["wrong"] for part in parts] == [0] * len(parts)
 
 
-@pytest.mark.parametrize(("kernel", "status", "words"), [
-    ("midway_raises", "error", "no key"),
-    ("midway_killed_while_timed", "error", "rank 1: it was killed by SIGKILL"),
-    ("midway_sleeps", "timeout", "seconds=20.0"),
-])
+@pytest.mark.parametrize(
+    ("kernel", "status", "words"),
+    [
+        ("midway_raises", "error", "no key"),
+        ("midway_killed_while_timed", "error", "rank 1: it was killed by SIGKILL"),
+        ("midway_sleeps", "timeout", "seconds=20.0"),
+    ],
+)
 @pytest.mark.parametrize("strategy", ["ring_p2p", "ulysses"])
-def test_a_peer_that_is_gone_ends_the_cell_and_the_next_one_runs(pool: Pool, strategy: str, kernel: str, status: str, words: str) -> None:
+def test_a_peer_that_is_gone_ends_the_cell_and_the_next_one_runs(
+    pool: Pool, strategy: str, kernel: str, status: str, words: str
+) -> None:
     """A stream that waits for it would wait for ever: the runner kills what waits."""
     timeout_s = 20.0 if kernel == "midway_sleeps" else 600.0
-    measure, begun = MEASURE.model_copy(update={"timeout_s": timeout_s, "messages": "symmetric"}), time.monotonic()
+    measure, begun = (
+        MEASURE.model_copy(update={"timeout_s": timeout_s, "messages": "symmetric"}),
+        time.monotonic(),
+    )
     result = pool.measure(cp_cell(strategy, 2, kernel, dtype="bf16"), measure)
     assert time.monotonic() - begun < START_S + max(GRACE_SECONDS, min(timeout_s, 20.0))
     assert result.outcome.status == status and words in repr(result.outcome), result.outcome
@@ -143,7 +190,12 @@ def test_a_peer_that_is_gone_ends_the_cell_and_the_next_one_runs(pool: Pool, str
 def test_receive_buffers_count_as_memory(pool: Pool) -> None:
     """Gathered keys lie in receive buffers: torch's allocator does not see them, the record must."""
     cell = cp_cell("ring_allgather", 2, dtype="bf16", seqlen=8192)
-    by_nccl, symmetric = (pool.measure(cell, MEASURE.model_copy(update={"messages": messages})) for messages in ("nccl", "symmetric"))
+    by_nccl, symmetric = (
+        pool.measure(cell, MEASURE.model_copy(update={"messages": messages}))
+        for messages in ("nccl", "symmetric")
+    )
     assert by_nccl.memory and symmetric.memory and IN_USE in symmetric.notes
-    for there, here in zip(by_nccl.memory.above_shards_bytes, symmetric.memory.above_shards_bytes, strict=True):
+    for there, here in zip(
+        by_nccl.memory.above_shards_bytes, symmetric.memory.above_shards_bytes, strict=True
+    ):
         assert here >= 0.9 * there > 0

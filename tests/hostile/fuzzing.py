@@ -15,10 +15,52 @@ from tests.support import examples
 MOST_SECONDS = 10  # of this process, for any of them
 
 TOKENS = [
-    b"[", b"]", b"{", b"}", b":", b"- ", b"? ", b"&a ", b"*a", b"<<: *a", b"!!", b"!!int ", b"!!python/object:os.system", b"|", b"%", b"'",
-    b'"', b"\\", b"#", b"\n", b"\n  ", b"\t", b",", b"\0", b"\xff", b"\xed\xa0\x80", "\u202e".encode(), b"\x1b[31m", b"\\ud800",
-    b"nan", b".inf", b"-1", b"0", b"1e400", b"9" * 5000, b"[" * 2000, b"null", b"true", b"x" * 3000, b"../", b"512K", b"1:0", b"2024-99-99",
-    b"title", b"grids"]
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b":",
+    b"- ",
+    b"? ",
+    b"&a ",
+    b"*a",
+    b"<<: *a",
+    b"!!",
+    b"!!int ",
+    b"!!python/object:os.system",
+    b"|",
+    b"%",
+    b"'",
+    b'"',
+    b"\\",
+    b"#",
+    b"\n",
+    b"\n  ",
+    b"\t",
+    b",",
+    b"\0",
+    b"\xff",
+    b"\xed\xa0\x80",
+    "\u202e".encode(),
+    b"\x1b[31m",
+    b"\\ud800",
+    b"nan",
+    b".inf",
+    b"-1",
+    b"0",
+    b"1e400",
+    b"9" * 5000,
+    b"[" * 2000,
+    b"null",
+    b"true",
+    b"x" * 3000,
+    b"../",
+    b"512K",
+    b"1:0",
+    b"2024-99-99",
+    b"title",
+    b"grids",
+]
 """what formats have a meaning for, and what they cannot hold"""
 
 
@@ -36,16 +78,20 @@ def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
 
 def fuzz(sound: str, whole: int = 600) -> Callable[..., Any]:
     """A test that gets `text`, again and again damaged in another way."""
+
     def decorate(test: Callable[..., None]) -> Any:
         quiet = settings(examples(whole), suppress_health_check=list(HealthCheck))
         return quiet(given(text=damaged(sound.encode()))(test))
+
     return decorate
 
 
 def told(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> CompletedProcess[str]:
     """What the command says, whose exit code must be one of the codes, soon, and one line where it is 2."""
     start = time.process_time()
-    done = called([str(argument) for argument in arguments], {"LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200"})
+    done = called(
+        [str(argument) for argument in arguments], {"LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200"}
+    )
     assert time.process_time() - start < MOST_SECONDS
     assert done.returncode in codes, done.stderr
     for line in done.stderr.splitlines():

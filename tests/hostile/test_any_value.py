@@ -10,19 +10,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from longca.archive.project import project_files
-from longca.bench.run.scores import Score
 from longca.core.reading import JsonError, read_json
-from longca.core.record import Record
-from longca.store.cells import CellStore
-from longca.store.decode import Decoder, Unusable, decode_content, encode
-from longca.store.export import export
-from longca.store.load import load
-from longca.store.table import derived, in_order
+from longca.lab.archive.project import project_files
+from longca.lab.bench.run.scores import Score
+from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import Decoder, Unusable, decode_content, encode
+from longca.lab.store.export import export
+from longca.lab.store.load import load
+from longca.lab.store.table import derived, in_order
+from longca.lab.studies.record import Record
 from tests.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
 from tests.support import examples
 
-STUDY = "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}]\n"
+STUDY = (
+    "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: "
+    "fp32}]\n"
+)
 FEW, MANY = 15, 300  # records of a study
 
 decode = Decoder().decode  # one for all texts: what it remembers of one must change nothing for the next
@@ -48,11 +51,22 @@ def test_it_is_refused_in_one_line_or_can_be_used(folder: Path, place: tuple[str
     assert len(load(folder / "records.parquet").records) == len(load(folder / "records.json").records) == 1
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 25))])
-def test_every_command_works_with_what_is_left(longca, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch):
-    """Damaged records are in one study, so that they are skipped; the others are in another one, which can be archived."""
-    monkeypatch.setattr("longca.archive.bundle.project_files", lambda root: {
-        name: file for name, file in project_files(root).items() if not name.startswith(("reports/", "docs/", "tests/"))})
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 25))]
+)
+def test_every_command_works_with_what_is_left(
+    longca, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Damaged records are in one study, so that they are skipped; the others are in another one, which can be
+    archived."""
+    monkeypatch.setattr(
+        "longca.lab.archive.bundle.project_files",
+        lambda root: {
+            name: file
+            for name, file in project_files(root).items()
+            if not name.startswith(("reports/", "docs/", "tests/"))
+        },
+    )
     study = tmp_path / "odd.yaml"
     study.write_text(STUDY)
     mixed, sound = CellStore(tmp_path / "mixed/odd"), CellStore(tmp_path / "sound/odd")
@@ -67,10 +81,17 @@ def test_every_command_works_with_what_is_left(longca, tmp_path: Path, number: i
         elif isinstance(mixed.read(path.stem), Record):
             put(sound, content)
     assert num_damaged > FEW // 3
-    commands = [["status", study, "--results", tmp_path / "mixed"], ["export", study, "--results", tmp_path / "mixed"],
-                ["claims", mixed.folder], ["compare", mixed.folder, sound.folder],
-                *([["report", mixed.folder / "records.parquet"]] if number else []),  # to archive makes such a page, too
-                ["archive", study, "--results", tmp_path / "sound"], ["verify", tmp_path / "sound/odd.tar.gz"]]
+    commands = [
+        ["status", study, "--results", tmp_path / "mixed"],
+        ["export", study, "--results", tmp_path / "mixed"],
+        ["claims", mixed.folder],
+        ["compare", mixed.folder, sound.folder],
+        *(
+            [["report", mixed.folder / "records.parquet"]] if number else []
+        ),  # to archive makes such a page, too
+        ["archive", study, "--results", tmp_path / "sound"],
+        ["verify", tmp_path / "sound/odd.tar.gz"],
+    ]
     for command in commands:
         done = longca(*command)
         assert done.returncode == 0, (command[0], done.stdout[-2000:], done.stderr[-2000:])
@@ -105,15 +126,27 @@ TWISTS = {  # the place of the environment's text, by which equal ones are known
     "more in it": lambda whole, own: whole.replace(own, own[:-1] + b',"more":1}'),
     "first": lambda whole, own: b"{" + own + b"," + whole.replace(own + b",", b"")[1:],
     "last": lambda whole, own: whole.replace(own + b",", b"")[:-1] + b"," + own + b"}",
-    "in costs": lambda whole, own: whole.replace(own + b",", b"").replace(b'"costs":{', b'"costs":{"a_ms":1.0,' + own + b","),
+    "in costs": lambda whole, own: whole.replace(own + b",", b"").replace(
+        b'"costs":{', b'"costs":{"a_ms":1.0,' + own + b","
+    ),
     "in costs, too": lambda whole, own: whole.replace(b'"costs":{', b'"costs":{"a_ms":1.0,' + own + b","),
-    "null in costs": lambda whole, own: whole.replace(own + b",", b"").replace(b'"costs":{', b'"costs":{"a_ms":1.0,' + NULL + b","),
+    "null in costs": lambda whole, own: whole.replace(own + b",", b"").replace(
+        b'"costs":{', b'"costs":{"a_ms":1.0,' + NULL + b","
+    ),
     "in itself": lambda whole, own: whole.replace(own, own[:-1] + b"," + own + b"}"),
-    "in a text": lambda whole, own: whole.replace(b'"notes":[', b'"notes":["' + own.replace(b'"', b'\\"') + b'",'),
+    "in a text": lambda whole, own: whole.replace(
+        b'"notes":[', b'"notes":["' + own.replace(b'"', b'\\"') + b'",'
+    ),
     "in a text, raw": lambda whole, own: whole.replace(b'"notes":[', b'"notes":["x' + own + b'",'),
-    "its end in a text": lambda whole, own: whole.replace(b'"slurm_job":null', b'"slurm_job":"},\\"started_at\\":\\""'),
-    "its end in it": lambda whole, own: whole.replace(b'"slurm_job":null', b'"slurm_job":{"a":1},"started_at":"x"'),
-    "a key twice in it": lambda whole, own: whole.replace(b'"slurm_job":null', b'"slurm_job":"1","slurm_job":null'),
+    "its end in a text": lambda whole, own: whole.replace(
+        b'"slurm_job":null', b'"slurm_job":"},\\"started_at\\":\\""'
+    ),
+    "its end in it": lambda whole, own: whole.replace(
+        b'"slurm_job":null', b'"slurm_job":{"a":1},"started_at":"x"'
+    ),
+    "a key twice in it": lambda whole, own: whole.replace(
+        b'"slurm_job":null', b'"slurm_job":"1","slurm_job":null'
+    ),
     "another name": lambda whole, own: whole.replace(b'"environment"', b'"environmen\\u0074"'),
     "two names": lambda whole, own: whole.replace(own, b'"environmen\\u0074":null,' + own),
     "a comma more": lambda whole, own: whole.replace(own, b"," + own),
@@ -127,7 +160,7 @@ TWISTS = {  # the place of the environment's text, by which equal ones are known
 def test_an_environment_in_an_odd_place_is_read_as_if_each_were_parsed(kind: str, twist: str):
     record = decode(as_json(whole_record(kind, 0)).encode())
     whole = record.model_dump_json().encode()
-    own = whole[whole.index(b'"environment":'):whole.index(b',"started_at":')]
+    own = whole[whole.index(b'"environment":') : whole.index(b',"started_at":')]
     assert decode(whole) == record and own != NULL
     text = TWISTS[twist](whole, own)
     assert twist == "as it was" or text != whole
@@ -142,28 +175,50 @@ def test_an_environment_in_an_odd_place_is_read_as_if_each_were_parsed(kind: str
 
 
 def test_equal_environments_are_one_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("longca.store.decode.MOST_SHARED", 2)
+    monkeypatch.setattr("longca.lab.store.decode.MOST_SHARED", 2)
     decoder, whole = Decoder(), decode(as_json(whole_record("ok", 0)).encode())
     first, second = (decoder.decode(encode(whole)) for _ in range(2))
     assert first.environment is second.environment is not None
     for number in range(5):
-        other = whole.model_copy(update={"environment": whole.environment.model_copy(update={"slurm_job": str(number)})})
+        other = whole.model_copy(
+            update={"environment": whole.environment.model_copy(update={"slurm_job": str(number)})}
+        )
         assert decoder.decode(encode(other)) == other and len(decoder._environments) <= 2
 
 
 BROKE: list[tuple[str, str, Any]] = [
-    ("ok", "mask.num_groups", 0), ("ok", "mask.area", 2**63), ("ok", "mask.area", 10**400), ("control", "work.flops", 10**400),
-    ("ok", "cell.mask_params.density", float("nan")), ("ok", "cell.mask_params.density", "abc"),
-    ("ok", "cell.mask_params.scores", "9" * 5000), ("ok", "notes.0", "\ud800"), ("ok", "environment.nodes.0.gpu.mig", [[]]),
-    ("ok", "environment.nodes.0.gpu.memory_bytes", "much"), ("ok", "environment.nodes.0.gpu.power_limit_w", "much"),
-    ("ok", "samples.time_ms", []), ("ok", "samples.time_ms.0", []), ("ok", "samples.time_ms.0.0", 0), ("ok", "samples.time_ms.0.0", -1.0),
-    ("ok", "samples.time_ms.0.0", float("nan")), ("ok", "samples.time_ms.0.0", 1e308), ("ok", "memory.peak_bytes.0", 2**63),
-    ("ok", "costs.plan_ms", float("inf")), ("ok", "started_at", "yesterday"), ("ok", "started_at", "9999-12-31T23:59:59+00:00"),
-    ("ok", "started_at", "2026-01-01T00:00:00+02:00"), ("ok", "seconds", -1), ("ok", "cell.world", 10**20), ("ok", "cell.head_dim", 10**9),
-    ("ok", "cell.seed", 2**63)]
+    ("ok", "mask.num_groups", 0),
+    ("ok", "mask.area", 2**63),
+    ("ok", "mask.area", 10**400),
+    ("control", "work.flops", 10**400),
+    ("ok", "cell.mask_params.density", float("nan")),
+    ("ok", "cell.mask_params.density", "abc"),
+    ("ok", "cell.mask_params.scores", "9" * 5000),
+    ("ok", "notes.0", "\ud800"),
+    ("ok", "environment.nodes.0.gpu.mig", [[]]),
+    ("ok", "environment.nodes.0.gpu.memory_bytes", "much"),
+    ("ok", "environment.nodes.0.gpu.power_limit_w", "much"),
+    ("ok", "samples.time_ms", []),
+    ("ok", "samples.time_ms.0", []),
+    ("ok", "samples.time_ms.0.0", 0),
+    ("ok", "samples.time_ms.0.0", -1.0),
+    ("ok", "samples.time_ms.0.0", float("nan")),
+    ("ok", "samples.time_ms.0.0", 1e308),
+    ("ok", "memory.peak_bytes.0", 2**63),
+    ("ok", "costs.plan_ms", float("inf")),
+    ("ok", "started_at", "yesterday"),
+    ("ok", "started_at", "9999-12-31T23:59:59+00:00"),
+    ("ok", "started_at", "2026-01-01T00:00:00+02:00"),
+    ("ok", "seconds", -1),
+    ("ok", "cell.world", 10**20),
+    ("ok", "cell.head_dim", 10**9),
+    ("ok", "cell.seed", 2**63),
+]
 
 
-@pytest.mark.parametrize(("kind", "place", "value"), BROKE, ids=[f"{number}-{place}" for number, (_, place, _) in enumerate(BROKE)])
+@pytest.mark.parametrize(
+    ("kind", "place", "value"), BROKE, ids=[f"{number}-{place}" for number, (_, place, _) in enumerate(BROKE)]
+)
 def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, value: Any):
     keys = tuple(int(key) if key.isdecimal() else key for key in place.split("."))
     with pytest.raises(Unusable, match="is damaged"):
@@ -172,7 +227,7 @@ def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, va
 
 def test_a_cell_with_a_damaged_record_is_not_measured(longca, tmp_path: Path):
     """One of the two cells of a study has a time of 0."""
-    from longca.core.study import load_study
+    from longca.lab.studies.study import load_study
     from tests.records import record
 
     study = tmp_path / "odd.yaml"
@@ -182,14 +237,18 @@ def test_a_cell_with_a_damaged_record_is_not_measured(longca, tmp_path: Path):
     store.write(record(second))
     path = store.write(record(first))
     text = path.read_text()
-    times = text[text.index('"time_ms":') + 10:text.index(',"warmup"')]
+    times = text[text.index('"time_ms":') + 10 : text.index(',"warmup"')]
     path.write_text(text.replace(times, "[[0.0]]"))
     done = longca("status", study)
-    assert "1 of 2 cells measured" in done.stdout and f"skipped {path}: is damaged ('samples.time_ms.0.0' = 0.0" in done.stdout
+    assert (
+        "1 of 2 cells measured" in done.stdout
+        and f"skipped {path}: is damaged ('samples.time_ms.0.0' = 0.0" in done.stdout
+    )
 
 
 def test_every_field_has_bounds():
-    """A field that is added to the record needs some, too. Texts have them from `Frozen`, floats must be finite there."""
+    """A field that is added to the record needs some, too. Texts have them from `Frozen`, floats must be
+    finite there."""
     lacking = list(_without_bounds(TypeAdapter(Record).json_schema(), "Record"))
     assert lacking == []
 
@@ -201,7 +260,9 @@ def _without_bounds(schema: Any, where: str) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     kind = schema.get("type")
-    needed = {"integer": {"minimum", "maximum"}, "array": {"maxItems"}}.get(kind if isinstance(kind, str) else "", set())
+    needed = {"integer": {"minimum", "maximum"}, "array": {"maxItems"}}.get(
+        kind if isinstance(kind, str) else "", set()
+    )
     if kind == "object" and "properties" not in schema:
         needed = {"maxProperties"}
     if needed - schema.keys() and "const" not in schema and "enum" not in schema:

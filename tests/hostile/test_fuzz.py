@@ -1,19 +1,20 @@
-"""Files that were damaged at random: each is refused in one line, or can be used. Seconds in the default run, minutes in the other."""
+"""Files that were damaged at random: each is refused in one line, or can be used. Seconds in the default run,
+minutes in the other."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from longca.core.config import load_config
-from longca.core.record import Record
-from longca.core.site import load_site
 from longca.data.corpus import Corpus
 from longca.data.readers import read_documents
-from longca.store.cells import CellStore
-from longca.store.decode import encode, from_content
-from longca.store.export import export
-from longca.store.hardware import load_hardware
+from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import encode, from_content
+from longca.lab.store.export import export
+from longca.lab.store.hardware import load_hardware
+from longca.lab.studies.config import load_config
+from longca.lab.studies.record import Record
+from longca.lab.studies.site import load_site
 from tests.hostile.fuzzing import fuzz, told, usable
 from tests.hostile.odd import whole_record
 from tests.support import ROOT
@@ -47,7 +48,7 @@ def test_records(folder: Path, text: bytes):
     store = CellStore(folder / "records")
     path = store.path(json.loads(encode(from_content(whole_record("ok", 0))))["cell_id"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    for content in (text, text[:text.rfind(b',"checksum"')] + b"}"):
+    for content in (text, text[: text.rfind(b',"checksum"')] + b"}"):
         path.write_bytes(content)
         found = store.read(path.stem)
         if isinstance(found, Record):

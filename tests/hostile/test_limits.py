@@ -1,4 +1,5 @@
-"""A small input never takes much: it is refused within 512 MiB of memory and 10 s, in one line that names the limit."""
+"""A small input never takes much: it is refused within 512 MiB of memory and 10 s, in one line that names the
+limit."""
 
 import gzip
 import json
@@ -18,8 +19,8 @@ from longca.core.schema import read_yaml
 MEMORY, SECONDS = 512 << 20, 10
 REFUSE = """
 import json, os, resource, sys, time
-import longca.cli.plan, longca.core.study
-from longca.cli.main import build_app, main
+import longca.lab.cli.plan, longca.lab.studies.study
+from longca.lab.cli.main import build_app, main
 build_app()
 for command in json.load(sys.stdin):
     start = time.monotonic()
@@ -37,7 +38,11 @@ GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
 
 
 def laughs(word: str, repeat: Callable[[int], str]) -> str:
-    return f"a0: &a0 {word}\n" + "".join(f"a{level}: &a{level} {repeat(level - 1)}\n" for level in range(1, 30)) + "grids: *a29\n"
+    return (
+        f"a0: &a0 {word}\n"
+        + "".join(f"a{level}: &a{level} {repeat(level - 1)}\n" for level in range(1, 30))
+        + "grids: *a29\n"
+    )
 
 
 def numbers(count: int) -> str:
@@ -45,16 +50,31 @@ def numbers(count: int) -> str:
 
 
 STUDIES = {
-    "aliases": (laughs("[x, x]", lambda level: "[" + ", ".join([f"*a{level}"] * 9) + "]"), "LONGCA_LIMIT_YAML_VALUES"),
-    "merges": (laughs("{x: 1}", lambda level: "{<<: [" + ", ".join([f"*a{level}"] * 9) + "]}"), "LONGCA_LIMIT_YAML_VALUES"),
+    "aliases": (
+        laughs("[x, x]", lambda level: "[" + ", ".join([f"*a{level}"] * 9) + "]"),
+        "LONGCA_LIMIT_YAML_VALUES",
+    ),
+    "merges": (
+        laughs("{x: 1}", lambda level: "{<<: [" + ", ".join([f"*a{level}"] * 9) + "]}"),
+        "LONGCA_LIMIT_YAML_VALUES",
+    ),
     "itself": ("grids: &a [*a, *a]", "a value holds itself"),
     "values": ("grids: [" + "[]," * 60_000 + "]", "LONGCA_LIMIT_YAML_VALUES"),
     "size": ("#" * (3 << 20), "LONGCA_LIMIT_YAML_MIB"),
     "cells": (GRID % f"seed: [{numbers(4000)}], head_dim: [{numbers(4000)}]", "32,000,000 cells"),
-    "variants": (GRID.replace("causal", "{block_sparse_uniform: {block: [%s], density: [%s]}}") % (numbers(4000), numbers(4000), "seed: 0"),
-                 "32,000,000 cells"),
-    "world": (GRID % "kind: cp, strategy: ulysses, world: 100000000000000000000", "'grids.0.world.0' = 100000000000000000000"),
-    "documents": (GRID.replace("causal, seqlen: 64", "causal_document, seqlen: 1024M") % "corpus: ones", "LONGCA_LIMIT_DOCUMENTS"),
+    "variants": (
+        GRID.replace("causal", "{block_sparse_uniform: {block: [%s], density: [%s]}}")
+        % (numbers(4000), numbers(4000), "seed: 0"),
+        "32,000,000 cells",
+    ),
+    "world": (
+        GRID % "kind: cp, strategy: ulysses, world: 100000000000000000000",
+        "'grids.0.world.0' = 100000000000000000000",
+    ),
+    "documents": (
+        GRID.replace("causal, seqlen: 64", "causal_document, seqlen: 1024M") % "corpus: ones",
+        "LONGCA_LIMIT_DOCUMENTS",
+    ),
 }
 
 
@@ -66,7 +86,11 @@ def answers(request, tmp_path_factory) -> dict[str, tuple[str, int, float]]:
     for name, (text, _) in STUDIES.items():
         (folder / f"{name}.yaml").write_text(text)
         commands[name] = ["plan", str(folder / f"{name}.yaml")]
-    archives = {"zeros": b"\0" * (40 << 20), "blank lines": b"\n" * (6 << 20), "one line": b'{"text": "' + b"x" * (40 << 20)}
+    archives = {
+        "zeros": b"\0" * (40 << 20),
+        "blank lines": b"\n" * (6 << 20),
+        "one line": b'{"text": "' + b"x" * (40 << 20),
+    }
     for name, content in archives.items():
         path = folder / f"{name}.jsonl.gz"
         path.write_bytes(gzip.compress(content, 6))
@@ -82,13 +106,29 @@ def answers(request, tmp_path_factory) -> dict[str, tuple[str, int, float]]:
     (folder / "corpora/ones.json").write_text(json.dumps(bins))
     (folder / "corpora/deep.json").write_text("[" * 1_000_000)
     (folder / "corpora/lists.json").write_text("[" + "[]," * 2_000_000 + "[]]")
-    commands |= {name: ["report", str(folder / name)] for name in ("words.parquet", "rows.parquet", "large.json")}
-    asked = {item.callspec.params.get("name") for item in request.session.items if "answers" in getattr(item, "fixturenames", ())}
-    commands |= {"deep": ["data", "show", "deep"], "lists": ["data", "show", "lists"], "draw": ["data", "show", "ones", "-s", "1024M"],
-                 "length": ["data", "show", "pile", "-s", "9" * 5000]}
+    commands |= {
+        name: ["report", str(folder / name)] for name in ("words.parquet", "rows.parquet", "large.json")
+    }
+    asked = {
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if "answers" in getattr(item, "fixturenames", ())
+    }
+    commands |= {
+        "deep": ["data", "show", "deep"],
+        "lists": ["data", "show", "lists"],
+        "draw": ["data", "show", "ones", "-s", "1024M"],
+        "length": ["data", "show", "pile", "-s", "9" * 5000],
+    }
     commands = {name: command for name, command in commands.items() if name in asked}
-    done = subprocess.run([sys.executable, "-c", REFUSE, str(MEMORY)], input=json.dumps(list(commands.values())), capture_output=True,
-                          text=True, check=False, env={"LONGCA_PLUGINS": str(folder), "OMP_NUM_THREADS": "1", "LONGCA_DEVICE": "cpu"})
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSE, str(MEMORY)],
+        input=json.dumps(list(commands.values())),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"LONGCA_PLUGINS": str(folder), "OMP_NUM_THREADS": "1", "LONGCA_DEVICE": "cpu"},
+    )
     assert done.returncode == 0, done.stderr
     found, message = [], ""
     for line in done.stdout.splitlines(keepends=True):
@@ -101,9 +141,17 @@ def answers(request, tmp_path_factory) -> dict[str, tuple[str, int, float]]:
 
 
 EXPECTED = {name: expected for name, (_, expected) in STUDIES.items()} | {
-    "zeros": "larger than 32 MiB", "blank lines": "LONGCA_LIMIT_UNPACKED_RATIO", "one line": "LONGCA_LIMIT_DOCUMENT_MIB",
-    "words.parquet": "LONGCA_LIMIT_RECORDS_MIB", "rows.parquet": "LONGCA_LIMIT_ROWS", "large.json": "LONGCA_LIMIT_RECORDS_MIB",
-    "deep": "is nested too deeply", "lists": "LONGCA_LIMIT_CORPUS_MIB", "draw": "LONGCA_LIMIT_DOCUMENTS", "length": "is not a length"}
+    "zeros": "larger than 32 MiB",
+    "blank lines": "LONGCA_LIMIT_UNPACKED_RATIO",
+    "one line": "LONGCA_LIMIT_DOCUMENT_MIB",
+    "words.parquet": "LONGCA_LIMIT_RECORDS_MIB",
+    "rows.parquet": "LONGCA_LIMIT_ROWS",
+    "large.json": "LONGCA_LIMIT_RECORDS_MIB",
+    "deep": "is nested too deeply",
+    "lists": "LONGCA_LIMIT_CORPUS_MIB",
+    "draw": "LONGCA_LIMIT_DOCUMENTS",
+    "length": "is not a length",
+}
 
 
 @pytest.mark.sample(3)

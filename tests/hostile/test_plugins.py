@@ -1,4 +1,5 @@
-"""A kernel that misbehaves at any moment, in any way, costs its own cells: the others are measured, and the run ends and says so."""
+"""A kernel that misbehaves at any moment, in any way, costs its own cells: the others are measured, and the
+run ends and says so."""
 
 import json
 import os
@@ -16,7 +17,7 @@ HOSTILE = """
 import ctypes, os, signal, sys, time
 from longca.kernels.backends.naive import Naive, NaivePrepared
 WHERE, WHAT, WHO = os.environ["HOSTILE"].split(":")
-IS_WORKER = "longca.bench.workers.worker" in sys.orig_argv
+IS_WORKER = "longca.lab.bench.workers.worker" in sys.orig_argv
 class Odd(BaseException): pass
 def write_all(content):
     for file in range(3, 1024):
@@ -69,10 +70,21 @@ grids:
 """
 ENDS = ("exits", "leaves", "hangs", "odd", "crashes", "killed", "floods", "escapes")
 WHATS = (*ENDS, "text", "deep", "list", "endless")
-TRIES = [f"{where}:{what}:{who}" for where, whos in (("import", ("both", "runner", "worker")), ("init", ("both",)), ("work", ("both",)),
-                                                     ("supports", ("both",)), ("prepare", ("both",)), ("first", ("both",)),
-                                                     ("timed", ("both",)), ("always", ("both",)))
-         for what in (ENDS if where in ("init", "work") else WHATS) for who in whos]
+TRIES = [
+    f"{where}:{what}:{who}"
+    for where, whos in (
+        ("import", ("both", "runner", "worker")),
+        ("init", ("both",)),
+        ("work", ("both",)),
+        ("supports", ("both",)),
+        ("prepare", ("both",)),
+        ("first", ("both",)),
+        ("timed", ("both",)),
+        ("always", ("both",)),
+    )
+    for what in (ENDS if where in ("init", "work") else WHATS)
+    for who in whos
+]
 SAMPLE = ("import:exits:both", "timed:list:both")
 
 
@@ -82,8 +94,14 @@ def environ(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "plugins/kernels/hostile.py").write_text(HOSTILE)
     (tmp_path / "study.yaml").write_text(STUDY)
     without = {name: value for name, value in os.environ.items() if name != "LONGCA_TRIALS"}
-    return without | {"LONGCA_PLUGINS": str(tmp_path / "plugins"), "LONGCA_LIMIT_PLUGIN_SECONDS": "10", "LONGCA_DEVICE": "cpu",
-                      "LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_LOCKS": str(tmp_path / "locks"), "CI": "1"}
+    return without | {
+        "LONGCA_PLUGINS": str(tmp_path / "plugins"),
+        "LONGCA_LIMIT_PLUGIN_SECONDS": "10",
+        "LONGCA_DEVICE": "cpu",
+        "LONGCA_RESULTS": str(tmp_path / "results"),
+        "LONGCA_LOCKS": str(tmp_path / "locks"),
+        "CI": "1",
+    }
 
 
 def statuses(folder: Path) -> dict[str, list[str]]:
@@ -95,10 +113,22 @@ def statuses(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("act", [pytest.param(act, marks=() if act in SAMPLE else pytest.mark.slow) for act in TRIES])
-def test_the_others_are_measured_and_the_run_says_what_is_left(environ: dict[str, str], tmp_path: Path, act: str):
+@pytest.mark.parametrize(
+    "act", [pytest.param(act, marks=() if act in SAMPLE else pytest.mark.slow) for act in TRIES]
+)
+def test_the_others_are_measured_and_the_run_says_what_is_left(
+    environ: dict[str, str], tmp_path: Path, act: str
+):
     command = [sys.executable, "-m", "longca", "run", str(tmp_path / "study.yaml")]
-    done = subprocess.run(command, cwd=ROOT, env={**environ, "HOSTILE": act}, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**environ, "HOSTILE": act},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     measured = statuses(tmp_path / "results")
     assert "Traceback" not in done.stderr and measured["naive"] == ["ok", "ok"]
     assert len(measured["hostile"]) == 2 or (not measured["hostile"] and "left out: Plug-in '" in done.stderr)
@@ -108,9 +138,22 @@ def test_the_others_are_measured_and_the_run_says_what_is_left(environ: dict[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ["import:exits:both", "import:odd:both"])
-def test_the_workflow_makes_the_page_of_the_others_and_fails(environ: dict[str, str], tmp_path: Path, monkeypatch, act: str):
+def test_the_workflow_makes_the_page_of_the_others_and_fails(
+    environ: dict[str, str], tmp_path: Path, monkeypatch, act: str
+):
     monkeypatch.delenv("LONGCA_TRIALS")
-    done = snakemake("--profile", "workflow/profiles/local", "--config", f"study={tmp_path / 'study.yaml'}",
-                     f"results={tmp_path / 'results'}", "device=cpu", **environ, HOSTILE=act)
+    done = snakemake(
+        "--profile",
+        "workflow/profiles/local",
+        "--config",
+        f"study={tmp_path / 'study.yaml'}",
+        f"results={tmp_path / 'results'}",
+        "device=cpu",
+        **environ,
+        HOSTILE=act,
+    )
     assert done.returncode == 1 and "hostile.py' cannot be imported" in done.stdout + done.stderr
-    assert statuses(tmp_path / "results") == {"naive": ["ok", "ok"]} and (tmp_path / "results/study/report.html").exists()
+    assert (
+        statuses(tmp_path / "results") == {"naive": ["ok", "ok"]}
+        and (tmp_path / "results/study/report.html").exists()
+    )

@@ -1,4 +1,5 @@
-"""Tables whose columns were damaged at random or forged: each command answers by the samples, or refuses the file in one line."""
+"""Tables whose columns were damaged at random or forged: each command answers by the samples, or refuses the
+file in one line."""
 
 import json
 import tempfile
@@ -15,24 +16,43 @@ from hypothesis import strategies as st
 
 import longca
 from longca.core.errors import UserError
-from longca.store.checks.columns import checked_columns
-from longca.store.columns import COLUMNS
-from longca.store.export import export
-from longca.store.load import COMMITTED
+from longca.lab.store.checks.columns import checked_columns
+from longca.lab.store.columns import COLUMNS
+from longca.lab.store.export import export
+from longca.lab.store.load import COMMITTED
 from tests.hostile.fuzzing import told
 from tests.records import gpu_study, record
 from tests.support import examples
 from tools import verified_tables
 
-ODD: list[Any] = [None, -1, 0, 2**63 - 1, -2.5, 1e300, float("nan"), float("inf"), True, "", "nobody", "bwdd", "\x1b]0;x\x07\x1b[31mRED",
-                  "\u202e<script>", "9" * 500, [1.0], []]
+ODD: list[Any] = [
+    None,
+    -1,
+    0,
+    2**63 - 1,
+    -2.5,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    "",
+    "nobody",
+    "bwdd",
+    "\x1b]0;x\x07\x1b[31mRED",
+    "\u202e<script>",
+    "9" * 500,
+    [1.0],
+    [],
+]
 QUESTION = ["-s", "4K", "--json"]
 
 
 @cache
 def sound() -> pa.Table:
     """Some records of the made GPU study, as `longca export` writes them."""
-    records = [each for each in gpu_study() if each.cell.seqlen == 4096 and each.cell.mask in ("causal", "full")]
+    records = [
+        each for each in gpu_study() if each.cell.seqlen == 4096 and each.cell.mask in ("causal", "full")
+    ]
     with tempfile.TemporaryDirectory() as folder:
         return pq.read_table(export(records, Path(folder))[0])
 
@@ -67,15 +87,27 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(examples(60), suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(sorted(sound().column_names)), st.sampled_from(["odd", "odd", "odd", "turned", "twice", "gone"]),
-       st.sampled_from(ODD), st.sampled_from([1, 3]))
-def test_each_command_answers_by_the_samples_or_in_one_line(file: Path, name: str, way: str, value: Any, share: int):
+@given(
+    st.sampled_from(sorted(sound().column_names)),
+    st.sampled_from(["odd", "odd", "odd", "turned", "twice", "gone"]),
+    st.sampled_from(ODD),
+    st.sampled_from([1, 3]),
+)
+def test_each_command_answers_by_the_samples_or_in_one_line(
+    file: Path, name: str, way: str, value: Any, share: int
+):
     pq.write_table(damaged(name, way, value, share), file)
     chosen = told("choose", "causal", file, *QUESTION)
     if chosen.returncode == 0:
         methods = json.loads(chosen.stdout)["rankings"][0]["methods"]
-        assert methods and all(method["time_ms"] == pytest.approx(times()[method["cell_id"]]) for method in methods)
-    for command in (("claims", file), ("compare", file, file), ("advise", "-m", "causal", "-w", 1, "--records", file)):
+        assert methods and all(
+            method["time_ms"] == pytest.approx(times()[method["cell_id"]]) for method in methods
+        )
+    for command in (
+        ("claims", file),
+        ("compare", file, file),
+        ("advise", "-m", "causal", "-w", 1, "--records", file),
+    ):
         done = told(*command)
         assert "\x1b" not in done.stdout and "\u202e" not in done.stdout
     try:
@@ -83,30 +115,50 @@ def test_each_command_answers_by_the_samples_or_in_one_line(file: Path, name: st
             frame = longca.load(file)
     except UserError:
         return
-    assert all(frame.time_ms_median.dropna() == [times()[cell] for cell in frame.cell_id[frame.time_ms_median.notna()]])
+    assert all(
+        frame.time_ms_median.dropna()
+        == [times()[cell] for cell in frame.cell_id[frame.time_ms_median.notna()]]
+    )
 
 
 def test_forged_speeds_turn_no_answer(file: Path):
     table = sound()
-    names = [column.name for column in checked_columns() if column.type == "float" and "tflops" in column.name]
+    names = [
+        column.name for column in checked_columns() if column.type == "float" and "tflops" in column.name
+    ]
     for name in names:
-        forged = [value and value * 10 if kernel == "sdpa" else value
-                  for value, kernel in zip(table[name].to_pylist(), table["kernel"].to_pylist(), strict=True)]
+        forged = [
+            value and value * 10 if kernel == "sdpa" else value
+            for value, kernel in zip(table[name].to_pylist(), table["kernel"].to_pylist(), strict=True)
+        ]
         table = table.set_column(table.column_names.index(name), name, pa.array(forged, pa.float64()))
     pq.write_table(table, file)
     chosen = told("choose", "causal", file, *QUESTION)
     answer = json.loads(chosen.stdout)
-    assert all(method["time_ms"] == pytest.approx(times()[method["cell_id"]]) for method in answer["rankings"][0]["methods"])
+    assert all(
+        method["time_ms"] == pytest.approx(times()[method["cell_id"]])
+        for method in answer["rankings"][0]["methods"]
+    )
     assert "is damaged (its tflops is" in answer["problems"][0]["reason"]
-    assert "damaged (its tflops" in told("report", file, "--out", file.with_name("page.html"), "--json").stdout
+    assert (
+        "damaged (its tflops" in told("report", file, "--out", file.with_name("page.html"), "--json").stdout
+    )
 
 
 def test_a_study_of_damaged_rows_alone_is_one_line(file: Path):
     pq.write_table(damaged("world", "odd", 0, 1), file)
-    for command in (("choose", "causal", file), ("claims", file), ("compare", file, file), ("report", file),
-                    ("advise", "-m", "causal", "-w", 1, "--records", file)):
+    for command in (
+        ("choose", "causal", file),
+        ("claims", file),
+        ("compare", file, file),
+        ("report", file),
+        ("advise", "-m", "causal", "-w", 1, "--records", file),
+    ):
         done = told(*command, codes=(2,))
-        assert len(done.stderr.splitlines()) == 1 and "row 1 is damaged (its world is 0, its record gives 1)" in done.stderr, command
+        assert (
+            len(done.stderr.splitlines()) == 1
+            and "row 1 is damaged (its world is 0, its record gives 1)" in done.stderr
+        ), command
 
 
 def test_columns_of_text_are_not_believed_either(file: Path):
@@ -122,12 +174,19 @@ def test_escapes_in_a_record_reach_no_terminal(file: Path):
     gpu = "\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e\U000e0001[bold]\r\u2028H200"
     cells = [each.cell for each in gpu_study() if each.cell.seqlen == 4096 and each.cell.mask == "causal"]
     export([record(cell, gpu=gpu, notes=(gpu,)) for cell in cells], file.parent)
-    answers = [("compare", file, file), ("choose", "causal", file, "-s", "4K"), ("claims", file), ("claims", file, 1)]
+    answers = [
+        ("compare", file, file),
+        ("choose", "causal", file, "-s", "4K"),
+        ("claims", file),
+        ("claims", file, 1),
+    ]
     for command in answers:
         done = told(*command)
         assert done.returncode == 0, done.stderr
         assert all(line.isprintable() for line in done.stdout.splitlines()), command
-        assert command[0] == "claims" or r"\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e" in done.stdout.replace("\n", "")
+        assert command[0] == "claims" or r"\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e" in done.stdout.replace(
+            "\n", ""
+        )
         data = told(*command, "--json").stdout
         assert all(line.isprintable() for line in data.splitlines()) and json.loads(data), command
     chosen = json.loads(told("choose", "causal", file, *QUESTION).stdout)
@@ -137,18 +196,35 @@ def test_escapes_in_a_record_reach_no_terminal(file: Path):
 
 
 def test_records_of_a_gpu_without_a_known_peak_are_one_line_to_advise(file: Path):
-    export([record(each.cell, gpu="NVIDIA Foo 9000") for each in gpu_study() if each.cell.kernel == "fa3"], file.parent)
+    export(
+        [record(each.cell, gpu="NVIDIA Foo 9000") for each in gpu_study() if each.cell.kernel == "fa3"],
+        file.parent,
+    )
     done = told("advise", "-m", "causal", "-w", 1, "--records", file, codes=(2,))
-    assert "'NVIDIA Foo 9000'" in done.stderr and "config/hardware.yaml" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        "'NVIDIA Foo 9000'" in done.stderr
+        and "config/hardware.yaml" in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    )
 
 
 @pytest.mark.skipif(not COMMITTED.is_dir(), reason="only a checkout has the records")
 def test_the_columns_of_committed_tables_follow_from_their_records():
-    assert verified_tables.text() == verified_tables.VERIFIED.read_text(encoding="utf-8"), "`make docs` writes it"
+    assert verified_tables.text() == verified_tables.VERIFIED.read_text(encoding="utf-8"), (
+        "`make docs` writes it"
+    )
 
 
 def test_every_number_of_a_table_is_compared_or_made_of_other_records():
     compared = {column.name for column in checked_columns()}
     left = {column.name for column in COLUMNS if column.type != "str"} - compared
-    assert left == {"peak_tflops", "peak_percent", "ceiling_tflops", "ceiling_gb_per_s", "ceiling_percent", "single_tflops",
-                    "single_percent", "disturbed"}
+    assert left == {
+        "peak_tflops",
+        "peak_percent",
+        "ceiling_tflops",
+        "ceiling_gb_per_s",
+        "ceiling_percent",
+        "single_tflops",
+        "single_percent",
+        "disturbed",
+    }

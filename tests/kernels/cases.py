@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
+from longca.lab.studies.cell import Cell
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.grid import BlockGrid
@@ -33,18 +33,37 @@ class Case:
     head_dim: int = 16
 
     def cell(self, kernel: str, direction: str, dtype: str = "fp32") -> Cell:
-        return Cell(kind="kernel", kernel=kernel, mask=self.mask.name or "full", seqlen=self.mask.seqlen_q, dtype=dtype,
-                    num_q_heads=self.num_q_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, direction=direction)
+        return Cell(
+            kind="kernel",
+            kernel=kernel,
+            mask=self.mask.name or "full",
+            seqlen=self.mask.seqlen_q,
+            dtype=dtype,
+            num_q_heads=self.num_q_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            direction=direction,
+        )
 
     def problem(self, direction: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Problem:
-        return Problem(self.mask, self.num_q_heads, self.num_kv_heads, self.head_dim, dtype, torch.device(device),
-                       needs_backward=direction == "bwd")
+        return Problem(
+            self.mask,
+            self.num_q_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            dtype,
+            torch.device(device),
+            needs_backward=direction == "bwd",
+        )
 
     def inputs(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[torch.Tensor]:
         """q, k, v, dout."""
         generator = torch.Generator().manual_seed(7)
-        shapes = [(self.mask.seqlen_q, self.num_q_heads), *[(self.mask.seqlen_k, self.num_kv_heads)] * 2,
-                  (self.mask.seqlen_q, self.num_q_heads)]
+        shapes = [
+            (self.mask.seqlen_q, self.num_q_heads),
+            *[(self.mask.seqlen_k, self.num_kv_heads)] * 2,
+            (self.mask.seqlen_q, self.num_q_heads),
+        ]
         return [torch.randn(*shape, self.head_dim, generator=generator).to(device, dtype) for shape in shapes]
 
     def __str__(self) -> str:
@@ -61,8 +80,11 @@ def pattern_mask(name: str, num_kv_heads: int) -> Mask:
 
 def pattern_cases() -> list[Case]:
     """Every pattern, with a KV head for each query head and with one for four."""
-    return [Case(pattern_mask(name, num_kv_heads), num_q_heads, num_kv_heads)
-            for name in Registry("mask").names() for num_q_heads, num_kv_heads in ((2, 2), (8, 2))]
+    return [
+        Case(pattern_mask(name, num_kv_heads), num_q_heads, num_kv_heads)
+        for name in Registry("mask").names()
+        for num_q_heads, num_kv_heads in ((2, 2), (8, 2))
+    ]
 
 
 def hand_made_cases() -> list[Case]:
@@ -70,20 +92,33 @@ def hand_made_cases() -> list[Case]:
     holes = as_bands([(7, 40, 0, 60, -INF, 3), (64, 120, 30, 133, -10, INF)])
     wide = as_bands([(0, 70, 0, 41, -INF, 0)])
     one = as_bands([(0, 1, 0, 1, -INF, INF)])
-    masks = [Mask(133, 133, (holes,), name="holes"), Mask(133, 133, (holes, holes[:1]), name="holes of heads"),
-             Mask(70, 41, (wide,), name="fewer keys"), Mask(1, 1, (one,), name="one")]
+    masks = [
+        Mask(133, 133, (holes,), name="holes"),
+        Mask(133, 133, (holes, holes[:1]), name="holes of heads"),
+        Mask(70, 41, (wide,), name="fewer keys"),
+        Mask(1, 1, (one,), name="one"),
+    ]
     return [Case(mask, 4, 2) for mask in masks]
 
 
 def empty_row_cases() -> list[Case]:
-    """Rows without keys in every form that some kernel takes: bands, shared or of heads, and blocks, with GQA and without."""
+    """Rows without keys in every form that some kernel takes: bands, shared or of heads, and blocks, with GQA
+    and without."""
     visible = np.array([[[0, 0, 0], [1, 0, 1], [0, 1, 0]], [[1, 1, 0], [0, 0, 1], [0, 0, 0]]], dtype=bool)
     bounds = np.tile([0, 64, 128, 192], (2, 1))
     blocks = Mask(192, 192, grid=BlockGrid(visible, bounds, bounds), name="blocks")
-    return [*(case for case in hand_made_cases() if case.mask.traits.empty_rows), Case(blocks, 4, 2), Case(blocks, 2, 2)]
+    return [
+        *(case for case in hand_made_cases() if case.mask.traits.empty_rows),
+        Case(blocks, 4, 2),
+        Case(blocks, 2, 2),
+    ]
 
 
 def telling_cases() -> list[Case]:
-    """The few that say most, for kernels that compile long: per-head blocks, ragged documents, rows without keys."""
-    return [Case(pattern_mask("block_sparse_uniform", 2), 8, 2), Case(pattern_mask("causal_document", 2), 8, 2),
-            hand_made_cases()[0]]
+    """The few that say most, for kernels that compile long: per-head blocks, ragged documents, rows without
+    keys."""
+    return [
+        Case(pattern_mask("block_sparse_uniform", 2), 8, 2),
+        Case(pattern_mask("causal_document", 2), 8, 2),
+        hand_made_cases()[0],
+    ]

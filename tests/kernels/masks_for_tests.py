@@ -26,7 +26,9 @@ NEEDS_WHOLE_BLOCKS = ("block_causal_document", "block_sparse_uniform")
 DOCUMENTS = np.array([5, 1, 30, 24, 17, 19])
 
 
-NOTHING_VISIBLE = [Mask(*lengths, (np.empty((0, 6), dtype=np.int64),)) for lengths in ((20, 30), (0, 5), (5, 0))]
+NOTHING_VISIBLE = [
+    Mask(*lengths, (np.empty((0, 6), dtype=np.int64),)) for lengths in ((20, 30), (0, 5), (5, 0))
+]
 
 
 def pattern_mask(name: str, seed: int = 0) -> Mask:
@@ -35,7 +37,9 @@ def pattern_mask(name: str, seed: int = 0) -> Mask:
     if name not in NEEDS_WHOLE_BLOCKS:
         documents = np.append(DOCUMENTS, 5)
     extra: dict[str, Any] = {"documents": documents} if Registry("mask").load(name).uses_documents else {}
-    return build_mask(name, seqlen=int(documents.sum()), seed=seed, num_kv_heads=2, **extra, **SMALL.get(name, {}))
+    return build_mask(
+        name, seqlen=int(documents.sum()), seed=seed, num_kv_heads=2, **extra, **SMALL.get(name, {})
+    )
 
 
 def rasters(mask: Mask) -> np.ndarray:
@@ -52,7 +56,8 @@ def _cuts(draw: st.DrawFn, length: int) -> list[int]:
 def band_masks(draw: st.DrawFn, max_groups: int = 1) -> Mask:
     """Below a diagonal and above it, a random band in each rectangle of a random partition of Sq × Sk.
 
-    Since the two partitions differ, bands whose rectangles overlap meet at the diagonal, in one row or in many.
+    Since the two partitions differ, bands whose rectangles overlap meet at the diagonal, in one row or in
+    many.
     """
     seqlen_q, seqlen_k = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     groups = []
@@ -75,7 +80,9 @@ def complementary_masks(draw: st.DrawFn) -> Mask:
     offsets = sorted({draw(st.integers(-seqlen_q, seqlen_k)) for _ in range(draw(st.integers(1, 3)))})
     limits = [-INF, *offsets, INF]
     q0, k0 = draw(st.integers(0, 10)), draw(st.integers(0, 10))
-    diagonals = [(q0, seqlen_q, k0, seqlen_k, low if low == -INF else low + 1, high) for low, high in pairwise(limits)]
+    diagonals = [
+        (q0, seqlen_q, k0, seqlen_k, low if low == -INF else low + 1, high) for low, high in pairwise(limits)
+    ]
     rows = [(0, q0, 0, seqlen_k, -INF, INF)] if draw(st.booleans()) else []
     return Mask(seqlen_q, seqlen_k, (np.array(diagonals + rows, dtype=np.int64),))
 
@@ -91,7 +98,9 @@ def grid_masks(draw: st.DrawFn) -> Mask:
         return np.array([[0, *row, length] for row in inner], dtype=np.int64)
 
     num_blocks = groups * num_q * num_k
-    visible = np.array(draw(st.lists(st.booleans(), min_size=num_blocks, max_size=num_blocks))).reshape(groups, num_q, num_k)
+    visible = np.array(draw(st.lists(st.booleans(), min_size=num_blocks, max_size=num_blocks))).reshape(
+        groups, num_q, num_k
+    )
     return Mask(seqlen_q, seqlen_k, grid=BlockGrid(visible, bounds(seqlen_q, num_q), bounds(seqlen_k, num_k)))
 
 
@@ -99,6 +108,8 @@ def uniform_grid(seqlen: int, block_q: int, block_k: int, groups: int, seed: int
     """Blocks of one size, the last ones shorter where the length does not divide."""
     counts = -(-seqlen // block_q), -(-seqlen // block_k)
     visible = np.random.default_rng(seed).random((groups, *counts)) < 0.6
-    q_bounds, k_bounds = (np.minimum(np.arange(count + 1) * size, seqlen)[None].repeat(groups, 0)
-                          for count, size in zip(counts, (block_q, block_k), strict=True))
+    q_bounds, k_bounds = (
+        np.minimum(np.arange(count + 1) * size, seqlen)[None].repeat(groups, 0)
+        for count, size in zip(counts, (block_q, block_k), strict=True)
+    )
     return Mask(seqlen, seqlen, grid=BlockGrid(visible, q_bounds, k_bounds))

@@ -15,9 +15,11 @@ class Plain:
     grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, visible: np.ndarray) -> Plain:
+def plain_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, visible: np.ndarray
+) -> Plain:
     """Args:
-        visible: bool (Sq, Sk), or (groups, Sq, Sk).
+    visible: bool (Sq, Sk), or (groups, Sq, Sk).
     """
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
     rasters = torch.from_numpy(np.array(visible, ndmin=3))
@@ -31,4 +33,6 @@ def plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: tor
         outs.append(weights / total.where(total > 0, 1)[:, None] @ v[:, kv_head])
         lses.append(total.log())
     out = torch.stack(outs, 1)
-    return Plain(out.detach(), torch.stack(lses, 1).detach(), torch.autograd.grad(out, (q, k, v), dout.double().cpu()))
+    return Plain(
+        out.detach(), torch.stack(lses, 1).detach(), torch.autograd.grad(out, (q, k, v), dout.double().cpu())
+    )

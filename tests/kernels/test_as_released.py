@@ -1,11 +1,12 @@
-"""Rows "as released": each repeats one defect of the study's code, is right all the same, and says what it does."""
+"""Rows "as released": each repeats one defect of the study's code, is right all the same, and says what it
+does."""
 
 import pytest
 import torch
 
-from longca.core.cell import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.kernels.backends.as_released_fa3 import Accumulating
+from longca.lab.studies.cell import AS_RELEASED
 from longca.masks import build_mask
 from tests.kernels.cases import Case, pattern_mask
 from tests.kernels.plain_attention import plain_attention
@@ -17,23 +18,37 @@ NAMES = [name for name in Registry("kernel").names() if name.startswith(AS_RELEA
 def test_each_stands_beside_an_honest_row() -> None:
     assert len(NAMES) == 4
     for name in NAMES:
-        kernel, honest = Registry("kernel").load(name), Registry("kernel").load(name.removeprefix(AS_RELEASED))
-        assert isinstance(kernel, type(honest)) and kernel.paper_row is None, "the honest row stands for the study's"
+        kernel, honest = (
+            Registry("kernel").load(name),
+            Registry("kernel").load(name.removeprefix(AS_RELEASED)),
+        )
+        assert isinstance(kernel, type(honest)) and kernel.paper_row is None, (
+            "the honest row stands for the study's"
+        )
         assert kernel.label == f"{honest.label}, as released"
 
 
 def test_sdpa_gives_torch_the_kv_heads_uncopied_beside_a_mask() -> None:
     case = Case(pattern_mask("causal_document", 2), 8, 2)
-    rows = [Registry("kernel").load(name).prepare(case.problem("fwd", torch.bfloat16)) for name in ("sdpa", "as_released_sdpa")]
+    rows = [
+        Registry("kernel").load(name).prepare(case.problem("fwd", torch.bfloat16))
+        for name in ("sdpa", "as_released_sdpa")
+    ]
     assert [row.to_layout(case.inputs(torch.bfloat16)[1]).shape[1] for row in rows] == [8, 2]
-    assert not any("copied" in note for note in rows[1].notes) and any("as released" in note for note in rows[1].notes)
+    assert not any("copied" in note for note in rows[1].notes) and any(
+        "as released" in note for note in rows[1].notes
+    )
 
 
-@pytest.mark.parametrize(("mask", "heads"), [("causal", (8, 2)), ("full", (8, 2)), ("causal_document", (2, 2))])
+@pytest.mark.parametrize(
+    ("mask", "heads"), [("causal", (8, 2)), ("full", (8, 2)), ("causal_document", (2, 2))]
+)
 def test_sdpa_refuses_what_it_would_do_as_the_honest_row(mask: str, heads: tuple[int, int]) -> None:
     case = Case(pattern_mask(mask, heads[1]), *heads)
     call = case.cell("sdpa", "fwd").call_spec
-    assert "it is `sdpa`" in str(Registry("kernel").load("as_released_sdpa").supports(call, case.mask.traits, "cuda"))
+    assert "it is `sdpa`" in str(
+        Registry("kernel").load("as_released_sdpa").supports(call, case.mask.traits, "cuda")
+    )
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "causal_document"])
@@ -75,6 +90,7 @@ def test_flex_falls_back_to_all_scores_and_says_so(fails: bool, monkeypatch: pyt
     from torch.nn.attention import flex_attention
 
     if fails:
+
         def out_of_memory(*args: object, **options: object) -> None:
             raise torch.OutOfMemoryError("no room for S²")
 
@@ -83,6 +99,8 @@ def test_flex_falls_back_to_all_scores_and_says_so(fails: bool, monkeypatch: pyt
     prepared = Registry("kernel").load("as_released_flex").prepare(case.problem("fwd"))
     q, k, v, dout = case.inputs()
     out = prepared.from_layout(prepared.forward(*(prepared.to_layout(x) for x in (q, k, v))).out)
-    torch.testing.assert_close(out.double(), plain_attention(q, k, v, dout, case.mask.dense()).out, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        out.double(), plain_attention(q, k, v, dout, case.mask.dense()).out, rtol=1e-5, atol=1e-5
+    )
     assert any("OutOfMemoryError" in note for note in prepared.notes) == fails
     assert ("metadata_bytes" in prepared.costs and prepared.costs["metadata_bytes"] == 0) == fails

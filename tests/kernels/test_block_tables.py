@@ -17,17 +17,24 @@ def test_lists_are_the_mask_both_ways() -> None:
     for head in range(6):
         seen, seen_by = torch.zeros(2, 8, 8, dtype=torch.bool)
         for block in range(8):
-            seen[block, tables.q_to_k[head, block, :tables.q_to_k_counts[head, block]].long()] = True
-            seen_by[tables.k_to_q[head, block, :tables.k_to_q_counts[head, block]].long(), block] = True
+            seen[block, tables.q_to_k[head, block, : tables.q_to_k_counts[head, block]].long()] = True
+            seen_by[tables.k_to_q[head, block, : tables.k_to_q_counts[head, block]].long(), block] = True
         assert np.array_equal(seen, mask.grid.visible[head // 3]) and np.array_equal(seen_by, seen)
 
 
 def test_a_forward_pass_pays_for_the_lists_of_queries_alone() -> None:
     case = Case(build_mask("block_sparse_uniform", seqlen=256, num_kv_heads=2), 4, 2, head_dim=128)
-    both, of_queries = (block_tables(case.mask, CPU, num_lists=4, of_keys=of_keys) for of_keys in (True, False))
-    assert torch.equal(of_queries.q_to_k, both.q_to_k) and torch.equal(of_queries.q_to_k_counts, both.q_to_k_counts)
+    both, of_queries = (
+        block_tables(case.mask, CPU, num_lists=4, of_keys=of_keys) for of_keys in (True, False)
+    )
+    assert torch.equal(of_queries.q_to_k, both.q_to_k) and torch.equal(
+        of_queries.q_to_k_counts, both.q_to_k_counts
+    )
     assert of_queries.num_bytes == of_queries.q_to_k.nbytes + of_queries.q_to_k_counts.nbytes < both.num_bytes
-    fwd, bwd = (Registry("kernel").load("vsa").prepare(case.problem(direction)).costs["metadata_bytes"] for direction in ("fwd", "bwd"))
+    fwd, bwd = (
+        Registry("kernel").load("vsa").prepare(case.problem(direction)).costs["metadata_bytes"]
+        for direction in ("fwd", "bwd")
+    )
     assert bwd - fwd == both.num_bytes - of_queries.num_bytes
 
 

@@ -20,8 +20,10 @@ ON_CPU = [name for name in ATTENTION if Registry("kernel").load(name).available(
 @pytest.fixture(scope="module")
 def cases() -> list[tuple[Case, Plain]]:
     """Every case with its right answer, the telling ones first."""
-    return [(case, plain_attention(*case.inputs(), case.mask.dense()))
-            for case in telling_cases() + pattern_cases() + hand_made_cases()]
+    return [
+        (case, plain_attention(*case.inputs(), case.mask.dense()))
+        for case in telling_cases() + pattern_cases() + hand_made_cases()
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,9 +40,11 @@ def test_says_what_it_is(name: str) -> None:
 
 
 def test_all_load_without_torch() -> None:
-    code = ("import sys; from longca.core.plugin import Registry; kernels = Registry('kernel').load_all();"
-            "[kernel.available('cpu') for kernel in kernels];"
-            "print(sorted({'torch', 'triton', 'pandas'} & set(sys.modules)))")
+    code = (
+        "import sys; from longca.core.plugin import Registry; kernels = Registry('kernel').load_all();"
+        "[kernel.available('cpu') for kernel in kernels];"
+        "print(sorted({'torch', 'triton', 'pandas'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -51,15 +55,27 @@ def test_supports_is_pure(name: str) -> None:
     for case in pattern_cases():
         for direction in ("fwd", "bwd"):
             for device_type in ("cpu", "cuda"):
-                answers = {kernel.supports(case.cell(name, direction).call_spec, case.mask.traits, device_type) for _ in range(2)}
+                answers = {
+                    kernel.supports(case.cell(name, direction).call_spec, case.mask.traits, device_type)
+                    for _ in range(2)
+                }
                 assert len(answers) == 1
                 assert answers <= {None} or all(answers)
 
 
-@pytest.mark.parametrize("slow_compilers", [1, pytest.param(len(telling_cases()), marks=pytest.mark.slow)], ids="up to {} compiled".format)
+@pytest.mark.parametrize(
+    "slow_compilers",
+    [1, pytest.param(len(telling_cases()), marks=pytest.mark.slow)],
+    ids="up to {} compiled".format,
+)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name == "as_released_flex" else name for name in ON_CPU])
-def test_agrees_with_the_definition(name: str, direction: str, slow_compilers: int, cases: list[tuple[Case, Plain]]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "as_released_flex" else name for name in ON_CPU],
+)
+def test_agrees_with_the_definition(
+    name: str, direction: str, slow_compilers: int, cases: list[tuple[Case, Plain]]
+) -> None:
     """All cases; of a kernel that compiles long, so many."""
     kernel = Registry("kernel").load(name)
     tried, compile_ms = 0, 0.0
@@ -75,10 +91,14 @@ def test_agrees_with_the_definition(name: str, direction: str, slow_compilers: i
         pytest.skip(f"{name} supports no case of {direction} on CPU")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if "flex" in name else name for name in ON_CPU])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "flex" in name else name for name in ON_CPU]
+)
 def test_agrees_in_bfloat16(name: str) -> None:
     kernel, direction = Registry("kernel").load(name), "bwd"
-    case = next(case for case in pattern_cases() if case.mask.name == "causal_document" and case.num_q_heads == 8)
+    case = next(
+        case for case in pattern_cases() if case.mask.name == "causal_document" and case.num_q_heads == 8
+    )
     if kernel.supports(case.cell(name, direction, "bf16").call_spec, case.mask.traits, "cpu") is not None:
         direction = "fwd"
     inputs = case.inputs(torch.bfloat16)
@@ -104,7 +124,9 @@ def test_backward_repeats_and_leaves_no_trace(name: str) -> None:
     assert not any(x.requires_grad for x in (forward.out, *first))
 
 
-def _check(case: Case, plain: Plain, prepared: Prepared, inputs: list[torch.Tensor], tolerance: float) -> None:
+def _check(
+    case: Case, plain: Plain, prepared: Prepared, inputs: list[torch.Tensor], tolerance: float
+) -> None:
     q, k, v, dout = (prepared.to_layout(x) for x in inputs)
     assert torch.equal(prepared.from_layout(q), inputs[0])
     forward = prepared.forward(q, k, v)
@@ -114,7 +136,9 @@ def _check(case: Case, plain: Plain, prepared: Prepared, inputs: list[torch.Tens
     assert (prepared.from_layout(forward.out)[empty] == 0).all(), f"{case}: rows without keys"
     if forward.lse is not None:
         lse = prepared.lse_from_layout(forward.lse)
-        assert lse.dtype == torch.float32 and torch.equal(lse == -torch.inf, empty), f"{case}: lse of rows without keys"
+        assert lse.dtype == torch.float32 and torch.equal(lse == -torch.inf, empty), (
+            f"{case}: lse of rows without keys"
+        )
         _near(case, "lse", lse[~empty], plain.lse[~empty], tolerance)
     if prepared.problem.needs_backward:
         grads = prepared.backward(forward, dout)
@@ -125,5 +149,7 @@ def _check(case: Case, plain: Plain, prepared: Prepared, inputs: list[torch.Tens
 
 def _near(case: Case, name: str, result: torch.Tensor, right: torch.Tensor, tolerance: float) -> None:
     assert result.shape == right.shape, f"{case}: {name}"
-    error = torch.linalg.vector_norm(result.double() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
+    error = torch.linalg.vector_norm(result.double() - right) / max(
+        float(torch.linalg.vector_norm(right)), 1.0
+    )
     assert error <= tolerance, f"{case}: {name} is off by {error:.1e}"

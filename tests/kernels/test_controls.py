@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.core.record import Samples, Work
 from longca.kernels.control import Control, PreparedControl
+from longca.lab.studies.record import Samples, Work
 from longca.masks import build_mask
 from tests.kernels.cases import Case
 
@@ -28,7 +28,9 @@ def test_says_its_work_and_is_ready_to_be_called(name: str) -> None:
     control = Registry("kernel").load(name)
     assert isinstance(control, Control)
     work = control.work(full(64).cell(name, "fwd"))
-    assert len(work.model_dump(exclude_none=True)) == 1 and all(value > 0 for value in work.model_dump(exclude_none=True).values())
+    assert len(work.model_dump(exclude_none=True)) == 1 and all(
+        value > 0 for value in work.model_dump(exclude_none=True).values()
+    )
     assert isinstance(control.prepare(full(64).problem("fwd")), PreparedControl)
 
 
@@ -40,7 +42,11 @@ def test_attention_has_no_work_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", CONTROLS)
 def test_one_cell_for_each_length_is_enough(name: str) -> None:
     control = Registry("kernel").load(name)
-    for mask, direction, supported in (("full", "fwd", True), ("causal", "fwd", False), ("full", "bwd", False)):
+    for mask, direction, supported in (
+        ("full", "fwd", True),
+        ("causal", "fwd", False),
+        ("full", "bwd", False),
+    ):
         case = Case(build_mask(mask, seqlen=16), 1, 1)
         reason = control.supports(case.cell(name, direction).call_spec, case.mask.traits, "cpu")
         assert (reason is None) == supported
@@ -52,7 +58,9 @@ def test_lasts_at_least_as_long_as_it_says() -> None:
         prepared = control.prepare(full(seqlen).problem("fwd"))
         start = time.perf_counter_ns()
         prepared.call()
-        assert (time.perf_counter_ns() - start) / 1e6 >= control.work(full(seqlen).cell("control", "fwd")).duration_ms
+        assert (time.perf_counter_ns() - start) / 1e6 >= control.work(
+            full(seqlen).cell("control", "fwd")
+        ).duration_ms
 
 
 def test_longer_for_more_tokens_within_bounds() -> None:
@@ -68,13 +76,17 @@ def test_the_product_counts_its_own_operations() -> None:
 def test_the_copy_counts_what_is_read_and_what_is_written() -> None:
     for dtype, size in (("bf16", 2), ("fp16", 2), ("fp32", 4)):
         cell = full(100).cell("device_copy", "fwd", dtype)
-        assert Registry("kernel").load("device_copy").work(cell) == Work(traffic_bytes=2 * size * 100 * 2 * 16)
+        assert Registry("kernel").load("device_copy").work(cell) == Work(
+            traffic_bytes=2 * size * 100 * 2 * 16
+        )
 
 
 @pytest.mark.parametrize("seqlen", [1, 3, 64, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["matmul", "device_copy"])
-def test_is_right_within_its_budget_and_not_before_it_is_called(name: str, dtype: torch.dtype, seqlen: int) -> None:
+def test_is_right_within_its_budget_and_not_before_it_is_called(
+    name: str, dtype: torch.dtype, seqlen: int
+) -> None:
     prepared = Registry("kernel").load(name).prepare(full(seqlen).problem("fwd", dtype))
     before = prepared.judge(UNTIMED)
     ((tensor, budget),) = before.budget.items()

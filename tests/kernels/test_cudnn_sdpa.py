@@ -22,14 +22,23 @@ def test_windows_in_the_words_of_cudnn(window: tuple[int, int]) -> None:
 
 
 def test_tables_find_every_segment_in_every_tensor() -> None:
-    fitting = [case for case in pattern_cases() if unfit_mask(case.mask.traits) is None and case.mask.traits.num_segments > 1]
+    fitting = [
+        case
+        for case in pattern_cases()
+        if unfit_mask(case.mask.traits) is None and case.mask.traits.num_segments > 1
+    ]
     assert fitting
     for case in fitting:
         prepared = PackedPrepared(case.problem("fwd"))
         assert prepared.cu_seqlens is not None
         tables = ragged_tables(prepared.problem, prepared.cu_seqlens)
         bounds = prepared.cu_seqlens.tolist()
-        assert tables["lengths"].dtype == torch.int32 and tables["lengths"].shape == (len(bounds) - 1, 1, 1, 1)
+        assert tables["lengths"].dtype == torch.int32 and tables["lengths"].shape == (
+            len(bounds) - 1,
+            1,
+            1,
+            1,
+        )
         assert tables["lengths"].flatten().tolist() == [end - start for start, end in pairwise(bounds)]
         q, k, *_ = case.inputs()
         for name, tensor in (("q_starts", q), ("k_starts", k), ("lse_starts", q[..., 0])):
@@ -43,6 +52,8 @@ def test_a_token_alone_has_no_backward() -> None:
     kernel = Registry("kernel").load("cudnn_graph")
     one = next(case for case in hand_made_cases() if case.mask.name == "one")
     case = Case(one.mask, 4, 2, head_dim=128)
-    answers = [kernel.supports(case.cell("cudnn_graph", direction, "bf16").call_spec, case.mask.traits, "cuda")
-               for direction in ("fwd", "bwd")]
+    answers = [
+        kernel.supports(case.cell("cudnn_graph", direction, "bf16").call_spec, case.mask.traits, "cuda")
+        for direction in ("fwd", "bwd")
+    ]
     assert answers[0] is None and "one token" in answers[1]

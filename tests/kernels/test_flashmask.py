@@ -1,4 +1,5 @@
-"""FlashMask's tile lists against the raster; its operator in Triton's interpreter, where Triton is there; what it refuses."""
+"""FlashMask's tile lists against the raster; its operator in Triton's interpreter, where Triton is there;
+what it refuses."""
 
 import importlib.util
 
@@ -20,12 +21,13 @@ HAND_MADE = [case.mask for case in hand_made_cases()]
 @pytest.mark.parametrize("tiles", [(16, 8), (8, 32), (128, 64)], ids=str)
 @pytest.mark.parametrize("mask", STATIC + HAND_MADE, ids=str)
 def test_tiles_hold_what_the_raster_says(mask: Mask, tiles: tuple[int, int]) -> None:
-    """Listed tiles hold every visible pair; no full tile hides one; a skipped or listed tile is not listed twice."""
+    """Listed tiles hold every visible pair; no full tile hides one; a skipped or listed tile is not listed
+    twice."""
     form = flashmask_columns(mask)
     columns = torch.from_numpy(form.columns).transpose(1, 2).contiguous()
     num_rows, num_cols = -(-mask.seqlen_q // tiles[0]), -(-mask.seqlen_k // tiles[1])
     dense = np.zeros((mask.num_groups, num_rows * tiles[0], num_cols * tiles[1]), dtype=bool)
-    dense[:, :mask.seqlen_q, :mask.seqlen_k] = mask.dense()
+    dense[:, : mask.seqlen_q, : mask.seqlen_k] = mask.dense()
     rows = row_lists(columns, form.causal, mask.seqlen_q, *tiles)
     full, part = _raster(rows, mask.num_groups, num_rows, num_cols)
     cols = col_lists(columns, form.causal, mask.seqlen_q, *tiles)
@@ -40,7 +42,9 @@ def test_tiles_hold_what_the_raster_says(mask: Mask, tiles: tuple[int, int]) -> 
 
 def test_tiles_off_the_diagonal_need_no_test() -> None:
     form = flashmask_columns(pattern_mask("causal", 1))
-    rows = row_lists(torch.from_numpy(form.columns).transpose(1, 2).contiguous(), form.causal, 133, 16, 16)  # the last sticks out
+    rows = row_lists(
+        torch.from_numpy(form.columns).transpose(1, 2).contiguous(), form.causal, 133, 16, 16
+    )  # the last sticks out
     full, part = _raster(rows, 1, 9, 9)
     np.testing.assert_array_equal(full[0, :8], np.tri(8, 9, k=-1, dtype=bool))
     np.testing.assert_array_equal(part[0, :8], np.eye(8, 9, dtype=bool))
@@ -66,9 +70,14 @@ def test_takes_all_static_masks_and_no_chosen_blocks() -> None:
     for direction in ("fwd", "bwd"):
         for mask in STATIC:
             case = Case(mask, 4, 2, head_dim=128)
-            assert flashmask.supports(case.cell("flashmask", direction, "bf16").call_spec, mask.traits, "cuda") is None
+            assert (
+                flashmask.supports(case.cell("flashmask", direction, "bf16").call_spec, mask.traits, "cuda")
+                is None
+            )
     blocks = Case(pattern_mask("block_sparse_uniform", 2), 4, 2, head_dim=128)
-    assert "runs of queries" in flashmask.supports(blocks.cell("flashmask", "fwd", "bf16").call_spec, blocks.mask.traits, "cuda")
+    assert "runs of queries" in flashmask.supports(
+        blocks.cell("flashmask", "fwd", "bf16").call_spec, blocks.mask.traits, "cuda"
+    )
 
 
 def _raster(lists: TileLists, num_groups: int, num_lines: int, num_across: int) -> list[np.ndarray]:

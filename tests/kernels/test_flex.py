@@ -17,7 +17,9 @@ def test_earlier_problems_do_not_count_against_a_later_one() -> None:
             prepared = flex.prepare(case.problem("fwd"))
             q, k, v, dout = case.inputs()
             out = prepared.from_layout(prepared.forward(*(prepared.to_layout(x) for x in (q, k, v))).out)
-            torch.testing.assert_close(out.double(), plain_attention(q, k, v, dout, case.mask.dense()).out, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                out.double(), plain_attention(q, k, v, dout, case.mask.dense()).out, rtol=1e-5, atol=1e-5
+            )
             assert prepared.costs["compile_ms"] > 0 and prepared.costs["metadata_bytes"] > 0
 
 
@@ -41,6 +43,8 @@ def test_says_why_it_has_no_backward_on_a_cpu() -> None:
 @pytest.mark.parametrize("name", ["flex", "flex_flash"])
 def test_head_dims_that_torch_refuses_on_gpus(name: str) -> None:
     kernel, mask = Registry("kernel").load(name), build_mask("causal", seqlen=8)
-    small, least = (kernel.supports(Case(mask, 2, 1, head_dim).cell(name, "fwd", "bf16").call_spec, mask.traits, "cuda")
-                    for head_dim in (8, 16))
+    small, least = (
+        kernel.supports(Case(mask, 2, 1, head_dim).cell(name, "fwd", "bf16").call_spec, mask.traits, "cuda")
+        for head_dim in (8, 16)
+    )
     assert "head dim" in str(small) and least is None

@@ -30,21 +30,36 @@ def test_band_atomic_is_where_it_differs_from_band() -> None:
     kernel = Registry("kernel").load("band_atomic")
 
     def reason(direction: str, head_dim: int = 128, block: int = 0) -> str | None:
-        mask = build_mask("block_sparse_uniform", seqlen=512, block=block) if block else build_mask("causal", seqlen=64)
+        mask = (
+            build_mask("block_sparse_uniform", seqlen=512, block=block)
+            if block
+            else build_mask("causal", seqlen=64)
+        )
         case = Case(mask, 4, 2, head_dim=head_dim)
         return kernel.supports(case.cell("band_atomic", direction, "bf16").call_spec, mask.traits, "cuda")
 
     assert reason("bwd") is None and reason("bwd", block=128) is None
-    assert all("it is `band`" in str(other) for other in (reason("fwd"), reason("bwd", 64), reason("bwd", block=64)))
+    assert all(
+        "it is `band`" in str(other) for other in (reason("fwd"), reason("bwd", 64), reason("bwd", block=64))
+    )
 
 
 def test_cudnn_flex_refuses_tables_that_are_too_large() -> None:
     kernel = Registry("kernel").load("cudnn_flex")
-    case = Case(build_mask("block_sparse_uniform", seqlen=65536, num_kv_heads=2, block=64, density=0.5), 64, 2, head_dim=128)
-    assert "GiB" in kernel.supports(case.cell("cudnn_flex", "fwd", "bf16").call_spec, case.mask.traits, "cuda")
+    case = Case(
+        build_mask("block_sparse_uniform", seqlen=65536, num_kv_heads=2, block=64, density=0.5),
+        64,
+        2,
+        head_dim=128,
+    )
+    assert "GiB" in kernel.supports(
+        case.cell("cudnn_flex", "fwd", "bf16").call_spec, case.mask.traits, "cuda"
+    )
 
 
-def test_submodules_are_found_without_importing_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submodules_are_found_without_importing_their_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "loud" / "inner").mkdir(parents=True)
     (tmp_path / "loud" / "__init__.py").write_text("raise RuntimeError")
     (tmp_path / "loud" / "inner" / "__init__.py").touch()
@@ -59,7 +74,9 @@ def test_a_table_of_blocks_says_the_same_as_int32() -> None:
     mask = pattern_mask("block_sparse_uniform", 2)
     q, k = torch.arange(128)[:, None], torch.arange(128)[None]
     for head in range(4):
-        answers = [block_mask(mask, "cpu", 4, bool_tables=bool_tables).mask_mod(0, torch.tensor(head), q, k)
-                   for bool_tables in (True, False)]
+        answers = [
+            block_mask(mask, "cpu", 4, bool_tables=bool_tables).mask_mod(0, torch.tensor(head), q, k)
+            for bool_tables in (True, False)
+        ]
         assert torch.equal(*answers) and answers[1].dtype == torch.bool
         assert torch.equal(answers[0], torch.from_numpy(mask.dense()[head // 2]))

@@ -5,7 +5,8 @@ from tests.kernels.cases import Case, hand_made_cases, pattern_cases
 
 
 def test_raw_backward_over_parts_of_the_keys_adds_up() -> None:
-    """With the whole row's output and LSE, the parts' gradients are those of the whole, also where a part hides a whole row."""
+    """With the whole row's output and LSE, the parts' gradients are those of the whole, also where a part
+    hides a whole row."""
     for case in (*pattern_cases()[:4], hand_made_cases()[0]):
         q, k, v, dout = case.inputs()
         whole = Registry("kernel").load("naive").prepare(case.problem("bwd"))
@@ -14,13 +15,17 @@ def test_raw_backward_over_parts_of_the_keys_adds_up() -> None:
         middle = case.mask.seqlen_k // 2 - 3
         found = []
         for first, last in ((0, middle), (middle, case.mask.seqlen_k)):
-            part = Case(case.mask.crop((0, case.mask.seqlen_q), (first, last)), case.num_q_heads, case.num_kv_heads)
+            part = Case(
+                case.mask.crop((0, case.mask.seqlen_q), (first, last)), case.num_q_heads, case.num_kv_heads
+            )
             local = Registry("kernel").load("naive").prepare(part.problem("bwd"))
             operands = (local.to_layout(x) for x in (q, k[first:last], v[first:last]))
             found.append(local.raw_backward(*operands, forward.out, forward.lse, local.to_layout(dout)))
         torch.testing.assert_close(found[0][0] + found[1][0], right[0], rtol=1e-5, atol=1e-5)
         for index in (1, 2):
-            torch.testing.assert_close(torch.cat([part[index] for part in found], 2), right[index], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                torch.cat([part[index] for part in found], 2), right[index], rtol=1e-5, atol=1e-5
+            )
 
 
 def test_saves_nothing_without_backward() -> None:

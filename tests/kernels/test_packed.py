@@ -1,4 +1,5 @@
-"""Packed segments: what kernels that know nothing else of masks are called with, and why they refuse the rest."""
+"""Packed segments: what kernels that know nothing else of masks are called with, and why they refuse the
+rest."""
 
 import sys
 from itertools import pairwise
@@ -21,7 +22,8 @@ REGULAR = {"full", "causal", "full_document", "causal_document", "sliding_window
 
 
 class ByTheBook(PackedPrepared):
-    """FlashAttention's meaning of its arguments, in float64: a segment at a time, left and right of the diagonal."""
+    """FlashAttention's meaning of its arguments, in float64: a segment at a time, left and right of the
+    diagonal."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         bounds = [0, self.problem.mask.seqlen_q] if self.cu_seqlens is None else self.cu_seqlens.tolist()
@@ -34,7 +36,9 @@ class ByTheBook(PackedPrepared):
             lses.append(lse)
         return self.to_layout(torch.cat(outs)), torch.cat(lses, 1).float()
 
-    def _segment(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _segment(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         left, right = (-1, 0) if self.causal else self.window
         ahead = torch.arange(len(q)) - torch.arange(len(q))[:, None]
         visible = ((left < 0) | (ahead >= -left)) & ((right < 0) | (ahead <= right))
@@ -61,8 +65,12 @@ def test_the_arguments_say_the_mask(always_packed: bool) -> None:
 
 
 def test_other_masks_are_refused_and_never_packed() -> None:
-    others = [case for case in pattern_cases() + hand_made_cases() if unfit_mask(case.mask.traits) is not None]
-    assert {"prefix_lm", "shared_question", "block_sparse_uniform", "holes"} <= {case.mask.name for case in others}
+    others = [
+        case for case in pattern_cases() + hand_made_cases() if unfit_mask(case.mask.traits) is not None
+    ]
+    assert {"prefix_lm", "shared_question", "block_sparse_uniform", "holes"} <= {
+        case.mask.name for case in others
+    }
     for case in others:
         with pytest.raises(ValueError, match="segments"):
             ByTheBook(case.problem("fwd"))
@@ -80,21 +88,30 @@ def test_rows_take_what_they_know(name: str) -> None:
         elif unfit_mask(case.mask.traits) is not None:
             assert (reason is None) == (static and not case.mask.traits.empty_rows), (case, reason)
         else:
-            assert (reason is not None) == (no_windows and case.mask.traits.window not in ((-1, -1), (-1, 0))), (case, reason)
+            assert (reason is not None) == (
+                no_windows and case.mask.traits.window not in ((-1, -1), (-1, 0))
+            ), (case, reason)
         assert kernel.supports(case.cell(name, "fwd", "fp32").call_spec, case.mask.traits, "cuda") is not None
 
 
 def test_cudnn_takes_documents_forward_only() -> None:
     kernel = Registry("kernel").load("cudnn")
     case = next(case for case in pattern_cases() if case.mask.name == "causal_document")
-    answers = [kernel.supports(case.cell("cudnn", direction, "bf16").call_spec, case.mask.traits, "cuda") for direction in ("fwd", "bwd")]
+    answers = [
+        kernel.supports(case.cell("cudnn", direction, "bf16").call_spec, case.mask.traits, "cuda")
+        for direction in ("fwd", "bwd")
+    ]
     assert answers[0] is None and "backward" in answers[1]
 
 
-@pytest.mark.parametrize(("name", "seqlen", "fits"), [("cudnn", 262143, True), ("cudnn", 262144, False),
-                                                      ("fa1", 131071, True), ("fa1", 131072, False)])
+@pytest.mark.parametrize(
+    ("name", "seqlen", "fits"),
+    [("cudnn", 262143, True), ("cudnn", 262144, False), ("fa1", 131071, True), ("fa1", 131072, False)],
+)
 def test_offsets_of_32_bits_are_not_overrun(name: str, seqlen: int, fits: bool) -> None:
-    mask = build_mask("full_document", seqlen=seqlen, num_kv_heads=64, documents=np.array([1024, seqlen - 1024]), seed=0)
+    mask = build_mask(
+        "full_document", seqlen=seqlen, num_kv_heads=64, documents=np.array([1024, seqlen - 1024]), seed=0
+    )
     cell = Case(mask, 64, 64, head_dim=128).cell(name, "fwd", "bf16")
     reason = Registry("kernel").load(name).supports(cell.call_spec, mask.traits, "cuda")
     assert reason is None if fits else "32 bits" in reason
@@ -107,19 +124,25 @@ def test_reasons_of_devices_and_builds() -> None:
     assert unfit_build(cell, (128,), ("bf16",)) == "this build has head dim 128 in bf16 only"
 
 
-@pytest.mark.parametrize(("capability", "fitting"), [
-    ((8, 0), {"torch_flash", "fa2"}),
-    ((9, 0), {"torch_flash", "fa2", "fa3", "fa4", "cudnn_flex", "cudnn_bsa", "vsa"}),
-    ((10, 0), {"torch_flash", "fa2", "fa4", "cudnn_flex"}),
-    ((12, 0), {"torch_flash", "fa2", "fa4"}),
-])
-def test_a_gpu_of_another_architecture_is_told_beforehand(capability: tuple[int, int], fitting: set[str],
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("capability", "fitting"),
+    [
+        ((8, 0), {"torch_flash", "fa2"}),
+        ((9, 0), {"torch_flash", "fa2", "fa3", "fa4", "cudnn_flex", "cudnn_bsa", "vsa"}),
+        ((10, 0), {"torch_flash", "fa2", "fa4", "cudnn_flex"}),
+        ((12, 0), {"torch_flash", "fa2", "fa4"}),
+    ],
+)
+def test_a_gpu_of_another_architecture_is_told_beforehand(
+    capability: tuple[int, int], fitting: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     for name in ("torch_flash", "fa2", "fa3", "fa4", "cudnn_flex", "cudnn_bsa", "vsa"):
         kernel = Registry("kernel").load(name)
-        monkeypatch.setattr(sys.modules[type(kernel).__module__], "missing_modules", lambda modules: None, raising=False)
+        monkeypatch.setattr(
+            sys.modules[type(kernel).__module__], "missing_modules", lambda modules: None, raising=False
+        )
         if name == "fa4":
             monkeypatch.setattr(sys.modules[type(kernel).__module__], "_missing_cute", lambda: None)
         reason = kernel.available("cuda")
@@ -139,14 +162,16 @@ def test_fa4_finds_something_for_every_row_and_key_of_its_blocks() -> None:
         mask = case.mask
         tables = element_tables(mask)
         if mask.grid is None:
-            assert np.array_equal(tables[0][..., :mask.seqlen_q], interval_table(mask))
+            assert np.array_equal(tables[0][..., : mask.seqlen_q], interval_table(mask))
             assert tables[0].shape[-1] == -(-mask.seqlen_q // BLOCK) * BLOCK
             continue
         visible, rows, cols = tables
-        assert (rows.shape[-1], cols.shape[-1]) == tuple(-(-n // BLOCK) * BLOCK for n in (mask.seqlen_q, mask.seqlen_k))
+        assert (rows.shape[-1], cols.shape[-1]) == tuple(
+            -(-n // BLOCK) * BLOCK for n in (mask.seqlen_q, mask.seqlen_k)
+        )
         for group, raster in enumerate(mask.dense()):
             seen = visible[group][rows[group]][:, cols[group]] > 0
-            assert np.array_equal(seen[:mask.seqlen_q, :mask.seqlen_k], raster)
+            assert np.array_equal(seen[: mask.seqlen_q, : mask.seqlen_k], raster)
 
 
 def test_problem_of_one_token() -> None:

@@ -5,9 +5,9 @@ import importlib
 import pytest
 import torch
 
-from longca.core.cell import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.kernels.contract import Prepared, Problem
+from longca.lab.studies.cell import AS_RELEASED
 from longca.masks import Mask, build_mask
 from tests.kernels.cases import Case
 
@@ -15,7 +15,15 @@ NUM_TOKENS, HEADS, NUM_KV_HEADS = 6, 4, 2
 
 
 def problem(mask: str = "causal", **params: int) -> Problem:
-    return Problem(build_mask(mask, seqlen=NUM_TOKENS, **params), HEADS, NUM_KV_HEADS, 128, torch.bfloat16, torch.device("cpu"), True)
+    return Problem(
+        build_mask(mask, seqlen=NUM_TOKENS, **params),
+        HEADS,
+        NUM_KV_HEADS,
+        128,
+        torch.bfloat16,
+        torch.device("cpu"),
+        True,
+    )
 
 
 def bare(module: str, name: str, **attributes: object) -> Prepared:
@@ -39,14 +47,24 @@ FORMS = {  # what each takes an LSE as
     "vsa": (bare("vsa", "VsaPrepared"), (1, HEADS, NUM_TOKENS, 1)),
     "vsa_triton": (bare("vsa_triton", "VsaTritonPrepared"), (1, HEADS, NUM_TOKENS)),
     "fa4": (bare("fa4", "Fa4MaskedPrepared"), (1, HEADS, NUM_TOKENS)),
-    "fa1": (bare("fa1", "Fa1Prepared", _is_token=torch.arange(16) < SEGMENTS.diff()[:, None]), (2, HEADS, 16)),
-    **{f"{name}, {'packed' if bounds is not None else 'one segment'}": (bare(name, f"{kind}Prepared", cu_seqlens=bounds), shape)
-       for name, kind, shapes in (("fa2", "Fa2", ((1, HEADS, NUM_TOKENS), (HEADS, NUM_TOKENS))),
-                                  ("fa3", "Fa3", ((1, HEADS, NUM_TOKENS), (HEADS, NUM_TOKENS))),
-                                  ("torch_flash", "TorchFlash", ((1, HEADS, NUM_TOKENS), (HEADS, NUM_TOKENS))),
-                                  ("cudnn", "Cudnn", ((1, HEADS, NUM_TOKENS, 1), (NUM_TOKENS, HEADS, 1))),
-                                  ("cudnn_graph", "CudnnGraph", ((1, HEADS, NUM_TOKENS), (NUM_TOKENS, HEADS))))
-       for bounds, shape in zip((None, SEGMENTS), shapes, strict=True)},
+    "fa1": (
+        bare("fa1", "Fa1Prepared", _is_token=torch.arange(16) < SEGMENTS.diff()[:, None]),
+        (2, HEADS, 16),
+    ),
+    **{
+        f"{name}, {'packed' if bounds is not None else 'one segment'}": (
+            bare(name, f"{kind}Prepared", cu_seqlens=bounds),
+            shape,
+        )
+        for name, kind, shapes in (
+            ("fa2", "Fa2", ((1, HEADS, NUM_TOKENS), (HEADS, NUM_TOKENS))),
+            ("fa3", "Fa3", ((1, HEADS, NUM_TOKENS), (HEADS, NUM_TOKENS))),
+            ("torch_flash", "TorchFlash", ((1, HEADS, NUM_TOKENS), (HEADS, NUM_TOKENS))),
+            ("cudnn", "Cudnn", ((1, HEADS, NUM_TOKENS, 1), (NUM_TOKENS, HEADS, 1))),
+            ("cudnn_graph", "CudnnGraph", ((1, HEADS, NUM_TOKENS), (NUM_TOKENS, HEADS))),
+        )
+        for bounds, shape in zip((None, SEGMENTS), shapes, strict=True)
+    },
 }
 
 
@@ -63,8 +81,9 @@ def test_every_kernel_with_a_backward_in_parts_is_here() -> None:
     shipped = Registry("kernel", [])
     kernels = {name: shipped.load(name) for name in shipped.names()}
     given = {name.partition(",")[0] for name in FORMS}
-    assert {name for name, kernel in kernels.items() if kernel.returns_lse and not name.startswith(AS_RELEASED)} - given == {
-        "flex", "flashinfer", "ffa"}  # they have none, and those as released are never run in parts
+    assert {
+        name for name, kernel in kernels.items() if kernel.returns_lse and not name.startswith(AS_RELEASED)
+    } - given == {"flex", "flashinfer", "ffa"}  # they have none, and those as released are never run in parts
 
 
 def test_the_whole_of_a_rectangle_is_a_segment() -> None:
@@ -72,5 +91,7 @@ def test_the_whole_of_a_rectangle_is_a_segment() -> None:
     assert wide.full and not wide.num_segments
     asked = Case(problem().mask, HEADS, HEADS, head_dim=128)
     for name in ("fa2", "fa3", "fa4", "torch_flash", "cudnn", "cudnn_graph", "fa1"):
-        reason = Registry("kernel").load(name).supports(asked.cell(name, "bwd", "bf16").call_spec, wide, "cuda")
+        reason = (
+            Registry("kernel").load(name).supports(asked.cell(name, "bwd", "bf16").call_spec, wide, "cuda")
+        )
         assert (reason is None) == (name != "fa1"), (name, reason)

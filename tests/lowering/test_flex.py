@@ -1,4 +1,5 @@
-"""FlexAttention's forms against the raster, against torch's own construction, and inside the compiled kernel."""
+"""FlexAttention's forms against the raster, against torch's own construction, and inside the compiled
+kernel."""
 
 import numpy as np
 import pytest
@@ -8,7 +9,14 @@ from torch.nn.attention.flex_attention import create_block_mask, create_mask, fl
 
 from longca.lowering.flex import block_mask, mask_mod
 from longca.masks import Mask
-from tests.kernels.masks_for_tests import PATTERNS, band_masks, grid_masks, pattern_mask, rasters, uniform_grid
+from tests.kernels.masks_for_tests import (
+    PATTERNS,
+    band_masks,
+    grid_masks,
+    pattern_mask,
+    rasters,
+    uniform_grid,
+)
 from tests.support import examples
 
 HEADS_PER_GROUP = 2
@@ -40,14 +48,22 @@ def test_mask_mod_of_any_mask(mask: Mask):
     check_mask_mod(mask)
 
 
-@pytest.mark.parametrize("mask", [pattern_mask("causal_document"), pattern_mask("prefix_lm"), uniform_grid(90, 16, 8, 2, seed=0),
-                                  pattern_mask("block_sparse_variable")], ids=["rows", "arithmetic", "uniform", "variable"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pattern_mask("causal_document"),
+        pattern_mask("prefix_lm"),
+        uniform_grid(90, 16, 8, 2, seed=0),
+        pattern_mask("block_sparse_variable"),
+    ],
+    ids=["rows", "arithmetic", "uniform", "variable"],
+)
 def test_mask_mod_reads_no_further_than_its_tables(mask: Mask):
     """Indices of a padded block are answered, not refused."""
     visible = mask_mod(mask, "cpu", heads_of(mask))
     index = torch.arange(1024)
     seen = visible(torch.tensor(0), torch.tensor(0), index[:, None], index)
-    assert torch.equal(seen[:mask.seqlen_q, :mask.seqlen_k], per_head(mask)[0])
+    assert torch.equal(seen[: mask.seqlen_q, : mask.seqlen_k], per_head(mask)[0])
 
 
 def test_heads_must_divide():
@@ -59,19 +75,25 @@ def dense_blocks(counts: torch.Tensor, index: torch.Tensor, num_across: int) -> 
     """Bool (H, lines, num_across) from index lists of one batch entry."""
     out = torch.zeros(*counts.shape[1:], num_across, dtype=torch.bool)
     for head, line in np.ndindex(*counts.shape[1:]):
-        out[head, line, index[0, head, line, :counts[0, head, line]].long()] = True
+        out[head, line, index[0, head, line, : counts[0, head, line]].long()] = True
     return out
 
 
 def check_block_mask(mask: Mask, block_size: int | tuple[int, int]) -> None:
     """Every list says what torch's own construction says, which evaluates all Sq × Sk."""
     heads = heads_of(mask) if mask.num_groups > 1 else 1
-    wanted = create_block_mask(mask_mod(mask, "cpu", heads_of(mask)), 1, heads, mask.seqlen_q, mask.seqlen_k, "cpu", block_size)
+    wanted = create_block_mask(
+        mask_mod(mask, "cpu", heads_of(mask)), 1, heads, mask.seqlen_q, mask.seqlen_k, "cpu", block_size
+    )
     ours = block_mask(mask, "cpu", heads_of(mask), block_size)
     assert ours.BLOCK_SIZE == wanted.BLOCK_SIZE
     assert ours.shape == wanted.shape
-    for counts, index in (("kv_num_blocks", "kv_indices"), ("full_kv_num_blocks", "full_kv_indices"),
-                          ("q_num_blocks", "q_indices"), ("full_q_num_blocks", "full_q_indices")):
+    for counts, index in (
+        ("kv_num_blocks", "kv_indices"),
+        ("full_kv_num_blocks", "full_kv_indices"),
+        ("q_num_blocks", "q_indices"),
+        ("full_q_num_blocks", "full_q_indices"),
+    ):
         theirs = getattr(wanted, counts), getattr(wanted, index)
         made = getattr(ours, counts), getattr(ours, index)
         assert [part.dtype for part in made] == [torch.int32, torch.int32]
@@ -106,8 +128,16 @@ def compiled():
 
 
 # one mask for each way in which `mask_mod` works, at lengths that blocks divide and do not
-@pytest.mark.parametrize("mask", [pattern_mask("causal_document"), pattern_mask("prefix_lm"), uniform_grid(96, 16, 16, 2, seed=0),
-                                  pattern_mask("block_sparse_variable")], ids=["rows", "arithmetic", "uniform", "variable"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pattern_mask("causal_document"),
+        pattern_mask("prefix_lm"),
+        uniform_grid(96, 16, 16, 2, seed=0),
+        pattern_mask("block_sparse_variable"),
+    ],
+    ids=["rows", "arithmetic", "uniform", "variable"],
+)
 @pytest.mark.slow  # tests/kernels/test_contract_kernels.py compiles it in the default run
 def test_the_compiled_kernel_takes_it(compiled, mask: Mask):
     heads, generator = 4, torch.Generator().manual_seed(0)

@@ -22,7 +22,10 @@ def decoded_intervals(table: np.ndarray, num_cols: int) -> np.ndarray:
     out = np.zeros((len(table), num_cols), dtype=bool)
     for row, bounds in enumerate(table.tolist()):
         used = [(a, b) for a, b in zip(bounds[::2], bounds[1::2], strict=True) if a < b]
-        assert all(a == b == num_cols for a, b in zip(bounds[2 * len(used)::2], bounds[2 * len(used) + 1::2], strict=True))
+        assert all(
+            a == b == num_cols
+            for a, b in zip(bounds[2 * len(used) :: 2], bounds[2 * len(used) + 1 :: 2], strict=True)
+        )
         assert all(end < start for (_, end), (start, _) in pairwise(used)), "sorted, never touching"
         for a, b in used:
             out[row, a:b] = True
@@ -30,7 +33,9 @@ def decoded_intervals(table: np.ndarray, num_cols: int) -> np.ndarray:
 
 
 def num_runs(raster: np.ndarray) -> int:
-    return int((np.diff(np.pad(raster, ((0, 0), (1, 0))).astype(int), axis=1) == 1).sum(axis=1).max(initial=0))
+    return int(
+        (np.diff(np.pad(raster, ((0, 0), (1, 0))).astype(int), axis=1) == 1).sum(axis=1).max(initial=0)
+    )
 
 
 def check_intervals(mask: Mask) -> None:
@@ -54,7 +59,7 @@ def check_cudnn(mask: Mask) -> None:
     assert bounds.dtype == np.int32
     assert bounds.shape[0] == (1 if mask.num_groups == 1 else 2 * mask.num_groups)
     for group, raster in enumerate(rasters(mask)):
-        heads = bounds if mask.num_groups == 1 else bounds[2 * group:2 * group + 2]
+        heads = bounds if mask.num_groups == 1 else bounds[2 * group : 2 * group + 2]
         for head in heads:
             assert np.array_equal(decoded_cudnn(head, mask.seqlen_k), raster)
 
@@ -95,8 +100,12 @@ def check_slices(mask: Mask) -> None:
             assert 0 <= k0 < k1 <= mask.seqlen_k
             i, j = np.arange(q1 - q0)[:, None], np.arange(k1 - k0)
             below, above = j <= i + (k1 - k0) - (q1 - q0), j >= i
-            visible = {SliceType.FULL: below | ~below, SliceType.CAUSAL: below, SliceType.INVCAUSAL: above,
-                       SliceType.BICAUSAL: below & above}
+            visible = {
+                SliceType.FULL: below | ~below,
+                SliceType.CAUSAL: below,
+                SliceType.INVCAUSAL: above,
+                SliceType.BICAUSAL: below & above,
+            }
             times_seen[q0:q1, k0:k1] += visible[SliceType(kind)]
         assert np.array_equal(times_seen, raster.astype(int)), "each visible pair lies in one slice"
 
@@ -137,22 +146,42 @@ def test_any_blocks(mask: Mask):
     check_slices(mask)
 
 
-@pytest.mark.parametrize("name, causal, num_columns", [
-    ("full", False, 2), ("causal", True, 1), ("causal_document", True, 1), ("full_document", False, 2),
-    ("sliding_window", False, 2), ("causal_sliding_window", True, 1),
-    ("shared_question", True, 1), ("causal_blockwise", True, 2), ("prefix_lm", False, 2),
-    ("prefix_lm_document", False, 2), ("global_sliding_window", False, 4), ("block_causal_document", False, 2),
-])
+@pytest.mark.parametrize(
+    "name, causal, num_columns",
+    [
+        ("full", False, 2),
+        ("causal", True, 1),
+        ("causal_document", True, 1),
+        ("full_document", False, 2),
+        ("sliding_window", False, 2),
+        ("causal_sliding_window", True, 1),
+        ("shared_question", True, 1),
+        ("causal_blockwise", True, 2),
+        ("prefix_lm", False, 2),
+        ("prefix_lm_document", False, 2),
+        ("global_sliding_window", False, 4),
+        ("block_causal_document", False, 2),
+    ],
+)
 def test_flashmask_uses_its_smallest_form(name: str, causal: bool, num_columns: int):
     form = check_flashmask(pattern_mask(name))
     assert form is not None
     assert (form.causal, form.columns.shape[2]) == (causal, num_columns)
 
 
-@pytest.mark.parametrize("bands", [
-    [[0, 10, 0, 10, -INF, 0], [0, 6, 6, 8, -INF, INF]],  # a moving end reaches a fixed start in the last row of one
-    [[0, 20, 0, 30, 0, INF], [7, 12, 0, 7, -INF, INF]],  # a moving start leaves a fixed end after the first row of one
-])
+@pytest.mark.parametrize(
+    "bands",
+    [
+        [
+            [0, 10, 0, 10, -INF, 0],
+            [0, 6, 6, 8, -INF, INF],
+        ],  # a moving end reaches a fixed start in the last row of one
+        [
+            [0, 20, 0, 30, 0, INF],
+            [7, 12, 0, 7, -INF, INF],
+        ],  # a moving start leaves a fixed end after the first row of one
+    ],
+)
 def test_bands_that_touch_in_one_row(bands: list[list[int]]):
     check_intervals(Mask(20, 30, (np.array(bands),)))
 
@@ -174,7 +203,9 @@ def test_heads_must_divide():
         cudnn_row_intervals(uniform_grid(32, 16, 16, groups=2, seed=0), num_q_heads=3)
 
 
-@pytest.mark.parametrize("mask", [*NOTHING_VISIBLE, uniform_grid(4, 1, 1, groups=2, seed=0).stripe(0, 4, 5)], ids=repr)
+@pytest.mark.parametrize(
+    "mask", [*NOTHING_VISIBLE, uniform_grid(4, 1, 1, groups=2, seed=0).stripe(0, 4, 5)], ids=repr
+)
 def test_nothing_visible(mask: Mask):
     check_intervals(mask)
     check_cudnn(mask)

@@ -31,15 +31,21 @@ def test_varlen(name: str):
     assert np.array_equal((segment[:, None] == segment) & (offset >= -left) & (offset <= right), mask.dense())
 
 
-def painted(index: torch.Tensor, counts: torch.Tensor, owner_bounds: np.ndarray, other_bounds: np.ndarray) -> np.ndarray:
+def painted(
+    index: torch.Tensor, counts: torch.Tensor, owner_bounds: np.ndarray, other_bounds: np.ndarray
+) -> np.ndarray:
     """Bool (G, rows of owners, columns of others) from one side's lists."""
     out = np.zeros((len(index), owner_bounds[0, -1], other_bounds[0, -1]), dtype=bool)
     for group, owner in np.ndindex(*counts.shape):
-        used = index[group, owner, :counts[group, owner]].numpy()
+        used = index[group, owner, : counts[group, owner]].numpy()
         assert (np.diff(used) > 0).all()
-        assert not index[group, owner, counts[group, owner]:].any()
+        assert not index[group, owner, counts[group, owner] :].any()
         for other in used:
-            out[group, slice(*owner_bounds[group, owner:owner + 2]), slice(*other_bounds[group, other:other + 2])] = True
+            out[
+                group,
+                slice(*owner_bounds[group, owner : owner + 2]),
+                slice(*other_bounds[group, other : other + 2]),
+            ] = True
     return out
 
 
@@ -48,7 +54,9 @@ def check_lists(mask: Mask) -> None:
     assert {part.dtype for part in vars(lists).values()} == {torch.int32}
     by_query = painted(lists.q_to_k, lists.q_to_k_counts, grid.q_bounds, grid.k_bounds)
     by_key = painted(lists.k_to_q, lists.k_to_q_counts, grid.k_bounds, grid.q_bounds)
-    assert np.array_equal(by_query, rasters(mask)) and np.array_equal(by_key.transpose(0, 2, 1), rasters(mask))
+    assert np.array_equal(by_query, rasters(mask)) and np.array_equal(
+        by_key.transpose(0, 2, 1), rasters(mask)
+    )
 
 
 @pytest.mark.parametrize("name", ["block_sparse_uniform", "block_sparse_variable"])

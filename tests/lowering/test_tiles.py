@@ -20,7 +20,9 @@ def counted(raster: np.ndarray, tile_q: int, tile_k: int, whole: bool) -> tuple[
 
     def sums(elements: np.ndarray) -> np.ndarray:
         padded = np.pad(elements.astype(int), padding)
-        return padded.reshape(padded.shape[0] // tile_q, tile_q, padded.shape[1] // tile_k, tile_k).sum(axis=(1, 3))
+        return padded.reshape(padded.shape[0] // tile_q, tile_q, padded.shape[1] // tile_k, tile_k).sum(
+            axis=(1, 3)
+        )
 
     seen, there = sums(raster), sums(np.ones_like(raster))
     full = seen == (tile_q * tile_k if whole else there)
@@ -30,7 +32,7 @@ def counted(raster: np.ndarray, tile_q: int, tile_k: int, whole: bool) -> tuple[
 def matrix(csr: Csr, num_across: int) -> np.ndarray:
     out = np.zeros((len(csr.offsets) - 1, num_across), dtype=bool)
     for line in range(len(out)):
-        indices = csr.indices[csr.offsets[line]:csr.offsets[line + 1]]
+        indices = csr.indices[csr.offsets[line] : csr.offsets[line + 1]]
         assert (np.diff(indices) > 0).all()
         out[line, indices] = True
     return out
@@ -38,7 +40,7 @@ def matrix(csr: Csr, num_across: int) -> np.ndarray:
 
 def check_runs(runs: Runs) -> None:
     for line in range(len(runs.offsets) - 1):
-        first, behind = runs.bounds[runs.offsets[line]:runs.offsets[line + 1]].T
+        first, behind = runs.bounds[runs.offsets[line] : runs.offsets[line + 1]].T
         assert (first < behind).all()
         assert (first[1:] > behind[:-1]).all(), "runs are ascending and as long as can be"
 
@@ -46,14 +48,20 @@ def check_runs(runs: Runs) -> None:
 def check(mask: Mask, tile_q: int, tile_k: int, whole: bool = False) -> None:
     for group, raster in enumerate(rasters(mask)):
         wanted = counted(raster, tile_q, tile_k, whole)
-        rows, cols = row_tiles(mask, tile_q, tile_k, group, whole=whole), col_tiles(mask, tile_q, tile_k, group, whole=whole)
+        rows, cols = (
+            row_tiles(mask, tile_q, tile_k, group, whole=whole),
+            col_tiles(mask, tile_q, tile_k, group, whole=whole),
+        )
         assert (rows.num_lines, rows.num_across) == wanted[0].shape == (cols.num_across, cols.num_lines)
         for tiles, answer in ((rows, wanted), (cols, (wanted[0].T, wanted[1].T))):
             compare(tiles, answer)
 
 
 def compare(tiles: Tiles, answer: tuple[np.ndarray, np.ndarray]) -> None:
-    for runs, csr, wanted in ((tiles.full_runs, tiles.full, answer[0]), (tiles.partial_runs, tiles.partial, answer[1])):
+    for runs, csr, wanted in (
+        (tiles.full_runs, tiles.full, answer[0]),
+        (tiles.partial_runs, tiles.partial, answer[1]),
+    ):
         check_runs(runs)
         assert runs.total == len(csr.indices)
         assert (csr.offsets.dtype, csr.indices.dtype, runs.bounds.dtype) == (np.int64, np.int32, np.int32)

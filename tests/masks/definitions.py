@@ -1,6 +1,7 @@
 """The 14 patterns pair by pair, in plain Python: what the bands are held against.
 
-Each function says whether query i sees key j; `facts` are the mask's parameters and what was drawn (`Mask.params`).
+Each function says whether query i sees key j; `facts` are the mask's parameters and what was drawn
+(`Mask.params`).
 """
 
 from bisect import bisect_right
@@ -14,7 +15,7 @@ def document(i, facts):
 
 
 def start(i, facts):
-    return sum(facts["documents"][:document(i, facts)].tolist())
+    return sum(facts["documents"][: document(i, facts)].tolist())
 
 
 def full(i, j, seqlen, facts):
@@ -72,7 +73,9 @@ def global_sliding_window(i, j, seqlen, facts):
         return i < size or j < size or abs(i - j) <= window
     if j < size:  # bottom-right aligned over all rows: only the last of them see anything, the last one all
         return seqlen - 1 - i <= size - 1 - j
-    if i < size:  # bottom-right aligned over the first rows: row size - 1 sees all columns, each before it one less
+    if (
+        i < size
+    ):  # bottom-right aligned over the first rows: row size - 1 sees all columns, each before it one less
         return seqlen - 1 - j >= size - 1 - i
     return abs(i - j) <= window
 
@@ -81,9 +84,23 @@ def block_causal_document(i, j, seqlen, facts):
     return document(i, facts) == document(j, facts) and j // facts["block"] <= i // facts["block"]
 
 
-DEFINITIONS = {function.__name__: function for function in (
-    full, causal, full_document, causal_document, sliding_window, causal_sliding_window, shared_question,
-    causal_blockwise, prefix_lm, prefix_lm_document, global_sliding_window, block_causal_document)}
+DEFINITIONS = {
+    function.__name__: function
+    for function in (
+        full,
+        causal,
+        full_document,
+        causal_document,
+        sliding_window,
+        causal_sliding_window,
+        shared_question,
+        causal_blockwise,
+        prefix_lm,
+        prefix_lm_document,
+        global_sliding_window,
+        block_causal_document,
+    )
+}
 
 
 def raster(name, seqlen, facts):
@@ -99,5 +116,7 @@ def block_raster(grid, seqlen):
         rows, cols = grid.q_bounds[group].tolist(), grid.k_bounds[group].tolist()
         for i in range(seqlen):
             for j in range(seqlen):
-                result[group, i, j] = grid.visible[group, bisect_right(rows, i) - 1, bisect_right(cols, j) - 1]
+                result[group, i, j] = grid.visible[
+                    group, bisect_right(rows, i) - 1, bisect_right(cols, j) - 1
+                ]
     return result

@@ -12,9 +12,16 @@ from tests.support import examples
 from .definitions import DEFINITIONS
 
 quick = settings(examples(60), derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-"""For every test here: few examples, the same ones each time, so that all of them take seconds on one slow core."""
+"""For every test here: few examples, the same ones each time, so that all of them take seconds on one slow
+core."""
 
-WITH_DOCUMENTS = ("full_document", "causal_document", "shared_question", "causal_blockwise", "prefix_lm_document")
+WITH_DOCUMENTS = (
+    "full_document",
+    "causal_document",
+    "shared_question",
+    "causal_blockwise",
+    "prefix_lm_document",
+)
 DYNAMIC = ("block_sparse_uniform", "block_sparse_variable")
 PATTERNS = (*DEFINITIONS, *DYNAMIC)
 
@@ -22,7 +29,11 @@ PATTERNS = (*DEFINITIONS, *DYNAMIC)
 @st.composite
 def documents(draw, seqlen):
     """Lengths that sum to seqlen; one document and documents of one token among them."""
-    cuts = draw(st.sets(st.integers(1, seqlen - 1), max_size=draw(st.sampled_from([0, 3, 95])))) if seqlen > 1 else set()
+    cuts = (
+        draw(st.sets(st.integers(1, seqlen - 1), max_size=draw(st.sampled_from([0, 3, 95]))))
+        if seqlen > 1
+        else set()
+    )
     return np.diff(sorted({0, seqlen} | cuts))
 
 
@@ -73,6 +84,7 @@ def raw_bands(draw, max_size=20):
 @st.composite
 def patchworks(draw, max_size=20):
     """A mask with one random band in each tile of a random tiling: disjoint, and like no pattern."""
+
     def bounds():
         return sorted({0, max_size} | draw(st.sets(st.integers(1, max_size - 1), max_size=3)))
 
@@ -105,6 +117,8 @@ def shatter(mask, seed):
     groups = []
     for bands in mask.groups:
         for _ in range(2):
-            bands = band.normal(np.array([piece for row in bands.tolist() for piece in split(row)]).reshape(-1, 6))
+            bands = band.normal(
+                np.array([piece for row in bands.tolist() for piece in split(row)]).reshape(-1, 6)
+            )
         groups.append(bands)
     return Mask(mask.seqlen_q, mask.seqlen_k, tuple(groups))

@@ -16,8 +16,18 @@ SIZE = 20
 
 def plain(bands, size_q=SIZE, size_k=SIZE):
     """Bool raster, pair by pair, of bands in any form."""
-    return np.array([[any(q0 <= i < q1 and k0 <= j < k1 and lo <= j - i <= hi for q0, q1, k0, k1, lo, hi in bands.tolist())
-                      for j in range(size_k)] for i in range(size_q)])
+    return np.array(
+        [
+            [
+                any(
+                    q0 <= i < q1 and k0 <= j < k1 and lo <= j - i <= hi
+                    for q0, q1, k0, k1, lo, hi in bands.tolist()
+                )
+                for j in range(size_k)
+            ]
+            for i in range(size_q)
+        ]
+    )
 
 
 @quick
@@ -34,7 +44,9 @@ def test_normal_form_keeps_the_pairs_and_is_tight(raw):
         assert (q0, q1, k0, k1) == (rows[0], rows[-1] + 1, cols[0], cols[-1] + 1)
         offsets = np.subtract(*np.nonzero(expected)[::-1])
         assert lo in (-band.INF, offsets.min()) and hi in (band.INF, offsets.max())
-        assert (lo == -band.INF) == (offsets.min() == k0 - (q1 - 1)) and (hi == band.INF) == (offsets.max() == k1 - 1 - q0)
+        assert (lo == -band.INF) == (offsets.min() == k0 - (q1 - 1)) and (hi == band.INF) == (
+            offsets.max() == k1 - 1 - q0
+        )
 
 
 def test_offsets_that_do_not_bind_are_infinite():
@@ -60,7 +72,7 @@ def test_cut_is_slicing(raw, q0, q1, k0, k1):
 @given(raw_bands(), st.integers(0, 9), st.integers(0, 9))
 def test_shift_is_translation(raw, dq, dk):
     expected = np.zeros((SIZE + 9, SIZE + 9), dtype=bool)
-    expected[dq:dq + SIZE, dk:dk + SIZE] = plain(raw)
+    expected[dq : dq + SIZE, dk : dk + SIZE] = plain(raw)
     moved = band.shift(band.normal(raw), dq, dk)
     assert np.array_equal(plain(moved, SIZE + 9, SIZE + 9), expected)
     assert np.array_equal(band.normal(moved), moved)
@@ -91,7 +103,12 @@ def test_intersection_and_overlap(one, other):
 def test_overlap_of_several_bands(raws, compared):
     bands = np.concatenate([np.empty((0, 6), dtype=np.int64), *(band.normal(raw) for raw in raws)])
     rasters = [plain(row[None]) for row in bands]
-    pairs = [(one, other) for one in range(len(bands)) for other in range(one + 1, len(bands)) if (rasters[one] & rasters[other]).any()]
+    pairs = [
+        (one, other)
+        for one in range(len(bands))
+        for other in range(one + 1, len(bands))
+        if (rasters[one] & rasters[other]).any()
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(band, "MOST_COMPARED", compared)
         overlap = band.overlap(bands)
@@ -106,13 +123,20 @@ def test_an_overlap_is_told_with_its_place():
 NUMBER = np.arange(20_000)
 
 
-@pytest.mark.parametrize("bands", [
-    band.make(NUMBER, NUMBER + 1, 0, len(NUMBER)), band.make(0, len(NUMBER), NUMBER, NUMBER + 1),
-    band.make(0, len(NUMBER), 0, len(NUMBER), NUMBER, NUMBER),
-], ids=["rows", "keys", "offsets"])
+@pytest.mark.parametrize(
+    "bands",
+    [
+        band.make(NUMBER, NUMBER + 1, 0, len(NUMBER)),
+        band.make(0, len(NUMBER), NUMBER, NUMBER + 1),
+        band.make(0, len(NUMBER), 0, len(NUMBER), NUMBER, NUMBER),
+    ],
+    ids=["rows", "keys", "offsets"],
+)
 def test_bands_that_meet_on_two_axes_alone_are_not_compared(bands, monkeypatch):
     compared = []
-    monkeypatch.setattr(band, "_hold_a_pair", lambda common: compared.append(len(common)) or np.zeros(len(common), dtype=bool))
+    monkeypatch.setattr(
+        band, "_hold_a_pair", lambda common: compared.append(len(common)) or np.zeros(len(common), dtype=bool)
+    )
     assert band.overlap(bands) is None
     assert sum(compared) == 0
 

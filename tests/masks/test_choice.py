@@ -6,8 +6,10 @@ import pytest
 from longca.masks.choice import num_kept, qk_blocks, random_blocks
 
 
-@pytest.mark.parametrize(("num_blocks", "density", "kept"), [
-    (10, 0.1, 1), (10, 0.05, 1), (100, 0.29, 29), (10, 0.7, 7), (7, 0.5, 3), (1, 0.2, 1), (64, 1.0, 64)])
+@pytest.mark.parametrize(
+    ("num_blocks", "density", "kept"),
+    [(10, 0.1, 1), (10, 0.05, 1), (100, 0.29, 29), (10, 0.7, 7), (7, 0.5, 3), (1, 0.2, 1), (64, 1.0, 64)],
+)
 def test_number_of_kept_blocks(num_blocks, density, kept):
     assert num_kept(num_blocks, density) == kept
 
@@ -33,7 +35,8 @@ def test_equal_scores_are_told_apart_by_their_column():
 
 
 def test_qk_scores_favour_the_same_columns_where_queries_agree():
-    """Rows are correlated, as those of a product of low rank are: fewer directions hold more of the choice."""
+    """Rows are correlated, as those of a product of low rank are: fewer directions hold more of the
+    choice."""
     spread = []
     for choose in (qk_blocks, random_blocks):
         centred = choose(np.random.default_rng(0), 4096, 256, 0.25) - 0.25

@@ -38,4 +38,6 @@ def test_the_seed_decides_and_nothing_else(name):
     pattern = Registry("mask").load(name)
     digests = [build(name, seed=seed).digest for seed in (0, 0, 1, 2)]
     assert digests[0] == digests[1]
-    assert pattern.draws(pattern.Params()) == (len(set(digests)) > 1), "`stochastic` says whether the seed changes the mask"
+    assert pattern.draws(pattern.Params()) == (len(set(digests)) > 1), (
+        "`stochastic` says whether the seed changes the mask"
+    )

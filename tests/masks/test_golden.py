@@ -1,7 +1,7 @@
 """One mask of each pattern by its digest: other machines, and later versions of numpy, must draw the same.
 
-A digest that changes here changes what every record of that mask means. If that is wanted, say so in the change and
-set the new value; records made before are then of other masks.
+A digest that changes here changes what every record of that mask means. If that is wanted, say so in the
+change and set the new value; records made before are then of other masks.
 """
 
 import pytest

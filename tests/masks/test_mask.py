@@ -24,8 +24,13 @@ def part(data, length):
 
 
 def of_every_kind(test):
-    """Runs the test on bands of a pattern, on block grids and on bands like no pattern; `kind` draws the mask."""
-    kinds = [masks(max_seqlen=40, names=tuple(DEFINITIONS)), masks(max_seqlen=40, names=DYNAMIC), patchworks()]
+    """Runs the test on bands of a pattern, on block grids and on bands like no pattern; `kind` draws the
+    mask."""
+    kinds = [
+        masks(max_seqlen=40, names=tuple(DEFINITIONS)),
+        masks(max_seqlen=40, names=DYNAMIC),
+        patchworks(),
+    ]
     return pytest.mark.parametrize("kind", kinds, ids=["static", "dynamic", "patchwork"])(test)
 
 
@@ -86,7 +91,10 @@ def test_parts_of_parts(kind, data, world):
 
 
 def test_crop_may_reach_beyond():
-    for mask in (build_mask("sliding_window", seqlen=6, window=2), build_mask("block_sparse_uniform", seqlen=6, block=2)):
+    for mask in (
+        build_mask("sliding_window", seqlen=6, window=2),
+        build_mask("block_sparse_uniform", seqlen=6, block=2),
+    ):
         wide = mask.crop((-2, 8), (-1, 4))
         expected = np.zeros((10, 5), dtype=bool)
         expected[2:8, 1:] = mask.dense()[:, :4]
@@ -176,9 +184,14 @@ def test_digest_of_grids_follows_the_blocks():
         blocks = BlockGrid(np.array([visible], dtype=bool), np.array([q_bounds]), np.array([k_bounds]))
         return Mask(q_bounds[-1], k_bounds[-1], grid=blocks).digest
 
-    found = [digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]), digest([[0, 1], [1, 0]], [0, 4, 8], [0, 4, 8]),
-             digest([[1, 0], [0, 1]], [0, 3, 8], [0, 4, 8]), digest([[1, 0], [0, 1]], [0, 4, 8], [0, 3, 8]),
-             digest([[1, 0, 0, 1]], [0, 8], [0, 2, 4, 6, 8]), digest([[1], [0], [0], [1]], [0, 2, 4, 6, 8], [0, 8])]
+    found = [
+        digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]),
+        digest([[0, 1], [1, 0]], [0, 4, 8], [0, 4, 8]),
+        digest([[1, 0], [0, 1]], [0, 3, 8], [0, 4, 8]),
+        digest([[1, 0], [0, 1]], [0, 4, 8], [0, 3, 8]),
+        digest([[1, 0, 0, 1]], [0, 8], [0, 2, 4, 6, 8]),
+        digest([[1], [0], [0], [1]], [0, 2, 4, 6, 8], [0, 8]),
+    ]
     assert len(set(found)) == len(found)
     assert digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]) == found[0]
 

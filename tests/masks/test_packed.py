@@ -235,7 +235,8 @@ def test_what_no_segments_are_is_refused():
         ),
         (
             lambda: Mask.from_document_ids([0, 0, 3, 3, 0, 0]),
-            "id 0 of token 0 comes back at token 4: sort the tokens by document, or give padding_id=0 where it marks padding",
+            "id 0 of token 0 comes back at token 4: sort the tokens by document, or give padding_id=0 where "
+            "it marks padding",
         ),
         (
             lambda: Mask.from_document_ids(np.zeros((2, 2, 2), int)),

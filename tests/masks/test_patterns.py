@@ -14,7 +14,10 @@ from .strategies import DYNAMIC, PATTERNS, WITH_DOCUMENTS, masks, quick
 
 def _of_the_study():
     """The patterns with a number, in its order: every other is checked by `test_contract_masks`."""
-    return sorted((pattern for pattern in Registry("mask").load_all() if pattern.number), key=lambda pattern: pattern.number)
+    return sorted(
+        (pattern for pattern in Registry("mask").load_all() if pattern.number),
+        key=lambda pattern: pattern.number,
+    )
 
 
 def test_the_tests_know_every_pattern():
@@ -78,12 +81,18 @@ def test_prefixes_lie_within_their_documents(mask):
 
 @pytest.mark.parametrize("paper_compat", [False, True])
 def test_prefix_is_drawn_from_the_whole_length(paper_compat):
-    drawn = {build_mask("prefix_lm", seqlen=4, seed=seed, paper_compat=paper_compat).params["prefix"] for seed in range(60)}
+    drawn = {
+        build_mask("prefix_lm", seqlen=4, seed=seed, paper_compat=paper_compat).params["prefix"]
+        for seed in range(60)
+    }
     assert drawn == {1, 2, 3, 4}
 
 
 def test_paper_window_is_drawn_and_is_the_number_of_global_tokens():
-    drawn = [build_mask("global_sliding_window", seqlen=15, seed=seed, paper_compat=True).params for seed in range(60)]
+    drawn = [
+        build_mask("global_sliding_window", seqlen=15, seed=seed, paper_compat=True).params
+        for seed in range(60)
+    ]
     assert {params["window"] for params in drawn} == {1, 2, 3, 4}
     assert all(params["window"] == params["num_global"] for params in drawn)
 
@@ -105,7 +114,9 @@ def test_only_drawn_masks_differ_by_seed():
 
 @pytest.mark.parametrize("mean_block", [16, 128])
 def test_variable_blocks_vary_but_never_below_a_quarter_of_the_mean(mean_block):
-    grid = build_mask("block_sparse_variable", seqlen=64 * mean_block, num_kv_heads=2, mean_block=mean_block).grid
+    grid = build_mask(
+        "block_sparse_variable", seqlen=64 * mean_block, num_kv_heads=2, mean_block=mean_block
+    ).grid
     for bounds in (grid.q_bounds, grid.k_bounds):
         sizes = np.diff(bounds, axis=1)
         assert sizes.shape == (2, 64)

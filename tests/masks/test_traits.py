@@ -31,7 +31,8 @@ def square_window(seqlen, bounds, left, right):
 
 
 def brute_segments(raster):
-    """(bounds, window) with the fewest segments, of those the one with -1 where it may be; None if there is none."""
+    """(bounds, window) with the fewest segments, of those the one with -1 where it may be; None if there is
+    none."""
     seqlen = len(raster)
     free = [t for t in range(1, seqlen) if not raster[:t, t:].any() and not raster[t:, :t].any()]
     if not raster.diagonal().all():
@@ -54,9 +55,12 @@ def brute(mask):
     segments = brute_segments(raster[0]) if same and mask.seqlen_q else None
     lower = np.tri(mask.seqlen_q, mask.seqlen_k, dtype=bool)
     return {
-        "full": bool(raster.all()), "causal": square and all(np.array_equal(one, lower) for one in raster),
-        "num_segments": len(segments[0]) - 1 if segments else 0, "window": segments[1] if segments else None,
-        "empty_rows": bool((~raster.any(axis=2)).any()), "max_row_intervals": most_runs(raster),
+        "full": bool(raster.all()),
+        "causal": square and all(np.array_equal(one, lower) for one in raster),
+        "num_segments": len(segments[0]) - 1 if segments else 0,
+        "window": segments[1] if segments else None,
+        "empty_rows": bool((~raster.any(axis=2)).any()),
+        "max_row_intervals": most_runs(raster),
         "max_col_intervals": most_runs(raster.transpose(0, 2, 1)),
     }
 
@@ -65,7 +69,11 @@ def assert_traits(mask):
     traits, expected = mask.traits, brute(mask)
     assert {key: getattr(traits, key) for key in expected} == expected
     assert traits.num_bands == sum(len(bands) for bands in mask.groups)
-    assert (traits.seqlen_q, traits.seqlen_k, traits.num_groups) == (mask.seqlen_q, mask.seqlen_k, mask.num_groups)
+    assert (traits.seqlen_q, traits.seqlen_k, traits.num_groups) == (
+        mask.seqlen_q,
+        mask.seqlen_k,
+        mask.num_groups,
+    )
     assert traits.per_head == (mask.num_groups > 1)
 
 
@@ -127,25 +135,28 @@ def test_windows_over_documents(data, seqlen, left, right, seed):
         assert segments.window == (left if left < longest else -1, right if right < longest else -1)
 
 
-@pytest.mark.parametrize(("name", "params", "num_segments", "window"), [
-    ("full", {}, 1, (-1, -1)),
-    ("causal", {}, 1, (-1, 0)),
-    ("full_document", {"documents": [30, 2, 32]}, 3, (-1, -1)),
-    ("causal_document", {"documents": [30, 1, 33]}, 3, (-1, 0)),
-    ("full_document", {"documents": [1] * 64}, 1, (0, 0)),
-    ("sliding_window", {"window": 7}, 1, (7, 7)),
-    ("sliding_window", {"window": 0}, 1, (0, 0)),
-    ("sliding_window", {"window": 64}, 1, (-1, -1)),
-    ("causal_sliding_window", {"window": 7}, 1, (7, 0)),
-    ("shared_question", {"documents": [30, 2, 32]}, 0, None),
-    ("causal_blockwise", {"documents": [64]}, 1, (-1, 0)),
-    ("prefix_lm", {}, 0, None),
-    ("global_sliding_window", {"num_global": 4, "window": 4}, 0, None),
-    ("block_causal_document", {"block": 8}, 0, None),
-    ("block_sparse_uniform", {"block": 8, "num_kv_heads": 2}, 0, None),
-    ("block_sparse_uniform", {"block": 8, "num_kv_heads": 2, "density": 1.0}, 1, (-1, -1)),
-    ("block_sparse_variable", {"mean_block": 8, "num_kv_heads": 2, "density": 1.0}, 1, (-1, -1)),
-])
+@pytest.mark.parametrize(
+    ("name", "params", "num_segments", "window"),
+    [
+        ("full", {}, 1, (-1, -1)),
+        ("causal", {}, 1, (-1, 0)),
+        ("full_document", {"documents": [30, 2, 32]}, 3, (-1, -1)),
+        ("causal_document", {"documents": [30, 1, 33]}, 3, (-1, 0)),
+        ("full_document", {"documents": [1] * 64}, 1, (0, 0)),
+        ("sliding_window", {"window": 7}, 1, (7, 7)),
+        ("sliding_window", {"window": 0}, 1, (0, 0)),
+        ("sliding_window", {"window": 64}, 1, (-1, -1)),
+        ("causal_sliding_window", {"window": 7}, 1, (7, 0)),
+        ("shared_question", {"documents": [30, 2, 32]}, 0, None),
+        ("causal_blockwise", {"documents": [64]}, 1, (-1, 0)),
+        ("prefix_lm", {}, 0, None),
+        ("global_sliding_window", {"num_global": 4, "window": 4}, 0, None),
+        ("block_causal_document", {"block": 8}, 0, None),
+        ("block_sparse_uniform", {"block": 8, "num_kv_heads": 2}, 0, None),
+        ("block_sparse_uniform", {"block": 8, "num_kv_heads": 2, "density": 1.0}, 1, (-1, -1)),
+        ("block_sparse_variable", {"mean_block": 8, "num_kv_heads": 2, "density": 1.0}, 1, (-1, -1)),
+    ],
+)
 def test_segments_of_patterns(name, params, num_segments, window):
     traits = build_mask(name, seqlen=64, **params).traits
     assert (traits.num_segments, traits.window) == (num_segments, window)
@@ -160,25 +171,38 @@ def test_documents_that_need_different_windows_share_none():
 
 def test_equal_area_is_not_enough_for_a_window():
     window = band.make(0, 10, 0, 10, 0, 1)
-    as_many = band.make([10, 11, 12], [11, 12, 13], [10, 11, 12], [13, 13, 13], 0, [2, 0, 0])  # reaches 2, sees as many
+    as_many = band.make(
+        [10, 11, 12], [11, 12, 13], [10, 11, 12], [13, 13, 13], 0, [2, 0, 0]
+    )  # reaches 2, sees as many
     assert band.areas(as_many).sum() == band.areas(band.make(10, 13, 10, 13, 0, 1)).sum()
     assert diagonal_segments(Mask(13, 13, (np.concatenate([window, as_many]),))) is None
 
 
 def test_the_diagonal_may_be_one_band_over_all_documents():
     start, end = np.array([0, 5, 6]), np.array([5, 6, 12])
-    pieces = [band.make(0, 12, 0, 12, 0, 0), band.make(start, end, start, end, hi=-1), band.make(start, end, start, end, lo=1)]
+    pieces = [
+        band.make(0, 12, 0, 12, 0, 0),
+        band.make(start, end, start, end, hi=-1),
+        band.make(start, end, start, end, lo=1),
+    ]
     for parts, window in ((pieces[:2], (-1, 0)), (pieces, (-1, -1))):
         segments = diagonal_segments(Mask(12, 12, (np.concatenate(parts),)))
         assert segments.bounds.tolist() == [0, 5, 6, 12] and segments.window == window
 
 
-@pytest.mark.parametrize("bands", [
-    [[0, 8, 0, 3, -99, 99], [0, 8, 3, 8, 0, 99]],  # they part where the second begins to move
-    [[0, 8, 0, 4, -99, 0], [0, 8, 0, 9, 1, 99]],  # they part where the first stops moving
-    [[0, 1, 0, 2, -99, 99], [1, 2, 2, 3, -99, 99], [1, 2, 5, 6, -99, 99]],  # one row ends where the next begins
-    [[0, 9, 0, 9, -1, -1], [0, 9, 0, 9, 0, 0], [0, 9, 0, 9, 2, 2]],  # both always move
-])
+@pytest.mark.parametrize(
+    "bands",
+    [
+        [[0, 8, 0, 3, -99, 99], [0, 8, 3, 8, 0, 99]],  # they part where the second begins to move
+        [[0, 8, 0, 4, -99, 0], [0, 8, 0, 9, 1, 99]],  # they part where the first stops moving
+        [
+            [0, 1, 0, 2, -99, 99],
+            [1, 2, 2, 3, -99, 99],
+            [1, 2, 5, 6, -99, 99],
+        ],  # one row ends where the next begins
+        [[0, 9, 0, 9, -1, -1], [0, 9, 0, 9, 0, 0], [0, 9, 0, 9, 2, 2]],  # both always move
+    ],
+)
 def test_runs_of_bands_that_move(bands):
     mask = Mask(9, 9, (np.array(bands),))
     raster = mask.dense()[None]
@@ -186,7 +210,9 @@ def test_runs_of_bands_that_move(bands):
     assert mask.traits.max_col_intervals == most_runs(raster.transpose(0, 2, 1))
     flipped = Mask(9, 9, (np.array([[k0, k1, q0, q1, -hi, -lo] for q0, q1, k0, k1, lo, hi in bands]),))
     assert flipped.traits.max_col_intervals == 2
-    turned = Mask(9, 9, (np.array([[9 - q1, 9 - q0, 9 - k1, 9 - k0, -hi, -lo] for q0, q1, k0, k1, lo, hi in bands]),))
+    turned = Mask(
+        9, 9, (np.array([[9 - q1, 9 - q0, 9 - k1, 9 - k0, -hi, -lo] for q0, q1, k0, k1, lo, hi in bands]),)
+    )
     assert turned.traits.max_row_intervals == 2
 
 
@@ -219,7 +245,12 @@ def test_grids():
     blocks = np.eye(3, dtype=bool)[None]
     bounds = np.array([[0, 2, 5, 9]])
     traits = Mask(9, 9, grid=BlockGrid(blocks, bounds, bounds)).traits
-    assert (traits.num_segments, traits.window, traits.block_size, traits.is_block_grid) == (3, (-1, -1), None, True)
+    assert (traits.num_segments, traits.window, traits.block_size, traits.is_block_grid) == (
+        3,
+        (-1, -1),
+        None,
+        True,
+    )
     assert build_mask("block_sparse_uniform", seqlen=64, block=8).traits.block_size == (8, 8)
 
 

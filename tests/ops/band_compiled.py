@@ -2,8 +2,8 @@
 
     python -m tests.ops.band_compiled few|whole forward|backward|portable...
 
-Each build of a Hopper kernel is printed with what its threads take, and compared with `band_builds.json`, where the versions of Triton
-stand for which all builds were compiled.
+Each build of a Hopper kernel is printed with what its threads take, and compared with `band_builds.json`,
+where the versions of Triton stand for which all builds were compiled.
 """
 
 import io
@@ -43,7 +43,9 @@ TAKEN = json.loads((Path(__file__).parent / "band_builds.json").read_text(encodi
 
 
 def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
-    return f"tensordesc<{dtype.mangle()}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
+    return (
+        f"tensordesc<{dtype.mangle()}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
+    )
 
 
 def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict[str, int], int]]:
@@ -51,12 +53,36 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     if direction == "forward":
         numbers = ["i32"] * 10 + ["fp32"]
         for step, pack, teams, parts, narrow in (
-                (128, 8, 2, 1, 32), (128, 4, 2, 1, 32), (64, 8, 2, 2, 0), (64, 1, 1, 1, 0), (128, 1, 2, 1, 32)):
-            tiles = [boxes(64 // pack, pack, 128), *[boxes(step, 1, 64)] * 2, *[boxes(narrow or step, 1, 64)] * 2]
+            (128, 8, 2, 1, 32),
+            (128, 4, 2, 1, 32),
+            (64, 8, 2, 2, 0),
+            (64, 1, 1, 1, 0),
+            (128, 1, 2, 1, 32),
+        ):
+            tiles = [
+                boxes(64 // pack, pack, 128),
+                *[boxes(step, 1, 64)] * 2,
+                *[boxes(narrow or step, 1, 64)] * 2,
+            ]
             for carried, result in ((0, "*bf16"), (1, "*fp32"), (1, "*bf16"), (0, "*fp32")):
-                constants = {"D": 128, "PACK": pack, "CONSUMERS": teams, "PARTS": parts, "NARROW_N": narrow, "HAS_INITIAL": carried,
-                             "STAGES": 4 - teams}
-                types = [*tiles, *["*i32"] * 4, result, "*fp32", "*fp32" if carried else result, *["*fp32"] * 3, *numbers]
+                constants = {
+                    "D": 128,
+                    "PACK": pack,
+                    "CONSUMERS": teams,
+                    "PARTS": parts,
+                    "NARROW_N": narrow,
+                    "HAS_INITIAL": carried,
+                    "STAGES": 4 - teams,
+                }
+                types = [
+                    *tiles,
+                    *["*i32"] * 4,
+                    result,
+                    "*fp32",
+                    "*fp32" if carried else result,
+                    *["*fp32"] * 3,
+                    *numbers,
+                ]
                 yield forward_kernel, types, constants, 168 if teams == 2 else 128
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
@@ -70,19 +96,39 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         for pack in (1, 4, 8):
             rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
-                types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
+                types = [
+                    rows,
+                    rows,
+                    keys,
+                    keys,
+                    *tables,
+                    *stats,
+                    result,
+                    "*fp32",
+                    "*fp32",
+                    *["i32"] * 9,
+                    "fp32",
+                    "fp32",
+                ]
                 yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
         types = [*tiles, *sums, *tables, *tables[1:], *numbers, "i32", "i32", "fp32"]
-        for in_order, stores in ((order, stores) for order in AddOrder for stores in range(1 + (order is not AddOrder.ANY))):
+        for in_order, stores in (
+            (order, stores) for order in AddOrder for stores in range(1 + (order is not AddOrder.ANY))
+        ):
             yield fused_kernel, types, {"IN_ORDER": int(in_order), "STORES": stores, "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:
-    """Loops whose end is a value that a loop around them carries. Triton 3.6 takes such a value for unused, and keeps its first one."""
+    """Loops whose end is a value that a loop around them carries. Triton 3.6 takes such a value for unused,
+    and keeps its first one."""
     bad = []
     for function in source.split("tt.func ")[1:]:
         same = dict(re.findall(rf"({NAME}) = arith\.bitcast ({NAME})", function))
-        carried = {name for loop in re.findall(r"scf\.for .*iter_args\(([^)]*)\)", function) for name in re.findall(rf"({NAME}) =", loop)}
+        carried = {
+            name
+            for loop in re.findall(r"scf\.for .*iter_args\(([^)]*)\)", function)
+            for name in re.findall(rf"({NAME}) =", loop)
+        }
         for line in re.findall(r".*= scf\.for .*|\s*scf\.for .*", function):
             end = re.search(rf" to ({NAME})", line)
             assert end is not None, line
@@ -91,31 +137,40 @@ def carried_bounds(source: str) -> list[str]:
 
 
 def assembled(ptx: str) -> str:
-    """What the assembler says of a kernel. Of matmuls that it cannot keep under way beside others: that they are serialized."""
+    """What the assembler says of a kernel. Of matmuls that it cannot keep under way beside others: that they
+    are serialized."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        return subprocess.run(assembler_command(90, file.name), capture_output=True, text=True, check=True).stderr
+        return subprocess.run(
+            assembler_command(90, file.name), capture_output=True, text=True, check=True
+        ).stderr
 
 
 def lost_minus(cubin: bytes) -> list[str]:
-    """Sums with a uniform register that are compared at once. CUDA 12.8's assembler adds in some of them what it should subtract."""
+    """Sums with a uniform register that are compared at once. CUDA 12.8's assembler adds in some of them what
+    it should subtract."""
     with tempfile.NamedTemporaryFile("wb", suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        code = subprocess.run([triton.knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True).stdout
+        code = subprocess.run(
+            [triton.knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True
+        ).stdout
     return re.findall(r"VIADDMNMX[^;]*\bUR\d+[^;]*", code)
 
 
 def early_arrivals(ptx: str) -> list[str]:
-    """Arrivals at a memory barrier right after shared memory or a matmul was used. One thread arrives for all of its group, which so has to
-    meet before: Triton's compiler sees to that, by rules that differ from version to version.
+    """Arrivals at a memory barrier right after shared memory or a matmul was used. One thread arrives for all
+    of its group, which so has to meet before: Triton's compiler sees to that, by rules that differ from
+    version to version.
     """
     used, early = False, []
     for line in ptx.splitlines():
         if re.search(r"\b(?:ld|st)\.shared|\bwgmma\.wait_group", line):
             used = True
-        elif re.search(r"\b(?:bar|barrier)(?:\.warp)?\.sync|\bmbarrier\.try_wait|\bcp\.(?:async\.bulk|reduce)", line):
+        elif re.search(
+            r"\b(?:bar|barrier)(?:\.warp)?\.sync|\bmbarrier\.try_wait|\bcp\.(?:async\.bulk|reduce)", line
+        ):
             used = False
         elif used and "mbarrier.arrive" in line:
             early.append(line.strip())
@@ -124,40 +179,84 @@ def early_arrivals(ptx: str) -> list[str]:
 
 def check_items() -> None:
     """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
-    for num_pieces, num_kv_heads, at_once, num_turns, turns_at_once in itertools.product((1, 5), (1, 8), (1, 4), (1, 6), (1, 2)):
-        grid = SimpleNamespace(num_tiles=num_pieces, num_items=num_pieces * num_kv_heads * num_turns, head_rounds=num_turns,
-                               kv_heads_per_section=math.gcd(num_kv_heads, at_once), kv_heads_per_group=num_kv_heads,
-                               rounds_per_section=math.gcd(num_turns, turns_at_once))
+    for num_pieces, num_kv_heads, at_once, num_turns, turns_at_once in itertools.product(
+        (1, 5), (1, 8), (1, 4), (1, 6), (1, 2)
+    ):
+        grid = SimpleNamespace(
+            num_tiles=num_pieces,
+            num_items=num_pieces * num_kv_heads * num_turns,
+            head_rounds=num_turns,
+            kv_heads_per_section=math.gcd(num_kv_heads, at_once),
+            kv_heads_per_group=num_kv_heads,
+            rounds_per_section=math.gcd(num_turns, turns_at_once),
+        )
         items = [key_tile_of.fn(item, 0, grid)[1:] for item in range(grid.num_items)]
-        assert sorted(items) == sorted(itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns)))
+        assert sorted(items) == sorted(
+            itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns))
+        )
         places = {item: place for place, item in enumerate(items)}
-        assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
-        assert all(places[piece - 1, kv_head, turn] < place for (piece, kv_head, turn), place in places.items() if piece)
+        assert all(
+            places[piece, kv_head, turn - 1] < place
+            for (piece, kv_head, turn), place in places.items()
+            if turn
+        )
+        assert all(
+            places[piece - 1, kv_head, turn] < place
+            for (piece, kv_head, turn), place in places.items()
+            if piece
+        )
         of_section = grid.num_tiles * grid.kv_heads_per_section * grid.rounds_per_section
-        assert all(len({(kv_head, turn) for _, kv_head, turn in items[start:start + of_section]}) * grid.num_tiles == of_section
-                   for start in range(0, len(items), of_section))
+        assert all(
+            len({(kv_head, turn) for _, kv_head, turn in items[start : start + of_section]}) * grid.num_tiles
+            == of_section
+            for start in range(0, len(items), of_section)
+        )
 
 
 def check_portable(whole: bool) -> None:
-    """Triton's own kernels backward, with split lines and without: ptxas takes some ways to store a sum as reasons to serialize matmuls."""
+    """Triton's own kernels backward, with split lines and without: ptxas takes some ways to store a sum as
+    reasons to serialize matmuls."""
     results, tables = ["*bf16", "*bf16", "*fp32", "*fp32"], ["*i32"] * 3
     every = itertools.product((1, 8), (False, True), (False, True), (64, 128))
     for pack, split, masked, head_dim in every if whole else [(8, True, True, 128)]:
-        keys, queries = f"tensordesc<bf16[64,{head_dim}]>", f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>"
+        keys, queries = (
+            f"tensordesc<bf16[64,{head_dim}]>",
+            f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>",
+        )
         shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "PACK": pack, "STAGES": 2}
         for kernel, types, constants in (
-                (_dkdv, [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14,
-                 {"TILE_M": 64, "TILE_N": 64 // pack}),
-                (_dq, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", "*fp32", *tables] + ["i32"] * 12,
-                 {"TILE_M": 64 // pack, "TILE_N": 64, "HAS_INITIAL": masked})):
+            (
+                _dkdv,
+                [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14,
+                {"TILE_M": 64, "TILE_N": 64 // pack},
+            ),
+            (
+                _dq,
+                ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", "*fp32", *tables]
+                + ["i32"] * 12,
+                {"TILE_M": 64 // pack, "TILE_N": 64, "HAS_INITIAL": masked},
+            ),
+        ):
             constants |= shape
             names = [name for name in kernel.arg_names if name not in constants]
-            signature = dict(zip(names, [*types, "fp32"], strict=True)) | dict.fromkeys(constants, "constexpr")
+            signature = dict(zip(names, [*types, "fp32"], strict=True)) | dict.fromkeys(
+                constants, "constexpr"
+            )
             places = {kernel.arg_names.index(name): name for name in signature}
-            aligned = {(place,): [["tt.divisibility", 16]] for place, name in places.items() if name.endswith(("_ptr", "_token", "_head"))}
-            source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names},
-                               {(place,): constants[name] for place, name in places.items() if name in constants}, aligned)
-            done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**OPTIONS, "num_warps": 4, "num_stages": 2})
+            aligned = {
+                (place,): [["tt.divisibility", 16]]
+                for place, name in places.items()
+                if name.endswith(("_ptr", "_token", "_head"))
+            }
+            source = ASTSource(
+                kernel,
+                {name: signature[name] for name in kernel.arg_names},
+                {(place,): constants[name] for place, name in places.items() if name in constants},
+                aligned,
+            )
+            done = triton.compile(
+                source, target=GPUTarget("cuda", 90, 32), options={**OPTIONS, "num_warps": 4, "num_stages": 2}
+            )
             assert "serialized" not in (log := assembled(done.asm["ptx"])), (kernel.__name__, constants, log)
 
 
@@ -174,30 +273,47 @@ def main(direction: str, whole: bool) -> None:
 
 
 def name_of(kernel: triton.JITFunction, types: list[str], constants: dict[str, int]) -> str:
-    """A build's name: its kernel, its constants, and the type of its result where that differs from the inputs'."""
-    results = [kind for name, kind in zip(kernel.arg_names, types, strict=False) if name in ("out_ptr", "dk_ptr", "dq_ptr")]
-    return " ".join([kernel.__name__, *(f"{name}={value}" for name, value in constants.items()), *results[:1]])
+    """A build's name: its kernel, its constants, and the type of its result where that differs from the
+    inputs'."""
+    results = [
+        kind
+        for name, kind in zip(kernel.arg_names, types, strict=False)
+        if name in ("out_ptr", "dk_ptr", "dq_ptr")
+    ]
+    return " ".join(
+        [kernel.__name__, *(f"{name}={value}" for name, value in constants.items()), *results[:1]]
+    )
 
 
-def check_build(kernel: triton.JITFunction, types: list[str], constants: dict[str, int], maxnreg: int) -> None:
+def check_build(
+    kernel: triton.JITFunction, types: list[str], constants: dict[str, int], maxnreg: int
+) -> None:
     names, build = kernel.arg_names, name_of(kernel, types, constants)
     signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
-    source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
+    source = GluonASTSource(
+        kernel, signature, {(names.index(name),): value for name, value in constants.items()}
+    )
     with knobs.nvidia.scope(), redirect_stdout(io.StringIO()) as said:
         knobs.nvidia.dump_ptxas_log = True
-        done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**OPTIONS, "num_warps": 4, "maxnreg": maxnreg})
+        done = triton.compile(
+            source, target=GPUTarget("cuda", 90, 32), options={**OPTIONS, "num_warps": 4, "maxnreg": maxnreg}
+        )
     assert not (bad := carried_bounds(str(done.asm["source"]))), bad
     log = said.getvalue() or assembled(done.asm["ptx"])  # what was compiled before is not assembled again
     assert "registers" in log and "serialized" not in log, log
     assert not (bad := lost_minus(done.asm["cubin"])), bad
     assert not (bad := early_arrivals(done.asm["ptx"])), bad
     assert done.metadata.shared * (3 - constants.get("CONSUMERS", 2)) <= SHARED_BYTES, done.metadata.shared
-    taken = [max(map(int, re.findall(pattern, log))) for pattern in (
-        r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")]
+    taken = [
+        max(map(int, re.findall(pattern, log)))
+        for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")
+    ]
     print(f"{build}: {taken}")
     expected = TAKEN.get(triton.__version__, {}).get(build, taken)
     more = any(new > old for new, old in zip(taken, expected, strict=True))
-    assert not more, f"{build} takes {taken} [registers, bytes spilled in stores, in loads], and took {expected}"
+    assert not more, (
+        f"{build} takes {taken} [registers, bytes spilled in stores, in loads], and took {expected}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Parts of tests.ops.interpreted: band attention against the definition.
 
-Its time grows with the number of tiles: `few` takes fewer heads and larger tiles, which still are full, partial and empty ones.
+Its time grows with the number of tiles: `few` takes fewer heads and larger tiles, which still are full,
+partial and empty ones.
 """
 
 from dataclasses import replace
@@ -18,34 +19,70 @@ from tests.kernels.cases import Case, empty_row_cases, hand_made_cases, pattern_
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_masks
 from tests.kernels.plain_attention import Plain, plain_attention
 
-SMALL = {BandKernel.FORWARD: TileConfig(32, 16, 4, 2), BandKernel.DKDV: TileConfig(16, 32, 4, 2), BandKernel.DQ: TileConfig(32, 16, 4, 2)}
-LARGER = {BandKernel.FORWARD: TileConfig(64, 32, 4, 2), BandKernel.DKDV: TileConfig(32, 64, 4, 2), BandKernel.DQ: TileConfig(64, 32, 4, 2)}
-UNLIKE = ("causal", "causal_document", "shared_question", "global_sliding_window", "block_sparse_uniform", "block_sparse_variable")
+SMALL = {
+    BandKernel.FORWARD: TileConfig(32, 16, 4, 2),
+    BandKernel.DKDV: TileConfig(16, 32, 4, 2),
+    BandKernel.DQ: TileConfig(32, 16, 4, 2),
+}
+LARGER = {
+    BandKernel.FORWARD: TileConfig(64, 32, 4, 2),
+    BandKernel.DKDV: TileConfig(32, 64, 4, 2),
+    BandKernel.DQ: TileConfig(64, 32, 4, 2),
+}
+UNLIKE = (
+    "causal",
+    "causal_document",
+    "shared_question",
+    "global_sliding_window",
+    "block_sparse_uniform",
+    "block_sparse_variable",
+)
 TOLERANCE = 2e-5  # all in float32
 
 
 def plan_of(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL) -> BandPlan:
-    return plan_band_attention(case.mask, num_q_heads=case.num_q_heads, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim,
-                               device="cpu", tiles=tuned)
+    return plan_band_attention(
+        case.mask,
+        num_q_heads=case.num_q_heads,
+        num_kv_heads=case.num_kv_heads,
+        head_dim=case.head_dim,
+        device="cpu",
+        tiles=tuned,
+    )
 
 
 def near(name: str, result: torch.Tensor, right: torch.Tensor, tolerance: float = TOLERANCE) -> None:
-    error = torch.linalg.vector_norm(result.double() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
+    error = torch.linalg.vector_norm(result.double() - right) / max(
+        float(torch.linalg.vector_norm(right)), 1.0
+    )
     assert error <= tolerance, f"{name} is off by {error:.1e}"
 
 
-def compare(case: Case, plain: Plain, out: torch.Tensor, lse: torch.Tensor, grads: tuple[torch.Tensor, ...] = (),
-            tolerance: float = TOLERANCE) -> None:
+def compare(
+    case: Case,
+    plain: Plain,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    grads: tuple[torch.Tensor, ...] = (),
+    tolerance: float = TOLERANCE,
+) -> None:
     empty = plain.lse == -torch.inf
     assert torch.equal(lse == -torch.inf, empty) and (out[empty] == 0).all(), f"{case}: rows without keys"
     near(f"{case}: LSE", lse[~empty], plain.lse[~empty], tolerance)
-    for name, result, right in zip(("out", "dq", "dk", "dv"), (out, *grads), (plain.out, *plain.grads), strict=False):
+    for name, result, right in zip(
+        ("out", "dq", "dk", "dv"), (out, *grads), (plain.out, *plain.grads), strict=False
+    ):
         near(f"{case}: {name}", result, right, tolerance)
     assert not grads or (grads[0][empty] == 0).all()
 
 
-def check(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL, dtype: torch.dtype = torch.float32, tolerance: float = TOLERANCE,
-          repeats: bool = True) -> BandPlan:
+def check(
+    case: Case,
+    tuned: dict[BandKernel, TileConfig] = SMALL,
+    dtype: torch.dtype = torch.float32,
+    tolerance: float = TOLERANCE,
+    repeats: bool = True,
+) -> BandPlan:
     """By the raw functions, backward twice if it is to be seen that it repeats."""
     print(case, flush=True)
     q, k, v, dout = case.inputs(dtype)
@@ -60,7 +97,8 @@ def check(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL, dtype: torch.
 
 
 def patterns(whole: bool) -> None:
-    """Every pattern, or those that are least alike, with several query heads for a KV head; some with one; three loops; float16.
+    """Every pattern, or those that are least alike, with several query heads for a KV head; some with one;
+    three loops; float16.
 
     Of the few, one is seen to repeat itself: the interpreter runs programs one after the other.
     """
@@ -71,16 +109,30 @@ def patterns(whole: bool) -> None:
     else:
         names, tiles = UNLIKE, LARGER
         groups = [2 if name.startswith("block_sparse") else 1 for name in names]
-        cases = [Case(pattern_mask(name, count), 2 * count, count) for name, count in zip(names, groups, strict=True)]
+        cases = [
+            Case(pattern_mask(name, count), 2 * count, count)
+            for name, count in zip(names, groups, strict=True)
+        ]
         for number, case in enumerate(cases):
             check(case, tiles, repeats=number == 1)
     for loop in (0, 2) if whole else (2,):
-        check(cases[not whole], {**tiles, BandKernel.FORWARD: replace(tiles[BandKernel.FORWARD], loop=loop)}, repeats=whole)
-    check(cases[1] if whole else Case(cases[1].mask, 1, 1), tiles, dtype=torch.float16, tolerance=2e-3, repeats=whole)
+        check(
+            cases[not whole],
+            {**tiles, BandKernel.FORWARD: replace(tiles[BandKernel.FORWARD], loop=loop)},
+            repeats=whole,
+        )
+    check(
+        cases[1] if whole else Case(cases[1].mask, 1, 1),
+        tiles,
+        dtype=torch.float16,
+        tolerance=2e-3,
+        repeats=whole,
+    )
 
 
 def hand_made(whole: bool) -> None:
-    """Rows without keys, fewer keys than queries, one token, blocks that do not divide, no keys or queries at all."""
+    """Rows without keys, fewer keys than queries, one token, blocks that do not divide, no keys or queries at
+    all."""
     cases = list({str(case): case for case in hand_made_cases() + empty_row_cases()}.values())
     for case in cases if whole else cases[1:4]:
         check(case, SMALL if whole else LARGER, repeats=whole)
@@ -89,8 +141,12 @@ def hand_made(whole: bool) -> None:
 
 
 def heads(whole: bool) -> None:
-    """16 query heads for a KV head, more than one program takes, and 8, MQA, heads that share no tile, three heads for one."""
-    alone = {kernel: TileConfig(16, 16, 4, 2, max_pack=1) for kernel in (BandKernel.FORWARD, BandKernel.DKDV, BandKernel.DQ)}
+    """16 query heads for a KV head, more than one program takes, and 8, MQA, heads that share no tile, three
+    heads for one."""
+    alone = {
+        kernel: TileConfig(16, 16, 4, 2, max_pack=1)
+        for kernel in (BandKernel.FORWARD, BandKernel.DKDV, BandKernel.DQ)
+    }
     if not whole:
         short = pattern_mask("causal_document", 1).crop((0, 60), (0, 60))
         for num_q_heads in (16, 3):
@@ -105,9 +161,15 @@ def heads(whole: bool) -> None:
 
 def random_bands(whole: bool) -> None:
     """Any disjoint bands, any blocks."""
+
     @seed(5)
-    @settings(max_examples=12 if whole else 3, deadline=None, database=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=12 if whole else 3,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(band_masks(max_groups=2) | grid_masks())
     def run(mask: Mask) -> None:
         check(Case(mask, 2 * mask.num_groups, mask.num_groups), repeats=whole)
@@ -118,7 +180,9 @@ def random_bands(whole: bool) -> None:
 def split_lines(whole: bool) -> None:
     """Lines far longer than others, whose parts are added up: of queries and of keys."""
     length = 700 if whole else 300
-    long = as_bands([(0, 4, 0, length, -INF, INF), (4, length, 0, 4, -INF, INF), (4, length, 4, length, -5, 5)])
+    long = as_bands(
+        [(0, 4, 0, length, -INF, INF), (4, length, 0, 4, -INF, INF), (4, length, 4, length, -5, 5)]
+    )
     case = Case(Mask(length, length, (long,), name="global"), 2, 1)
     plan = check(case, repeats=whole)
     assert all(lines.num_slots > 0 for lines, _ in plan.kernels.values())
@@ -127,12 +191,16 @@ def split_lines(whole: bool) -> None:
 
 
 def carried(whole: bool) -> None:
-    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see nothing in a part."""
+    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see
+    nothing in a part."""
     if whole:
         for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):
             carry(case)
     else:
-        for case in (Case(pattern_mask("block_sparse_variable", 1), 2, 1), Case(hand_made_cases()[1].mask, 2, 2)):
+        for case in (
+            Case(pattern_mask("block_sparse_variable", 1), 2, 1),
+            Case(hand_made_cases()[1].mask, 2, 2),
+        ):
             carry(case, LARGER)
 
 
@@ -142,30 +210,53 @@ def carry(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL) -> None:
     q, k, v, dout = case.inputs()
     plain = plain_attention(q, k, v, dout, case.mask.dense())
     middle = case.mask.seqlen_k // 2 - 3
-    halves = [(slice(*cols), plan_of(Case(case.mask.crop((0, case.mask.seqlen_q), cols), case.num_q_heads, case.num_kv_heads),
-                                    tuned)) for cols in ((0, middle), (middle, case.mask.seqlen_k))]
+    halves = [
+        (
+            slice(*cols),
+            plan_of(
+                Case(case.mask.crop((0, case.mask.seqlen_q), cols), case.num_q_heads, case.num_kv_heads),
+                tuned,
+            ),
+        )
+        for cols in ((0, middle), (middle, case.mask.seqlen_k))
+    ]
     (first, first_plan), (second, second_plan) = halves
     known = band_forward(q, k[first], v[first], first_plan, out_dtype=torch.float32)
     out, lse = band_forward(q, k[second], v[second], second_plan, initial=known)
-    parts = [band_backward(q, k[cols], v[cols], out, lse, dout, plan, grad_dtype=torch.float32) for cols, plan in halves]
+    parts = [
+        band_backward(q, k[cols], v[cols], out, lse, dout, plan, grad_dtype=torch.float32)
+        for cols, plan in halves
+    ]
     (dq, *first_grads), (more_dq, *second_grads) = parts
     grads = [torch.cat(pair) for pair in zip(first_grads, second_grads, strict=True)]
     compare(case, plain, out, lse, (dq + more_dq, *grads))
     wanted, ranges = dq + more_dq, rows_of(case.mask)
-    parts = [of_rows(second_plan, some) for some in ranges if some] if case.mask.grid is None else [second_plan]
+    parts = (
+        [of_rows(second_plan, some) for some in ranges if some] if case.mask.grid is None else [second_plan]
+    )
     for part in parts:
         band_forward(q, k[second], v[second], part, initial=known, into=known)
     assert torch.equal(known[0], out) and torch.equal(known[1], lse)
     result = torch.full_like(q, torch.nan)
     places = ((dq, dq),) if len(parts) == 1 else ((dq, result), (None, dq))
-    dk, dv = band_backward_onto(q, k[second], v[second], out, lse, dout, second_plan,
-                                [(part, *where) for part, where in zip(parts, places, strict=True)])
+    dk, dv = band_backward_onto(
+        q,
+        k[second],
+        v[second],
+        out,
+        lse,
+        dout,
+        second_plan,
+        [(part, *where) for part, where in zip(parts, places, strict=True)],
+    )
     assert torch.equal(dk, second_grads[0].to(q.dtype)) and torch.equal(dv, second_grads[1].to(q.dtype))
     if len(parts) == 1:
         torch.testing.assert_close(dq, wanted, rtol=0, atol=1e-6)
     else:
         mine, others = (torch.cat([torch.arange(*rows) for rows in some]) for some in ranges)
-        torch.testing.assert_close(result[mine].float(), wanted[mine].to(q.dtype).float(), rtol=2e-3, atol=1e-5)
+        torch.testing.assert_close(
+            result[mine].float(), wanted[mine].to(q.dtype).float(), rtol=2e-3, atol=1e-5
+        )
         assert result[others].isnan().all() and torch.equal(dq[others], more_dq[others])
         torch.testing.assert_close(dq[mine] + more_dq[mine], wanted[mine], rtol=0, atol=0)
 
@@ -191,7 +282,13 @@ def adapter(whole: bool) -> None:
         q, k, v, dout = (prepared.to_layout(x) for x in inputs)
         forward = prepared.forward(q, k, v)
         assert forward.lse is not None
-        compare(case, plain_attention(*inputs, case.mask.dense()), forward.out, forward.lse, prepared.backward(forward, dout))
+        compare(
+            case,
+            plain_attention(*inputs, case.mask.dense()),
+            forward.out,
+            forward.lse,
+            prepared.backward(forward, dout),
+        )
         assert all(prepared.costs[name] > 0 for name in ("plan_ms", "compile_ms", "metadata_bytes"))
 
 

@@ -1,4 +1,5 @@
-"""The public call of band attention: autograd, batches, torch.compile, memory layouts, refusals. In Triton's interpreter or on a GPU."""
+"""The public call of band attention: autograd, batches, torch.compile, memory layouts, refusals. In Triton's
+interpreter or on a GPU."""
 
 import gc
 import weakref
@@ -11,11 +12,20 @@ import torch
 from longca.masks import build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.mask import Mask
-from longca.ops.band.api import BandPlan, band_attention, band_backward, band_backward_onto, band_forward, plan_band_attention
+from longca.ops.band.api import (
+    BandPlan,
+    band_attention,
+    band_backward,
+    band_backward_onto,
+    band_forward,
+    plan_band_attention,
+)
 from longca.ops.band.checks import INTERPRETED, as_usable, unusable
 from longca.ops.band.torch_op import band_backward_op, band_forward_op, flatten
 
-MASK = Mask(70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),))  # the last rows see nothing
+MASK = Mask(
+    70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),)
+)  # the last rows see nothing
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
 
 
@@ -27,21 +37,33 @@ class Setting:
         self.tolerance = {torch.float32: 2e-5, torch.bfloat16: 1.5e-2}[dtype]
         generator = torch.Generator().manual_seed(3)
         shapes = [(70, HEADS), (90, KV_HEADS), (90, KV_HEADS), (70, HEADS)]
-        self.inputs = [torch.randn(*shape, HEAD_DIM, generator=generator).to(device, dtype) for shape in shapes]
+        self.inputs = [
+            torch.randn(*shape, HEAD_DIM, generator=generator).to(device, dtype) for shape in shapes
+        ]
 
     def plan(self, mask: Mask = MASK, needs_backward: bool = True) -> BandPlan:
-        return plan_band_attention(mask, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, device=self.device,
-                                   needs_backward=needs_backward)
+        return plan_band_attention(
+            mask,
+            num_q_heads=HEADS,
+            num_kv_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
+            device=self.device,
+            needs_backward=needs_backward,
+        )
 
     def leaves(self) -> list[torch.Tensor]:
         return [x.clone().requires_grad_() for x in self.inputs[:3]]
 
     def near(self, result: torch.Tensor, right: torch.Tensor) -> None:
-        error = torch.linalg.vector_norm(result.double() - right.double()) / torch.linalg.vector_norm(right.double()).clamp(min=1)
+        error = torch.linalg.vector_norm(result.double() - right.double()) / torch.linalg.vector_norm(
+            right.double()
+        ).clamp(min=1)
         assert error <= self.tolerance, float(error)
 
 
-def main(device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str = "aot_eager", whole: bool = True) -> None:
+def main(
+    device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str = "aot_eager", whole: bool = True
+) -> None:
     setting = Setting(device, dtype, compiler, whole)
     others = (some_gradients, keeps, batches, ignores_autocast, registers, copies) if whole else ()
     for test in (gradients, carries, compiles, layouts, refuses, refuses_what_is_added, *others):
@@ -49,7 +71,9 @@ def main(device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str 
         test(setting)
 
 
-def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask = MASK) -> tuple[torch.Tensor, torch.Tensor]:
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask = MASK
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, LSE) in float64, differentiable. Rows without keys have LSE 0 here, so that a loss can use it."""
     visible = torch.from_numpy(mask.dense()).to(q.device)
     k, v = (x.double().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
@@ -61,7 +85,9 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask = MA
 
 
 def loss_of(out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor) -> torch.Tensor:
-    return (out.double() * dout.double()).sum() + torch.where(lse == float("-inf"), 0.0, lse).double().square().sum()
+    return (out.double() * dout.double()).sum() + torch.where(
+        lse == float("-inf"), 0.0, lse
+    ).double().square().sum()
 
 
 def plans_of(mask: Mask) -> list[BandPlan]:
@@ -69,7 +95,8 @@ def plans_of(mask: Mask) -> list[BandPlan]:
 
 
 def gradients(setting: Setting) -> None:
-    """By out and LSE together, by each alone, and by a sum, whose gradient has strides 0; from a mask and from its plan."""
+    """By out and LSE together, by each alone, and by a sum, whose gradient has strides 0; from a mask and
+    from its plan."""
     plan, dout = setting.plan(), setting.inputs[3]
     for mask in (MASK, plan) if setting.whole else (MASK,):
         ours, rights = setting.leaves(), setting.leaves()
@@ -85,7 +112,9 @@ def gradients(setting: Setting) -> None:
     right_out, right_lse = reference(rights[0] * 0.2 * 8, *rights[1:])
     for result, right in ((out.sum(), right_out.sum()), (lse[:50].sum(), right_lse[:50].sum())):
         found = torch.autograd.grad(result, ours, retain_graph=True, allow_unused=True)
-        for grad, right_grad in zip(found, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True):
+        for grad, right_grad in zip(
+            found, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True
+        ):
             setting.near(grad, torch.zeros_like(grad) if right_grad is None else right_grad)
     assert isinstance(band_attention(*setting.inputs[:3], plan), torch.Tensor)
 
@@ -100,11 +129,11 @@ def some_gradients(setting: Setting) -> None:
         inputs[place] = leaf = inputs[place].clone().requires_grad_()
         out = band_attention(*inputs, plan)
         for retain in (True, False):
-            grad, = torch.autograd.grad(out, leaf, dout, retain_graph=retain)
+            (grad,) = torch.autograd.grad(out, leaf, dout, retain_graph=retain)
             assert torch.equal(grad, right)
     with torch.no_grad():
         assert not band_attention(*leaves, plan).requires_grad
-    grad, = torch.autograd.grad(band_attention(*leaves, plan).square().sum(), leaves[0], create_graph=True)
+    (grad,) = torch.autograd.grad(band_attention(*leaves, plan).square().sum(), leaves[0], create_graph=True)
     try:
         torch.autograd.grad(grad.sum(), leaves[0])
     except RuntimeError as error:
@@ -114,7 +143,8 @@ def some_gradients(setting: Setting) -> None:
 
 
 def keeps(setting: Setting) -> None:
-    """The plan of a mask: one made in inference mode serves to train, and its memory is free as soon as the mask is gone."""
+    """The plan of a mask: one made in inference mode serves to train, and its memory is free as soon as the
+    mask is gone."""
     mask = MASK.named("of its own", {})
     with torch.inference_mode():
         band_attention(*setting.inputs[:3], mask)
@@ -122,7 +152,7 @@ def keeps(setting: Setting) -> None:
     out = band_attention(*leaves, mask)
     assert isinstance(out, torch.Tensor)
     torch.autograd.grad(out, leaves, setting.inputs[3])
-    plan, = map(weakref.ref, plans_of(mask))
+    (plan,) = map(weakref.ref, plans_of(mask))
     gc.disable()
     try:
         del mask, out
@@ -142,7 +172,10 @@ def carries(setting: Setting) -> None:
     right, right_lse = reference(*rights)
     setting.near(out, right)
     setting.near(lse[:60], right_lse[:60])
-    found, wanted = torch.autograd.grad(out, ours[1:], dout), torch.autograd.grad(right, rights[1:], dout.double())
+    found, wanted = (
+        torch.autograd.grad(out, ours[1:], dout),
+        torch.autograd.grad(right, rights[1:], dout.double()),
+    )
     for grad, whole in zip(found, wanted, strict=True):
         setting.near(grad, whole[second])
 
@@ -156,12 +189,18 @@ def batches(setting: Setting) -> None:
     out, more_lse = band_attention(*leaves, plan, return_lse=True)
     assert out.shape == (2, 35, HEADS, HEAD_DIM) and more_lse.shape == (2, 35, HEADS)
     assert torch.equal(out.flatten(0, 1), flat) and torch.equal(more_lse.flatten(0, 1), lse)
-    assert all(grad.shape == x.shape for grad, x in zip(torch.autograd.grad(out, leaves, dout.view(out.shape)), leaves, strict=True))
+    assert all(
+        grad.shape == x.shape
+        for grad, x in zip(torch.autograd.grad(out, leaves, dout.view(out.shape)), leaves, strict=True)
+    )
 
 
 def compiles(setting: Setting) -> None:
     """In one graph, forward and backward, with other work around it; the same numbers as without."""
-    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: BandPlan) -> tuple[torch.Tensor, torch.Tensor]:
+
+    def step(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: BandPlan
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         out, lse = band_attention(q * 2, k, v, plan, return_lse=True)
         return out * 3, lse + 1
 
@@ -179,7 +218,9 @@ def compiles(setting: Setting) -> None:
             assert torch.equal(one == float("-inf"), other == float("-inf"))
             setting.near(one.clamp(min=-1e9), other.clamp(min=-1e9))
     try:  # whether the mask has its plan already or not
-        torch.compile(lambda q, k, v: band_attention(q, k, v, MASK), fullgraph=True, backend=setting.compiler)(*setting.inputs[:3])
+        torch.compile(
+            lambda q, k, v: band_attention(q, k, v, MASK), fullgraph=True, backend=setting.compiler
+        )(*setting.inputs[:3])
     except torch._dynamo.exc.Unsupported:
         pass
     else:
@@ -192,7 +233,13 @@ def ignores_autocast(setting: Setting) -> None:
         leaves = setting.leaves()
         with torch.autocast(leaves[0].device.type, torch.bfloat16, enabled=enabled):
             out, lse = band_attention(*leaves, plan, return_lse=True)
-            results.append([out, lse, *torch.autograd.grad([out, lse], leaves, [setting.inputs[3], torch.ones_like(lse)])])
+            results.append(
+                [
+                    out,
+                    lse,
+                    *torch.autograd.grad([out, lse], leaves, [setting.inputs[3], torch.ones_like(lse)]),
+                ]
+            )
     assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(*results, strict=True))
 
 
@@ -204,7 +251,9 @@ def registers(setting: Setting) -> None:
     out, lse = band_forward_op(*forward)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     torch.library.opcheck(band_forward_op, (*setting.leaves(), *forward[3:]), test_utils=tests[:3])
-    torch.library.opcheck(band_backward_op, (q, k, v, out, lse, dout, None, tables, numbers, 0.125), test_utils=tests)
+    torch.library.opcheck(
+        band_backward_op, (q, k, v, out, lse, dout, None, tables, numbers, 0.125), test_utils=tests
+    )
 
 
 def layouts(setting: Setting) -> None:
@@ -218,15 +267,20 @@ def layouts(setting: Setting) -> None:
 
 
 def copies(setting: Setting) -> None:
-    """What is advised for tensors that cannot be used makes them usable, and gradients of the output are copied where they must be."""
+    """What is advised for tensors that cannot be used makes them usable, and gradients of the output are
+    copied where they must be."""
     plan, q, dout = setting.plan(), setting.inputs[0], setting.inputs[3]
     shifted = dout.new_empty(dout.numel() + 1)[1:].view(dout.shape).copy_(dout)
-    of_one = dout.new_zeros(HEADS * HEAD_DIM).as_strided((1, HEADS, HEAD_DIM), (HEADS * HEAD_DIM + 3, HEAD_DIM, 1))
+    of_one = dout.new_zeros(HEADS * HEAD_DIM).as_strided(
+        (1, HEADS, HEAD_DIM), (HEADS * HEAD_DIM + 3, HEAD_DIM, 1)
+    )
     for x in (shifted, of_one, q[..., ::2], q[:1].expand(7, -1, -1)):
         assert unusable(as_usable(x), heads_side_by_side=False) is None and torch.equal(as_usable(x), x)
     leaves = setting.leaves()
     out = band_attention(*leaves, plan)
-    for one, other in zip(*(torch.autograd.grad(out, leaves, x, retain_graph=True) for x in (dout, shifted)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(out, leaves, x, retain_graph=True) for x in (dout, shifted)), strict=True
+    ):
         assert torch.equal(one, other)
 
 
@@ -235,40 +289,85 @@ def refuses(setting: Setting) -> None:
     plan = setting.plan()
     out, lse = band_forward(q, k, v, plan)
     known = out.float(), lse
-    check_refusals([
-        ("must all be", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
-        ("must all be", lambda: band_attention(q, k, v.to(torch.float16), plan)),
-        ("must all be", lambda: band_attention(*(x.to(torch.bfloat16 if INTERPRETED else torch.float32) for x in (q, k, v)), plan)),
-        ("alike of one shape", lambda: band_attention(q, k, v[:-1], plan)),
-        ("alike of one shape", lambda: band_forward(q[0], k, v, plan)),
-        ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, plan)),
-        ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, MASK)),
-        ("make a plan for these", lambda: band_attention(q[:, :2], k, v, plan)),
-        ("head dims 64 and 128", lambda: band_attention(q[..., :32], k[..., :32], v[..., :32], MASK)),
-        ("multiple of the next", lambda: band_attention(q[:, :3], k, v, MASK)),
-        ("a longca Mask or a plan", lambda: band_attention(q, k, v, MASK.dense())),  # type: ignore[arg-type]
-        ("k.contiguous()", lambda: band_attention(q, k.transpose(0, 1).contiguous().transpose(0, 1), v, plan)),
-        ("v.contiguous()", lambda: band_forward(q, k, v.repeat(1, 1, 2)[..., ::2], plan)),
-        ("multiples of 16 bytes", lambda: band_forward(q.new_empty(70, HEADS, HEAD_DIM + 1)[..., 1:], k, v, plan)),
-        ("q.clone(memory_format=torch.contiguous_format)", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
-        ("must be (tokens, heads, D)", lambda: band_forward(q[None], k, v, plan)),
-        ("initial must be float32", lambda: band_attention(q, k, v, plan, initial=(known[0][:-1], lse))),
-        ("initial is a constant", lambda: band_attention(q, k, v, plan, initial=(known[0].clone().requires_grad_(), lse))),
-        ("`into` must be contiguous", lambda: band_forward(q, k, v, plan, into=(known[0][:-1], lse))),
-        ("where dq goes must be", lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, None, q[1:])])),
-        ("the dq of other keys must be", lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, q.half(), q.clone())])),
-        ("needs_backward=True", lambda: band_attention(q.clone().requires_grad_(), k, v, setting.plan(needs_backward=False))),
-        ("needs_backward=True", lambda: band_backward(q, k, v, out, lse, dout, setting.plan(needs_backward=False))),
-        ("dout must be", lambda: band_backward(q, k, v, out, lse, dout.double(), plan)),
-        ("dout must be", lambda: band_backward(q, k, v, out, lse.T, dout, plan)),
-        ("multiple of the next", lambda: plan_band_attention(MASK, num_q_heads=0, num_kv_heads=2, head_dim=64, device=setting.device)),
-        ("a longca Mask", lambda: plan_band_attention(MASK.dense(), num_q_heads=4, num_kv_heads=2,  # type: ignore[arg-type]
-                                                      head_dim=64, device=setting.device)),
-    ])
+    check_refusals(
+        [
+            ("must all be", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
+            ("must all be", lambda: band_attention(q, k, v.to(torch.float16), plan)),
+            (
+                "must all be",
+                lambda: band_attention(
+                    *(x.to(torch.bfloat16 if INTERPRETED else torch.float32) for x in (q, k, v)), plan
+                ),
+            ),
+            ("alike of one shape", lambda: band_attention(q, k, v[:-1], plan)),
+            ("alike of one shape", lambda: band_forward(q[0], k, v, plan)),
+            ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, plan)),
+            ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, MASK)),
+            ("make a plan for these", lambda: band_attention(q[:, :2], k, v, plan)),
+            ("head dims 64 and 128", lambda: band_attention(q[..., :32], k[..., :32], v[..., :32], MASK)),
+            ("multiple of the next", lambda: band_attention(q[:, :3], k, v, MASK)),
+            ("a longca Mask or a plan", lambda: band_attention(q, k, v, MASK.dense())),  # type: ignore[arg-type]
+            (
+                "k.contiguous()",
+                lambda: band_attention(q, k.transpose(0, 1).contiguous().transpose(0, 1), v, plan),
+            ),
+            ("v.contiguous()", lambda: band_forward(q, k, v.repeat(1, 1, 2)[..., ::2], plan)),
+            (
+                "multiples of 16 bytes",
+                lambda: band_forward(q.new_empty(70, HEADS, HEAD_DIM + 1)[..., 1:], k, v, plan),
+            ),
+            (
+                "q.clone(memory_format=torch.contiguous_format)",
+                lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan),
+            ),
+            ("must be (tokens, heads, D)", lambda: band_forward(q[None], k, v, plan)),
+            ("initial must be float32", lambda: band_attention(q, k, v, plan, initial=(known[0][:-1], lse))),
+            (
+                "initial is a constant",
+                lambda: band_attention(q, k, v, plan, initial=(known[0].clone().requires_grad_(), lse)),
+            ),
+            ("`into` must be contiguous", lambda: band_forward(q, k, v, plan, into=(known[0][:-1], lse))),
+            (
+                "where dq goes must be",
+                lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, None, q[1:])]),
+            ),
+            (
+                "the dq of other keys must be",
+                lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, q.half(), q.clone())]),
+            ),
+            (
+                "needs_backward=True",
+                lambda: band_attention(q.clone().requires_grad_(), k, v, setting.plan(needs_backward=False)),
+            ),
+            (
+                "needs_backward=True",
+                lambda: band_backward(q, k, v, out, lse, dout, setting.plan(needs_backward=False)),
+            ),
+            ("dout must be", lambda: band_backward(q, k, v, out, lse, dout.double(), plan)),
+            ("dout must be", lambda: band_backward(q, k, v, out, lse.T, dout, plan)),
+            (
+                "multiple of the next",
+                lambda: plan_band_attention(
+                    MASK, num_q_heads=0, num_kv_heads=2, head_dim=64, device=setting.device
+                ),
+            ),
+            (
+                "a longca Mask",
+                lambda: plan_band_attention(
+                    MASK.dense(),
+                    num_q_heads=4,
+                    num_kv_heads=2,  # type: ignore[arg-type]
+                    head_dim=64,
+                    device=setting.device,
+                ),
+            ),
+        ]
+    )
 
 
 def refuses_what_is_added(setting: Setting) -> None:
-    """Arguments beside the inputs: factors that would show what is hidden; dtypes, shapes and devices that kernels take as they come."""
+    """Arguments beside the inputs: factors that would show what is hidden; dtypes, shapes and devices that
+    kernels take as they come."""
     q, k, v, dout = setting.inputs
     plan = setting.plan()
     out, lse = band_forward(q, k, v, plan)
@@ -278,22 +377,27 @@ def refuses_what_is_added(setting: Setting) -> None:
     def backward(out: torch.Tensor = out, lse: torch.Tensor = lse, **how: Any) -> object:
         return band_backward(q, k, v, out, lse, dout, plan, **how)
 
-    check_refusals([
-        *(("positive and finite", partial(band_attention, q, k, v, plan, scale=float(scale))) for scale in ("0", "-0.1", "inf", "nan")),
-        ("positive and finite", lambda: band_forward(q, k, v, plan, -1.0)),
-        ("positive and finite", lambda: backward(scale=-1.0)),
-        ("out_dtype must be", lambda: band_attention(q, k, v, plan, out_dtype=torch.int32)),
-        ("out_dtype must be", lambda: band_forward(q, k, v, plan, out_dtype=torch.float64)),
-        ("`into` must be", lambda: band_forward(q, k, v, plan, into=(out.to("meta"), lse.to("meta")))),
-        ("in `into` must be", lambda: band_forward(q, k, v, plan, into=(out.int(), lse))),
-        ("grad_dtype must be", lambda: backward(grad_dtype=torch.int32)),
-        ("out must be", lambda: backward(out.int())),
-        ("must be on", lambda: backward(out.to("meta"))),
-        ("must be on", lambda: backward(lse=lse.to("meta"))),
-        ("dlse must be", lambda: backward(dlse=lse[:, 0])),
-        ("dlse must be", lambda: backward(dlse=lse.double())),
-        ("must be on", lambda: backward(dlse=lse.to("meta"))),
-    ])
+    check_refusals(
+        [
+            *(
+                ("positive and finite", partial(band_attention, q, k, v, plan, scale=float(scale)))
+                for scale in ("0", "-0.1", "inf", "nan")
+            ),
+            ("positive and finite", lambda: band_forward(q, k, v, plan, -1.0)),
+            ("positive and finite", lambda: backward(scale=-1.0)),
+            ("out_dtype must be", lambda: band_attention(q, k, v, plan, out_dtype=torch.int32)),
+            ("out_dtype must be", lambda: band_forward(q, k, v, plan, out_dtype=torch.float64)),
+            ("`into` must be", lambda: band_forward(q, k, v, plan, into=(out.to("meta"), lse.to("meta")))),
+            ("in `into` must be", lambda: band_forward(q, k, v, plan, into=(out.int(), lse))),
+            ("grad_dtype must be", lambda: backward(grad_dtype=torch.int32)),
+            ("out must be", lambda: backward(out.int())),
+            ("must be on", lambda: backward(out.to("meta"))),
+            ("must be on", lambda: backward(lse=lse.to("meta"))),
+            ("dlse must be", lambda: backward(dlse=lse[:, 0])),
+            ("dlse must be", lambda: backward(dlse=lse.double())),
+            ("must be on", lambda: backward(dlse=lse.to("meta"))),
+        ]
+    )
 
 
 def check_refusals(says: Sequence[tuple[str, Callable[[], object]]]) -> None:

@@ -1,6 +1,7 @@
-"""The Hopper kernels of band attention on a CPU, against the definition. The order of what happens is drawn from seeds.
+"""The Hopper kernels of band attention on a CPU, against the definition. The order of what happens is drawn
+from seeds.
 
-    python -m tests.ops.gluon tests.ops.hopper_emulated few|whole FIRST_SEED SEEDS
+python -m tests.ops.gluon tests.ops.hopper_emulated few|whole FIRST_SEED SEEDS
 """
 
 import itertools
@@ -26,17 +27,28 @@ from tests.ops.gluon.language import settings
 from tests.ops.interpreted import let_loops_run
 
 DOCUMENTS = np.array([131, 1, 70, 96])
-WAYS = {"two kernels": None, "from the last": AddOrder.FROM_LAST, "from the first": AddOrder.FROM_FIRST, "any order": AddOrder.ANY}
+WAYS = {
+    "two kernels": None,
+    "from the last": AddOrder.FROM_LAST,
+    "from the first": AddOrder.FROM_FIRST,
+    "any order": AddOrder.ANY,
+}
 TOLERANCE = 4e-3  # fp16: the kernels round P, dS and the results
-FEW = {"causal_document": ("from the first",), "causal": ("from the last",), "causal_sliding_window": ("two kernels",),
-       "block_sparse_uniform": ()}
+FEW = {
+    "causal_document": ("from the first",),
+    "causal": ("from the last",),
+    "causal_sliding_window": ("two kernels",),
+    "block_sparse_uniform": (),
+}
 
 
 def masks() -> dict[str, Mask]:
-    """Full, partial and empty tiles, rows without keys, rows much longer than others, lengths that are no multiples of anything."""
+    """Full, partial and empty tiles, rows without keys, rows much longer than others, lengths that are no
+    multiples of anything."""
     holes = as_bands([(7, 140, 0, 160, -INF, 3), (164, 290, 30, 233, -10, INF)])
     return {
-        "full": build_mask("full", seqlen=257), "causal": build_mask("causal", seqlen=298),
+        "full": build_mask("full", seqlen=257),
+        "causal": build_mask("causal", seqlen=298),
         "causal_document": build_mask("causal_document", seqlen=298, documents=DOCUMENTS),
         "full_document": build_mask("full_document", seqlen=298, documents=DOCUMENTS),
         "sliding_window": build_mask("sliding_window", seqlen=298, window=70),
@@ -46,36 +58,57 @@ def masks() -> dict[str, Mask]:
         "holes": Mask(298, 233, (holes,), name="holes"),
         "block_sparse_uniform": build_mask("block_sparse_uniform", seqlen=512, block=64, density=0.4, seed=1),
         "blocks_of_128": build_mask("block_sparse_uniform", seqlen=512, block=128, density=0.5, seed=2),
-        "block_sparse_variable": build_mask("block_sparse_variable", seqlen=400, mean_block=128, density=0.5, seed=1),
+        "block_sparse_variable": build_mask(
+            "block_sparse_variable", seqlen=400, mean_block=128, density=0.5, seed=1
+        ),
     }
 
 
-def plan_of(mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None, **fused: Any) -> BandPlan:
-    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles and fields of the fused kernel's that
-    are given."""
+def plan_of(
+    mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None, **fused: Any
+) -> BandPlan:
+    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles and
+    fields of the fused kernel's that are given."""
     tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
-        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way])
+        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way]
+    )
     if forward is not None:
         tiles[BandKernel.FORWARD] = forward
     if tiles[BandKernel.DKDV].fused:
         tiles[BandKernel.DKDV] = replace(tiles[BandKernel.DKDV], **fused)
-    return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
+    return plan_band_attention(
+        mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles
+    )
 
 
 def inputs(mask: Mask, heads: tuple[int, int], seed: int) -> list[torch.Tensor]:
     """q, k, v, dout."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(mask.seqlen_q, heads[0]), (mask.seqlen_k, heads[1]), (mask.seqlen_k, heads[1]), (mask.seqlen_q, heads[0])]
+    shapes = [
+        (mask.seqlen_q, heads[0]),
+        (mask.seqlen_k, heads[1]),
+        (mask.seqlen_k, heads[1]),
+        (mask.seqlen_q, heads[0]),
+    ]
     return [torch.randn(*shape, 128, generator=generator).half() for shape in shapes]
 
 
 def near(what: str, result: torch.Tensor, right: torch.Tensor) -> None:
-    error = torch.linalg.vector_norm(result.double() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
+    error = torch.linalg.vector_norm(result.double() - right) / max(
+        float(torch.linalg.vector_norm(right)), 1.0
+    )
     assert error <= TOLERANCE, f"{what} is off by {error:.1e}"
 
 
-def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int, forward: config.TileConfig | None = None,
-          **fused: Any) -> None:
+def check(
+    name: str,
+    mask: Mask,
+    heads: tuple[int, int],
+    way: str | None,
+    seed: int,
+    forward: config.TileConfig | None = None,
+    **fused: Any,
+) -> None:
     """The forward pass, and with a way the backward pass in it."""
     print(name, heads, way or "forward", "seed", seed, flush=True)
     settings["seed"] = seed
@@ -88,26 +121,40 @@ def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: 
     near("LSE", lse[~empty], plain.lse[~empty])
     near("out", out, plain.out)
     if way:
-        for grad, result, right in zip(("dq", "dk", "dv"), band_backward(q, k, v, out, lse, dout, made), plain.grads, strict=True):
+        for grad, result, right in zip(
+            ("dq", "dk", "dv"), band_backward(q, k, v, out, lse, dout, made), plain.grads, strict=True
+        ):
             near(grad, result, right)
 
 
 def narrow_masks() -> list[tuple[Mask, tuple[int, int]]]:
     """Masks that leave the last blocks of some row tiles nearly empty, with heads for them."""
-    windows = [("causal_sliding_window", 268, (8, 1)), ("sliding_window", 133, (8, 2)), ("causal_sliding_window", 205, (4, 2)),
-               ("causal_sliding_window", 160, (2, 2))]
-    return [*((build_mask(name, seqlen=410, window=window), heads) for name, window, heads in windows),
-            (build_mask("causal", seqlen=410), (8, 1)),
-            (build_mask("block_sparse_variable", seqlen=410, mean_block=128, density=0.7, seed=11), (8, 1))]
+    windows = [
+        ("causal_sliding_window", 268, (8, 1)),
+        ("sliding_window", 133, (8, 2)),
+        ("causal_sliding_window", 205, (4, 2)),
+        ("causal_sliding_window", 160, (2, 2)),
+    ]
+    return [
+        *((build_mask(name, seqlen=410, window=window), heads) for name, window, heads in windows),
+        (build_mask("causal", seqlen=410), (8, 1)),
+        (build_mask("block_sparse_variable", seqlen=410, mean_block=128, density=0.7, seed=11), (8, 1)),
+    ]
 
 
 def check_narrow(seed: int, some: str) -> None:
-    """Work tiles with a narrow block and without one, whole and split; of few cases each mask is one of the two."""
+    """Work tiles with a narrow block and without one, whole and split; of few cases each mask is one of the
+    two."""
+
     def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
         return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
 
     def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
-        return plan_of(mask, heads, "two kernels", config.SM90_FORWARD).kernels[BandKernel.FORWARD][0].work_tiles[0]
+        return (
+            plan_of(mask, heads, "two kernels", config.SM90_FORWARD)
+            .kernels[BandKernel.FORWARD][0]
+            .work_tiles[0]
+        )
 
     for number, (mask, heads) in enumerate(narrow_masks()):
         work_tiles = work_tiles_of(mask, heads)
@@ -139,7 +186,8 @@ def check_merged(seed: int) -> None:
 
 
 def chosen(some: str, number: int, masks: Sequence[Any], shapes: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Pairs of a mask and a shape: all of them, or as few as have each mask and each shape. `number` says which few."""
+    """Pairs of a mask and a shape: all of them, or as few as have each mask and each shape. `number` says
+    which few."""
     if some == "whole":
         return list(itertools.product(masks, shapes))
     return [(mask, shapes[(number + index) % len(shapes)]) for index, mask in enumerate(masks)]
@@ -155,7 +203,8 @@ def check_heads_of_items(seed: int, some: str) -> None:
 
 
 def check_rounds_at_once(seed: int, some: str) -> None:
-    """Items of a work tile that start together, each for one query head or for two, of one KV head or of two."""
+    """Items of a work tile that start together, each for one query head or for two, of one KV head or of
+    two."""
     named = (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order"))
     shapes = (((4, 1), 1, 1), ((8, 1), 2, 1), ((8, 2), 1, 2))
     for (name, way), (heads, heads_per_item, kv_heads) in chosen(some, seed, named, shapes):
@@ -171,7 +220,12 @@ def anything(self: Launches, *shape: int) -> torch.Tensor:
 
 def check_stores(seed: int, some: str) -> None:
     """Gradients whose first addends are stored, in memory of anything; with an item without blocks."""
-    unseen = Mask(298, 298, (as_bands([(0, 298, 0, 120, -INF, INF), (64, 298, 256, 298, -INF, INF)]),), name="keys that nobody sees")
+    unseen = Mask(
+        298,
+        298,
+        (as_bands([(0, 298, 0, 120, -INF, INF), (64, 298, 256, 298, -INF, INF)]),),
+        name="keys that nobody sees",
+    )
     window = build_mask("sliding_window", seqlen=298, window=64)
     last, first = "from the last", "from the first"
     ways = ((masks()["causal"], last), (window, first), (unseen, first), (unseen, last))
@@ -183,7 +237,8 @@ def check_stores(seed: int, some: str) -> None:
 
 
 def check_rising(seed: int) -> None:
-    """Scores that rise from tile to tile, or do not: results are rescaled in some tiles, and not in others."""
+    """Scores that rise from tile to tile, or do not: results are rescaled in some tiles, and not in
+    others."""
     print("rising scores", "seed", seed, flush=True)
     settings["seed"] = seed
     mask = build_mask("full", seqlen=640)

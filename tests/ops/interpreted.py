@@ -1,4 +1,5 @@
-"""Kernels in Triton's interpreter, on a CPU, against the definition. The switch is global, so they get a process of their own.
+"""Kernels in Triton's interpreter, on a CPU, against the definition. The switch is global, so they get a
+process of their own.
 
     TRITON_INTERPRET=1 python -m tests.ops.interpreted few|whole PART...
 
@@ -18,7 +19,11 @@ from triton.runtime import interpreter
 from tests.kernels import flashmask_interpreted
 from tests.ops import band_interpreted, parts_interpreted
 
-PARTS = {part.__name__: part for module in (band_interpreted, parts_interpreted, flashmask_interpreted) for part in module.PARTS}
+PARTS = {
+    part.__name__: part
+    for module in (band_interpreted, parts_interpreted, flashmask_interpreted)
+    for part in module.PARTS
+}
 
 
 def let_loops_run() -> None:
@@ -33,16 +38,28 @@ def let_loops_run() -> None:
 
 
 def keep_what_is_made_anew() -> None:
-    """The interpreter makes Triton's language its own at each call of a function, and types that nobody asks for at each operation."""
-    patch, type_of, known, done, types = interpreter._patch_lang, interpreter._get_np_dtype, (tl, tl.core), set(), {}
-    make_tuple, tuple_type = tl.core.tuple.__init__, cached_property(lambda self: tl.core._type_for_tuple_values(self.values))
+    """The interpreter makes Triton's language its own at each call of a function, and types that nobody asks
+    for at each operation."""
+    patch, type_of, known, done, types = (
+        interpreter._patch_lang,
+        interpreter._get_np_dtype,
+        (tl, tl.core),
+        set(),
+        {},
+    )
+    make_tuple, tuple_type = (
+        tl.core.tuple.__init__,
+        cached_property(lambda self: tl.core._type_for_tuple_values(self.values)),
+    )
 
     def patch_once(fn: Callable[..., Any]) -> interpreter._LangPatchScope:
         seen = tuple(any(value is module for value in fn.__globals__.values()) for module in known)
         if seen not in done:
             done.add(seen)
             patch(fn)
-        return interpreter._LangPatchScope()  # nothing to restore: this process has no other use for the language
+        return (
+            interpreter._LangPatchScope()
+        )  # nothing to restore: this process has no other use for the language
 
     def known_type(kind: tl.dtype) -> np.dtype:
         name = kind.scalar.name
@@ -56,17 +73,24 @@ def keep_what_is_made_anew() -> None:
         else:
             make_tuple(self, args, type)
 
-    interpreter._patch_lang, interpreter._get_np_dtype, tl.core.tuple.__init__ = patch_once, known_type, tuple_of
+    interpreter._patch_lang, interpreter._get_np_dtype, tl.core.tuple.__init__ = (
+        patch_once,
+        known_type,
+        tuple_of,
+    )
     tuple_type.__set_name__(tl.core.tuple, "type")
     vars(tl.core)["tuple"].type = tuple_type
 
 
 def check_overflow_once() -> None:
-    """Of each kernel the first launch checks that no sum or product overflows, which takes a third of the time of all others."""
+    """Of each kernel the first launch checks that no sum or product overflows, which takes a third of the
+    time of all others."""
     run = interpreter.InterpretedFunction.run
 
     def run_checked(self: interpreter.InterpretedFunction, *args: Any, **named: Any) -> None:
-        interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=self.fn not in self.rewritten_fn)
+        interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
+            sanitize_overflow=self.fn not in self.rewritten_fn
+        )
         run(self, *args, **named)
 
     interpreter.InterpretedFunction.run = run_checked

@@ -1,4 +1,5 @@
-"""The operator under Triton's interpreter, on a CPU. Run in a process of its own: Triton reads the switch at import."""
+"""The operator under Triton's interpreter, on a CPU. Run in a process of its own: Triton reads the switch at
+import."""
 
 import sys
 from dataclasses import replace
@@ -29,10 +30,12 @@ def check(mask: Mask, num_q_heads: int, num_kv_heads: int) -> None:
     right = plain_attention(q, k, v, dout, mask.dense())
     tables = block_tables(mask, torch.device("cpu"))
     of_queries, of_keys = (tables.q_to_k, tables.q_to_k_counts), (tables.k_to_q, tables.k_to_q_counts)
-    blocks, scale = (tables.block_q, tables.block_k), 16 ** -0.5
+    blocks, scale = (tables.block_q, tables.block_k), 16**-0.5
     tuning = sparse_tuning(16, blocks)
     for by_tma in (True, False):
-        tuning = Tuning(*(replace(tiling, by_tma=by_tma) for tiling in (tuning.forward, tuning.keys, tuning.queries)))
+        tuning = Tuning(
+            *(replace(tiling, by_tma=by_tma) for tiling in (tuning.forward, tuning.keys, tuning.queries))
+        )
         out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward)
         near(out, right.out)
         near(lse.T, right.lse)

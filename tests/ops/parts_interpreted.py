@@ -1,4 +1,5 @@
-"""Parts of tests.ops.interpreted: the merge kernel, band attention over the steps of context-parallel plans, and its smaller kernels."""
+"""Parts of tests.ops.interpreted: the merge kernel, band attention over the steps of context-parallel plans,
+and its smaller kernels."""
 
 import itertools
 from types import SimpleNamespace
@@ -27,7 +28,11 @@ TOLERANCE = 4e-3  # float16, rounded twice
 
 def merging(whole: bool) -> None:
     generator = torch.Generator().manual_seed(0)
-    for num_rows, num_heads, head_dim, dtype in ((37, 3, 24, torch.float32), (5, 2, 64, torch.float16), (0, 2, 16, torch.float32)):
+    for num_rows, num_heads, head_dim, dtype in (
+        (37, 3, 24, torch.float32),
+        (5, 2, 64, torch.float16),
+        (0, 2, 16, torch.float32),
+    ):
         result, right = (no_keys(torch.empty(num_rows, num_heads, head_dim)) for _ in range(2))
         for mark in (torch.inf, -torch.inf, torch.inf):
             part = torch.randn(num_rows, num_heads, head_dim, generator=generator).to(dtype)
@@ -43,16 +48,29 @@ def band_in_parts(whole: bool) -> None:
     """A few are a ring and a gather, of one unit of rows and of two."""
     if not whole:
         check(Case(build_mask("causal", seqlen=75), 2, 1, head_dim=64), "zigzag", Ring(), 2)
-        check(Case(build_mask("sliding_window", seqlen=300, window=20), 2, 1, head_dim=64), "contiguous", Gather(1), 2)
+        check(
+            Case(build_mask("sliding_window", seqlen=300, window=20), 2, 1, head_dim=64),
+            "contiguous",
+            Gather(1),
+            2,
+        )
         return
-    cases = (("causal", "zigzag", Ring(), 2, 75), ("full", "contiguous", Gather(2), 3, 75),
-             ("causal_sliding_window", "stripes", Ring(), 2, 75),
-             ("causal", "zigzag", Ring(), 2, 1030), ("sliding_window", "contiguous", Gather(1), 2, 600))  # some units of rows in each step
+    cases = (
+        ("causal", "zigzag", Ring(), 2, 75),
+        ("full", "contiguous", Gather(2), 3, 75),
+        ("causal_sliding_window", "stripes", Ring(), 2, 75),
+        ("causal", "zigzag", Ring(), 2, 1030),
+        ("sliding_window", "contiguous", Gather(1), 2, 600),
+    )  # some units of rows in each step
     for mask, permutation, schedule, world, seqlen in cases:
-        case = Case(build_mask(mask, seqlen=seqlen, **({"window": 20} if "window" in mask else {})), 2, 1, head_dim=64)
+        case = Case(
+            build_mask(mask, seqlen=seqlen, **({"window": 20} if "window" in mask else {})), 2, 1, head_dim=64
+        )
         check(case, permutation, schedule, world)
-    causal, window, block = (as_bands([band]) for band in ((0, 520, 0, 520, -INF, 0), (0, 520, 0, 520, -60, 60),
-                                                           (300, 400, 100, 500, -INF, INF)))  # of which most rows see nothing
+    causal, window, block = (
+        as_bands([band])
+        for band in ((0, 520, 0, 520, -INF, 0), (0, 520, 0, 520, -60, 60), (300, 400, 100, 500, -INF, INF))
+    )  # of which most rows see nothing
     check(Case(Mask(520, 520, (causal, window)), 4, 2, head_dim=64), "contiguous", Ring(), 2)
     check(Case(Mask(520, 520, (block, causal)), 4, 2, head_dim=64), "zigzag", Gather(1), 3)
     causal, block = (as_bands([band]) for band in ((0, 260, 0, 260, -INF, 0), (150, 200, 50, 250, -INF, INF)))
@@ -61,10 +79,24 @@ def band_in_parts(whole: bool) -> None:
 
 def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> None:
     q, k, v, dout = case.inputs(torch.float16)
-    got = in_parts(case.problem("bwd", torch.float16), Registry("kernel").load("band"), world, schedule, permutation, q, k, v, dout)
+    got = in_parts(
+        case.problem("bwd", torch.float16),
+        Registry("kernel").load("band"),
+        world,
+        schedule,
+        permutation,
+        q,
+        k,
+        v,
+        dout,
+    )
     right = plain_attention(q, k, v, dout, case.mask.dense())
-    for name, result, expected in zip(("out", "lse", "dq", "dk", "dv"), (got.out, got.lse, *got.grads),
-                                      (right.out, right.lse, *right.grads), strict=True):
+    for name, result, expected in zip(
+        ("out", "lse", "dq", "dk", "dv"),
+        (got.out, got.lse, *got.grads),
+        (right.out, right.lse, *right.grads),
+        strict=True,
+    ):
         known = expected.isfinite()  # an LSE is −inf where a row sees nothing
         assert torch.equal(result.isfinite(), known), (str(case), name)
         error = float((result.double() - expected)[known].norm() / expected[known].norm())
@@ -84,7 +116,9 @@ def sums_to_gradients(whole: bool) -> None:
     torch.testing.assert_close(found[some], (whole + carried)[some])
     assert found[~some].isnan().all()
     for grad, of, scale in zip((whole, *grads), (sums, *key_sums), (2, 2, 1), strict=True):
-        assert torch.equal(grad.flatten().sort().values, (scale * of).flatten().sort().values), "each has its place among gradients"
+        assert torch.equal(grad.flatten().sort().values, (scale * of).flatten().sort().values), (
+            "each has its place among gradients"
+        )
         torch.testing.assert_close(grad.sum((1, 2)), (scale * of).sum((1, 2)), rtol=0, atol=1e-3)
     alone = [torch.empty(of_keys) for _ in "kv"]
     finish_gradients(Launches(sums.device), [sums, *key_sums], [], *alone, 2.0)
@@ -92,19 +126,29 @@ def sums_to_gradients(whole: bool) -> None:
 
 
 def statistics_of_rows(whole: bool) -> None:
-    """A block's rows, wherever it begins, at a multiple of 16 bytes where TMA reads them; with room past the last token."""
+    """A block's rows, wherever it begins, at a multiple of 16 bytes where TMA reads them; with room past the
+    last token."""
     for num_tokens, pack in ((60, 1), (61, 2), (57, 8)):
         out, dout = (torch.randn(num_tokens, 8, 64).half() for _ in range(2))
         lse = torch.randn(num_tokens, 8)
         lse[5] = -torch.inf
-        plain, copies = (preprocess(Launches(out.device), out, dout, lse, None, pack, for_tma=for_tma) for for_tma in (False, True))
-        right = (lse * LOG2_E).where(lse > -torch.inf, torch.inf), (out.float() * dout).sum(2).where(lse > -torch.inf, 0)
+        plain, copies = (
+            preprocess(Launches(out.device), out, dout, lse, None, pack, for_tma=for_tma)
+            for for_tma in (False, True)
+        )
+        right = (
+            (lse * LOG2_E).where(lse > -torch.inf, torch.inf),
+            (out.float() * dout).sum(2).where(lse > -torch.inf, 0),
+        )
         for rows, laid_out, expected in zip(plain, copies, right, strict=True):
             torch.testing.assert_close(rows[:, 0, :num_tokens].transpose(0, 1).flatten(1), expected)
             for pack_number, column in itertools.product(range(8 // pack), range(num_tokens)):
                 place = stats_offset.fn(column, pack_number, laid_out[0].numel(), pack)
                 assert place % 4 == 0
-                assert torch.equal(laid_out.flatten()[place:place + 64], rows[pack_number, 0, column:column + 64 // pack].flatten())
+                assert torch.equal(
+                    laid_out.flatten()[place : place + 64],
+                    rows[pack_number, 0, column : column + 64 // pack].flatten(),
+                )
 
 
 PARTS = (merging, band_in_parts, sums_to_gradients, statistics_of_rows)

@@ -1,6 +1,8 @@
-"""A stand-in for Triton's compiler and launchers: kernels are not compiled, and each launch is written down with all its arguments.
+"""A stand-in for Triton's compiler and launchers: kernels are not compiled, and each launch is written down
+with all its arguments.
 
-Tensors are on the CPU. What a kernel finds in memory at its start, where that matters, is checked and then spoilt, as the kernel would.
+Tensors are on the CPU. What a kernel finds in memory at its start, where that matters, is checked and then
+spoilt, as the kernel would.
 """
 
 import ctypes
@@ -18,7 +20,8 @@ from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
 STREAM = 7
-# what the first 32 bits must be where a kernel begins: of its counter, of the sums of the fused kernel and of its progress
+# what the first 32 bits must be where a kernel begins: of its counter, of the sums of the fused kernel and of
+# its progress
 FOUND = {"counter_ptr": 0, "dq_desc": 0, "dk_desc": 0, "dv_desc": 0, "progress_ptr": 0}
 
 
@@ -38,16 +41,33 @@ class Launched:
     def clear(self) -> None:
         self.launches, self.through_jit, self.descriptors = [], 0, 0
 
-    def descriptor(self, address: int, swizzle: int, elem_size: int, elem_type: int, block: str, shape: Sequence[int],
-                   strides: Sequence[int], padding: int) -> tuple[Any, ...]:
+    def descriptor(
+        self,
+        address: int,
+        swizzle: int,
+        elem_size: int,
+        elem_type: int,
+        block: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        padding: int,
+    ) -> tuple[Any, ...]:
         """A TMA descriptor as the driver would make it."""
         self.descriptors += 1
         return "address", address, swizzle, elem_size, elem_type, block, tuple(shape), tuple(strides), padding
 
     def named(self, tensors: Mapping[str, Tensor]) -> list[tuple[Any, ...]]:
-        """The launches, with addresses as (tensor, offset) or, elsewhere, by the order in which they appear."""
-        ranges = [(name, x.data_ptr(), x.data_ptr() + x.untyped_storage().nbytes() - x.storage_offset() * x.element_size())
-                  for name, x in tensors.items() if x.numel()]
+        """The launches, with addresses as (tensor, offset) or, elsewhere, by the order in which they
+        appear."""
+        ranges = [
+            (
+                name,
+                x.data_ptr(),
+                x.data_ptr() + x.untyped_storage().nbytes() - x.storage_offset() * x.element_size(),
+            )
+            for name, x in tensors.items()
+            if x.numel()
+        ]
         others: dict[int, int] = {}
 
         def name(arg: Any) -> Any:
@@ -62,7 +82,8 @@ class Launched:
 
 
 class _Build:
-    """A build of a kernel that is none. Its launcher is Triton's own, around one that writes down what the driver would get."""
+    """A build of a kernel that is none. Its launcher is Triton's own, around one that writes down what the
+    driver would get."""
 
     def __init__(self, source: Any, options: Mapping[str, Any], launched: Launched, has_tma: bool) -> None:
         self.function, self.packed_metadata, self._launched = 11, (options["num_warps"], 1, 0), launched
@@ -70,23 +91,41 @@ class _Build:
         metas = []  # without TMA a build says nothing of descriptors, and gets their tensors' addresses
         for name, kind in zip(source.fn.arg_names, source.signature.values(), strict=True):
             if kind.startswith("tensordesc"):
-                shape = [("", "i64")] * 2 * (kind[:kind.index("]")].count(",") + 1)
+                shape = [("", "i64")] * 2 * (kind[: kind.index("]")].count(",") + 1)
                 self._args += [(name, kind), *shape] if has_tma else [(name, "*"), *shape, ("", "i1"), *shape]
                 if has_tma:
-                    swizzle = list(source.signature.values()).index(kind)  # alike where descriptors are of one kind
-                    metas.append({"swizzle": swizzle, "elem_size": 2, "elem_type": 1, "block_size": kind, "fp4_padded": False})
+                    swizzle = list(source.signature.values()).index(
+                        kind
+                    )  # alike where descriptors are of one kind
+                    metas.append(
+                        {
+                            "swizzle": swizzle,
+                            "elem_size": 2,
+                            "elem_type": 1,
+                            "block_size": kind,
+                            "fp4_padded": False,
+                        }
+                    )
             else:
                 self._args.append((name, kind))
         constants, attributes = sorted(source.constants.items()), sorted(source.attrs.items())
         types = str(list(source.signature.values()))
-        self._what = source.fn.__name__, types, str(constants), str(attributes), str(sorted(options.items(), key=str))
+        self._what = (
+            source.fn.__name__,
+            types,
+            str(constants),
+            str(attributes),
+            str(sorted(options.items(), key=str)),
+        )
         self.run = _Launcher(nvidia.wrap_handle_tensordesc(self._launch, dict(source.signature), metas))
 
     def launch_metadata(self, *_: Any) -> None:
         return None
 
     def _launch(self, *args: Any) -> None:
-        *grid, stream, function, cooperative, pdl, global_scratch, profile_scratch, metadata, _, _, _ = args[:13]
+        *grid, stream, function, cooperative, pdl, global_scratch, profile_scratch, metadata, _, _, _ = args[
+            :13
+        ]
         assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
         assert (cooperative, pdl, global_scratch, profile_scratch) == (*_Launcher.OPTIONS, None, None)
         found = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
@@ -137,7 +176,12 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
 
     launched, choose, run = Launched(), plan.choose_tiles, triton.JITFunction.run
     modules = bwd_dkdv, bwd_dq, bwd_fused, forward, launch, portable_backward, portable_forward, preprocess
-    kernels = {kernel for module in modules for kernel in vars(module).values() if isinstance(kernel, triton.JITFunction)}
+    kernels = {
+        kernel
+        for module in modules
+        for kernel in vars(module).values()
+        if isinstance(kernel, triton.JITFunction)
+    }
 
     def keep(make: Any) -> Any:
         def made(*args: Any, **how: Any) -> Tensor:
@@ -150,15 +194,24 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
         launched.through_jit += 1
         return run(self, *args, **how)
 
-    active = SimpleNamespace(utils=SimpleNamespace(fill_tma_descriptor=launched.descriptor), get_current_device=lambda: 0,
-                             get_current_stream=lambda _: STREAM, get_current_target=lambda: GPUTarget("cuda", 90, 32))
+    active = SimpleNamespace(
+        utils=SimpleNamespace(fill_tma_descriptor=launched.descriptor),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: STREAM,
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_active", active)
-        patch.setattr("triton.compiler.compile", lambda source, target, options: _Build(source, options, launched, capability != (8, 0)))
+        patch.setattr(
+            "triton.compiler.compile",
+            lambda source, target, options: _Build(source, options, launched, capability != (8, 0)),
+        )
         patch.setattr(triton.JITFunction, "run", count)
         patch.setattr(checks, "INTERPRETED", True)
         patch.setattr(plan, "choose_tiles", lambda head_dim, _, **how: choose(head_dim, capability, **how))
-        patch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+        patch.setattr(
+            torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132)
+        )
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         for name in ("empty", "zeros", "full"):
             patch.setattr(torch, name, keep(getattr(torch, name)))

@@ -61,19 +61,29 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     for name in ("forward", "preprocess", "backward_dkdv", "backward_dq"):
         monkeypatch.setattr(band_launch, name, start)
-    plan = plan_band_attention(build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu")
+    plan = plan_band_attention(
+        build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu"
+    )
     band_launch.launch_forward(q, q, q, plan, 1.0, out=q, lse=lse, initial=None)
-    band_launch.launch_backward(q, q, q, q, lse, q, None, plan, 1.0, targets=[band_launch.DqTarget(plan, q)], dk=q, dv=q)
+    band_launch.launch_backward(
+        q, q, q, q, lse, q, None, plan, 1.0, targets=[band_launch.DqTarget(plan, q)], dk=q, dv=q
+    )
     assert len(started) >= 4 and not current
 
 
 def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tests.ops.band_compiled", *arguments], capture_output=True, text=True, cwd=ROOT,
-                          check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "tests.ops.band_compiled", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
 
 
 def test_compiles_for_hopper() -> None:
-    """One build of each kernel that is written for it, in one process for all. Those of Triton's own language run in the interpreter."""
+    """One build of each kernel that is written for it, in one process for all. Those of Triton's own language
+    run in the interpreter."""
     done = compiled("few", "forward", "backward")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -92,9 +102,19 @@ def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
     from longca.ops.band.launch import launch_backward
     from longca.ops.band.plan import BandPlan, DqTarget
 
-    q, lse, keys, units = torch.ones(300, 2, 64), torch.zeros(300, 2), torch.empty(0, 2, 64), torch.tensor([128], dtype=torch.int32)
+    q, lse, keys, units = (
+        torch.ones(300, 2, 64),
+        torch.zeros(300, 2),
+        torch.empty(0, 2, 64),
+        torch.tensor([128], dtype=torch.int32),
+    )
     carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)
     plan = BandPlan(300, 0, 2, 2, 64, q.device, {})
     parts = [DqTarget(replace(plan, units=units), onto, carried), DqTarget(plan, fresh)]
     launch_backward(q, keys, keys, q, lse, q, None, plan, 1.0, targets=parts, dk=keys, dv=keys)
-    assert (onto[128:256] == 3).all() and (onto[:128] == 7).all() and (onto[256:] == 7).all() and (fresh == 0).all()
+    assert (
+        (onto[128:256] == 3).all()
+        and (onto[:128] == 7).all()
+        and (onto[256:] == 7).all()
+        and (fresh == 0).all()
+    )

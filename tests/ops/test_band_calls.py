@@ -1,4 +1,5 @@
-"""Calls of band attention that are repeated start what calls that run as written start: the same builds with the same arguments."""
+"""Calls of band attention that are repeated start what calls that run as written start: the same builds with
+the same arguments."""
 
 import copy
 import importlib.util
@@ -18,7 +19,9 @@ from longca.masks.grid import BlockGrid
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 HOPPER, AMPERE = (9, 0), (8, 0)
-UNEVEN = Mask(256, 4096, (as_bands([(0, 16, 0, 4096, -INF, INF), (16, 256, 0, 64, -INF, INF)]),))  # of which row tiles are split
+UNEVEN = Mask(
+    256, 4096, (as_bands([(0, 16, 0, 4096, -INF, INF), (16, 256, 0, 64, -INF, INF)]),)
+)  # of which row tiles are split
 BLOCKS = Mask(512, 512, grid=BlockGrid(np.eye(4, dtype=bool)[None], *[np.arange(0, 513, 128)[None]] * 2))
 
 
@@ -36,23 +39,35 @@ class Setting:
     def plan(self) -> Any:
         from longca.ops.band.api import plan_band_attention
 
-        return plan_band_attention(self.mask, num_q_heads=self.heads[0], num_kv_heads=self.heads[1], head_dim=self.head_dim, device="cpu",
-                                   **self.how)
+        return plan_band_attention(
+            self.mask,
+            num_q_heads=self.heads[0],
+            num_kv_heads=self.heads[1],
+            head_dim=self.head_dim,
+            device="cpu",
+            **self.how,
+        )
 
-    def new(self, tokens: int, heads: int, layout: str = "contiguous", dtype: torch.dtype | None = None) -> Tensor:
+    def new(
+        self, tokens: int, heads: int, layout: str = "contiguous", dtype: torch.dtype | None = None
+    ) -> Tensor:
         """A tensor (tokens, heads, D) at an address of its own."""
         dtype = dtype or self.dtype
         if layout == "packed":  # part of a projection of more heads
-            return torch.zeros(tokens, heads + 3, self.head_dim, dtype=dtype)[:, 1:heads + 1]
+            return torch.zeros(tokens, heads + 3, self.head_dim, dtype=dtype)[:, 1 : heads + 1]
         if layout == "unaligned":
-            return torch.zeros(tokens * heads * self.head_dim + 2, dtype=dtype)[2:].view(tokens, heads, self.head_dim)
+            return torch.zeros(tokens * heads * self.head_dim + 2, dtype=dtype)[2:].view(
+                tokens, heads, self.head_dim
+            )
         return torch.zeros(tokens, heads, self.head_dim, dtype=dtype)
 
     def inputs(self, layout: str = "contiguous") -> dict[str, Tensor]:
         (heads, kv_heads), mask = self.heads, self.mask
         queries, keys = (mask.seqlen_q, heads), (mask.seqlen_k, kv_heads)
         shapes = {"q": queries, "k": keys, "v": keys, "dout": queries, "out": queries}
-        return {name: self.new(*shape, layout) for name, shape in shapes.items()} | {"lse": torch.zeros(mask.seqlen_q, heads)}
+        return {name: self.new(*shape, layout) for name, shape in shapes.items()} | {
+            "lse": torch.zeros(mask.seqlen_q, heads)
+        }
 
 
 CAUSAL = build_mask("causal", seqlen=300)
@@ -90,7 +105,9 @@ def forward(plan: Any, x: dict[str, Tensor], **how: Any) -> Sequence[Tensor]:
 def backward(plan: Any, x: dict[str, Tensor], **how: Any) -> Sequence[Tensor]:
     from longca.ops.band.api import band_backward
 
-    return band_backward(x["q"], x["k"], x["v"], x["out"], x["lse"], x["dout"], plan, dlse=x.get("dlse"), **how)
+    return band_backward(
+        x["q"], x["k"], x["v"], x["out"], x["lse"], x["dout"], plan, dlse=x.get("dlse"), **how
+    )
 
 
 def by_autograd(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -110,8 +127,16 @@ def onto(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
     """dQ twice, onto that of other keys and alone."""
     from longca.ops.band.api import band_backward_onto
 
-    return band_backward_onto(x["q"], x["k"], x["v"], x["out"], x["lse"], x["dout"], plan, [(plan, x["total"], x["dq"]),
-                                                                                           (plan, None, x["total"])])
+    return band_backward_onto(
+        x["q"],
+        x["k"],
+        x["v"],
+        x["out"],
+        x["lse"],
+        x["dout"],
+        plan,
+        [(plan, x["total"], x["dq"]), (plan, None, x["total"])],
+    )
 
 
 def same(launched: Any, call: Call, known: Any, x: dict[str, Tensor], replayed: bool) -> None:
@@ -122,7 +147,9 @@ def same(launched: Any, call: Call, known: Any, x: dict[str, Tensor], replayed: 
         results = call(plan, x)
         through_jit = launched.through_jit
         tables = {f"table {number}": table for number, table in enumerate(plan.tables)}
-        found.append(launched.named(x | tables | {f"result {number}": result for number, result in enumerate(results)}))
+        found.append(
+            launched.named(x | tables | {f"result {number}": result for number, result in enumerate(results)})
+        )
         assert found[-1] and (through_jit == 0) == (replayed and plan is known)
     assert found[0] == found[1]
 
@@ -132,9 +159,15 @@ def setting(request: pytest.FixtureRequest) -> Setting:
     return setting_of(request.param)
 
 
-CALLS = {"forward": forward, "backward": backward, "by autograd": by_autograd, "carried": carried, "onto": onto,
-         "forward in float32": lambda plan, x: forward(plan, x, out_dtype=torch.float32, scale=0.3),
-         "backward in float32": lambda plan, x: backward(plan, x, grad_dtype=torch.float32, scale=0.3)}
+CALLS = {
+    "forward": forward,
+    "backward": backward,
+    "by autograd": by_autograd,
+    "carried": carried,
+    "onto": onto,
+    "forward in float32": lambda plan, x: forward(plan, x, out_dtype=torch.float32, scale=0.3),
+    "backward in float32": lambda plan, x: backward(plan, x, grad_dtype=torch.float32, scale=0.3),
+}
 
 
 def with_totals(setting: Setting, x: dict[str, Tensor], layout: str = "contiguous") -> dict[str, Tensor]:
@@ -150,7 +183,13 @@ def test_repeated_calls_start_the_same(setting: Setting, name: str) -> None:
 
     with recorded_launches(setting.capability) as launched:
         known, call = setting.plan(), CALLS[name]
-        for layout, replayed in (("contiguous", False), ("contiguous", True), ("packed", False), ("packed", True), ("contiguous", True)):
+        for layout, replayed in (
+            ("contiguous", False),
+            ("contiguous", True),
+            ("packed", False),
+            ("packed", True),
+            ("contiguous", True),
+        ):
             same(launched, call, known, with_totals(setting, setting.inputs(layout)), replayed)
 
 
@@ -191,7 +230,8 @@ def test_other_alignments_run_as_written(which: str) -> None:
 
 
 def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
-    """Which tensors are the same is not remembered: results of other keys that are written over or not, inputs that are one tensor."""
+    """Which tensors are the same is not remembered: results of other keys that are written over or not,
+    inputs that are one tensor."""
     from tests.ops.recorded_launches import recorded_launches
 
     def elsewhere(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -232,17 +272,25 @@ def test_what_is_known_is_still_checked() -> None:
             backward(plan, x)
             carried(plan, x)
         unaligned = setting.new(len(x["q"]), setting.heads[0], "unaligned")
-        for wrong, message in (({"q": unaligned}, "multiple of 16 bytes"), ({"q": x["q"][:-1]}, "the mask is over"),
-                               ({"v": x["v"].half()}, "must all be"), ({"k": x["k"].to("meta")}, "on one device"),
-                               ({"q": x["q"].transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()}, None)):
+        for wrong, message in (
+            ({"q": unaligned}, "multiple of 16 bytes"),
+            ({"q": x["q"][:-1]}, "the mask is over"),
+            ({"v": x["v"].half()}, "must all be"),
+            ({"k": x["k"].to("meta")}, "on one device"),
+            ({"q": x["q"].transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()}, None),
+        ):
             for call in (forward, lambda plan, x: band_attention(x["q"], x["k"], x["v"], plan)):
                 if message is None:
                     call(plan, x | wrong)
                 else:
                     with pytest.raises(ValueError, match=message):
                         call(plan, x | wrong)
-        for wrong, message in (({"dout": unaligned}, "multiple of 16 bytes"), ({"lse": x["lse"].double()}, "the LSE float32"),
-                               ({"dout": x["dout"].float()}, "dout must be"), ({"out": x["out"][:-1]}, "out and dout of its shape")):
+        for wrong, message in (
+            ({"dout": unaligned}, "multiple of 16 bytes"),
+            ({"lse": x["lse"].double()}, "the LSE float32"),
+            ({"dout": x["dout"].float()}, "dout must be"),
+            ({"out": x["out"][:-1]}, "out and dout of its shape"),
+        ):
             with pytest.raises(ValueError, match=message):
                 backward(plan, x | wrong)
         with pytest.raises(ValueError, match="initial must be float32"):
@@ -263,13 +311,34 @@ def test_parts_of_other_plans_are_told_apart() -> None:
             plan, x = setting.plan(), with_totals(setting, setting.inputs())
 
             def call(whole: Any, x: dict[str, Tensor], rows: Any) -> Sequence[Tensor]:
-                return band_backward_onto(x["q"], x["k"], x["v"], x["out"], x["lse"], x["dout"], whole, [(rows, x["total"], x["dq"])])
+                return band_backward_onto(
+                    x["q"],
+                    x["k"],
+                    x["v"],
+                    x["out"],
+                    x["lse"],
+                    x["dout"],
+                    whole,
+                    [(rows, x["total"], x["dq"])],
+                )
 
             for ranges in ([(0, 128)], [(128, 300)], [(0, 128), (256, 300)]):
                 rows = of_rows(plan, ranges)
                 tables = {f"rows' {number}": table for number, table in enumerate(rows.tables)}
-                same(launched, lambda whole, x, rows=rows: call(whole, x, rows), plan, x | tables, replayed=False)
-                same(launched, lambda whole, x, rows=rows: call(whole, x, rows), plan, x | tables, replayed=True)
+                same(
+                    launched,
+                    lambda whole, x, rows=rows: call(whole, x, rows),
+                    plan,
+                    x | tables,
+                    replayed=False,
+                )
+                same(
+                    launched,
+                    lambda whole, x, rows=rows: call(whole, x, rows),
+                    plan,
+                    x | tables,
+                    replayed=True,
+                )
 
 
 def test_recordings_are_bounded_and_not_copied() -> None:

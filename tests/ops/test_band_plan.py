@@ -12,7 +12,15 @@ from longca.kernels.contract import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FORWARD, SM90_FUSED, BandKernel, choose_tiles
+from longca.ops.band.config import (
+    PORTABLE_TILES,
+    SM90_DKDV,
+    SM90_DQ,
+    SM90_FORWARD,
+    SM90_FUSED,
+    BandKernel,
+    choose_tiles,
+)
 from longca.ops.band.plan import UNIT, make_schedules, plan_band_attention
 from longca.ops.band.tables.schedule import (
     FULL_START,
@@ -28,7 +36,15 @@ from longca.ops.band.tables.schedule import (
     TileSpec,
 )
 from longca.ops.band.torch_op import flatten, unflatten
-from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
+from tests.kernels.masks_for_tests import (
+    NOTHING_VISIBLE,
+    PATTERNS,
+    band_masks,
+    complementary_masks,
+    grid_masks,
+    pattern_mask,
+    rasters,
+)
 from tests.masks.strategies import quick
 from tools import architecture
 
@@ -37,7 +53,8 @@ CPU, HOPPER = torch.device("cpu"), (9, 0)
 
 
 def raster(lines: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
-    """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are of the narrow blocks."""
+    """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are
+    of the narrow blocks."""
     counts = np.zeros((len(lines.work_tiles), num_rows, num_cols), dtype=int)
     runs, shapes = lines.block_ranges.numpy(), lines.partial_masks.numpy()
     for group, pieces in enumerate(lines.work_tiles.numpy()):
@@ -45,10 +62,10 @@ def raster(lines: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0)
             rows = slice(piece[ROW_START], piece[ROW_END])
             height = piece[ROW_END] - piece[ROW_START]
             assert height <= lines.tile_m
-            for column, count in runs[piece[FULL_START]:piece[PARTIAL_START]]:
+            for column, count in runs[piece[FULL_START] : piece[PARTIAL_START]]:
                 assert count > 0 and column + count * lines.tile_n <= num_cols
-                counts[group, rows, column:column + count * lines.tile_n] += 1
-            assert runs[piece[FULL_START]:piece[PARTIAL_START], 1].sum() == piece[NUM_FULL]
+                counts[group, rows, column : column + count * lines.tile_n] += 1
+            assert runs[piece[FULL_START] : piece[PARTIAL_START], 1].sum() == piece[NUM_FULL]
             for run in range(piece[PARTIAL_START], piece[PARTIAL_END]):
                 column, shape = runs[run]
                 is_narrow = piece[NARROW] > 0 and run == piece[PARTIAL_START]
@@ -56,15 +73,18 @@ def raster(lines: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0)
                 for row, packed in enumerate(shapes[shape, :height], piece[ROW_START]):
                     first, behind = packed & 0xFFFF, packed >> 16
                     assert first < behind <= lines.tile_n or first == behind == 0
-                    counts[group, row, column + first:column + (min(behind, narrow_n) if is_narrow else behind)] += 1
+                    counts[
+                        group, row, column + first : column + (min(behind, narrow_n) if is_narrow else behind)
+                    ] += 1
     return counts
 
 
 def check_narrow(lines: TileSchedule, narrow_n: int) -> None:
-    """A narrow block is found where there is one beside others, and its mask shows none of the columns that are left out."""
+    """A narrow block is found where there is one beside others, and its mask shows none of the columns that
+    are left out."""
     runs, ends = lines.block_ranges.numpy(), lines.partial_masks.numpy() >> 16
     for piece in lines.work_tiles.numpy().reshape(-1, 8):
-        shapes = runs[piece[PARTIAL_START]:piece[PARTIAL_END], 1]
+        shapes = runs[piece[PARTIAL_START] : piece[PARTIAL_END], 1]
         assert piece[NARROW] in (0, *shapes[:1] + 1)
         some = any((ends[shape] <= narrow_n).all() for shape in shapes) and len(shapes) + piece[NUM_FULL] > 1
         assert (piece[NARROW] > 0) == (narrow_n > 0 and some)
@@ -74,10 +94,15 @@ def check_narrow(lines: TileSchedule, narrow_n: int) -> None:
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     right = rasters(mask).astype(int)
     limits = {} if most is None else {"max_fraction": 0.0, "min_blocks": most}
-    wanted = [TileSpec(tile, step, transposed, in_order=in_order, narrow_n=narrow_n, **limits) for transposed in (False, True)
-              for in_order, narrow_n in ((False, 0), (True, 0), (False, step // 4))]
+    wanted = [
+        TileSpec(tile, step, transposed, in_order=in_order, narrow_n=narrow_n, **limits)
+        for transposed in (False, True)
+        for in_order, narrow_n in ((False, 0), (True, 0), (False, step // 4))
+    ]
     for one, lines in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
-        num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
+        num_rows, num_cols = (
+            (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
+        )
         found = raster(lines, num_rows, num_cols, one.narrow_n)
         np.testing.assert_array_equal(found, right.transpose(0, 2, 1) if one.transposed else right)
         check_narrow(lines, one.narrow_n)
@@ -97,7 +122,7 @@ def check_turns(lines: TileSchedule, num_cols: int) -> None:
             touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
             for run in range(piece[FULL_START], piece[PARTIAL_END]):
                 column, count = runs[run, 0], runs[run, 1] if run < piece[PARTIAL_START] else 1
-                touched[column:column + count * lines.tile_n] = True
+                touched[column : column + count * lines.tile_n] = True
             for column, which in waits[slice(*waits_of[group, number])]:
                 assert column < right
                 other[column:right], right = which, column
@@ -109,7 +134,10 @@ def check_order(lines: TileSchedule, num_rows: int, most: int | None) -> None:
     """Longest first; every row in one line; slots of a line successive."""
     for pieces, splits in zip(lines.work_tiles.numpy(), lines.splits.numpy(), strict=True):
         length = pieces[:, NUM_FULL] + pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START]
-        pieces, length = pieces[pieces[:, ROW_START] < pieces[:, ROW_END]], length[pieces[:, ROW_START] < pieces[:, ROW_END]]
+        pieces, length = (
+            pieces[pieces[:, ROW_START] < pieces[:, ROW_END]],
+            length[pieces[:, ROW_START] < pieces[:, ROW_END]],
+        )
         assert (np.diff(length) <= 0).all() and (most is None or (length <= most).all())
         owned = np.zeros(num_rows, dtype=int)
         for row0, row1 in np.unique(pieces[:, [ROW_START, ROW_END]], axis=0):
@@ -118,7 +146,9 @@ def check_order(lines: TileSchedule, num_rows: int, most: int | None) -> None:
         slots = []
         for row0, row1, first, count in splits:
             mine = pieces[(pieces[:, SLOT] >= first) & (pieces[:, SLOT] < first + count)]
-            assert (mine[:, [ROW_START, ROW_END]] == (row0, row1)).all() and sorted(mine[:, SLOT]) == list(range(first, first + count))
+            assert (mine[:, [ROW_START, ROW_END]] == (row0, row1)).all() and sorted(mine[:, SLOT]) == list(
+                range(first, first + count)
+            )
             slots += range(first, first + count)
         assert slots == list(range(len(slots))) and len(slots) <= lines.num_slots
         assert (pieces[:, SLOT] >= 0).sum() == len(slots)
@@ -149,60 +179,108 @@ def test_blocks_in_any_memory() -> None:
     """Backwards, or read only."""
     visible, bounds = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool), np.array([[0, 3, 8, 9]])
     for one in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
-        q_bounds, k_bounds = (np.broadcast_to(cut, (len(one), cut.shape[1])) for cut in (bounds[:, [0, 1, 3]].astype(np.int32), bounds))
+        q_bounds, k_bounds = (
+            np.broadcast_to(cut, (len(one), cut.shape[1]))
+            for cut in (bounds[:, [0, 1, 3]].astype(np.int32), bounds)
+        )
         check(Mask(9, 9, grid=BlockGrid(one, q_bounds, k_bounds)), 16, 8)
 
 
 @quick
-@given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.sampled_from(SIZES), st.sampled_from([None, 1, 3]))
+@given(
+    band_masks(max_groups=2) | complementary_masks() | grid_masks(),
+    st.sampled_from(SIZES),
+    st.sampled_from([None, 1, 3]),
+)
 def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> None:
     check(mask, *sizes, most=most)
 
 
-WANTED = st.builds(TileSpec, st.sampled_from([8, 16, 64]), st.sampled_from([8, 64]), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]),
-                   st.sampled_from([1, 3]), st.booleans(), narrow_n=st.sampled_from([0, 2, 8]))
+WANTED = st.builds(
+    TileSpec,
+    st.sampled_from([8, 16, 64]),
+    st.sampled_from([8, 64]),
+    st.booleans(),
+    st.sampled_from([0.0, 0.1, 1.0]),
+    st.sampled_from([1, 3]),
+    st.booleans(),
+    narrow_n=st.sampled_from([0, 2, 8]),
+)
 
 
 @quick
-@given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.lists(WANTED, min_size=2, max_size=3))
+@given(
+    band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.lists(WANTED, min_size=2, max_size=3)
+)
 def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[TileSpec]) -> None:
     for one, beside in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
-        alone, = make_schedules(mask, [one], CPU)
-        assert (alone.tile_m, alone.tile_n, alone.num_slots) == (beside.tile_m, beside.tile_n, beside.num_slots)
+        (alone,) = make_schedules(mask, [one], CPU)
+        assert (alone.tile_m, alone.tile_n, alone.num_slots) == (
+            beside.tile_m,
+            beside.tile_n,
+            beside.num_slots,
+        )
         for mine, other in zip(alone.tables, beside.tables, strict=True):
             torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
 
 def test_causal_has_one_shape_and_steps_that_fit() -> None:
-    lines, = make_schedules(build_mask("causal", seqlen=256), [TileSpec(32, 32, transposed=False)], CPU)
+    (lines,) = make_schedules(build_mask("causal", seqlen=256), [TileSpec(32, 32, transposed=False)], CPU)
     assert len(lines.partial_masks) == 1
     pieces = lines.work_tiles[0].numpy()
     np.testing.assert_array_equal(pieces[:, NUM_FULL], np.arange(8)[::-1])
     assert (pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START] == 1).all()
 
 
-@pytest.mark.parametrize(("name", "params", "count"), [
-    ("causal_sliding_window", {"window": 256}, 50), ("causal_sliding_window", {"window": 250}, 50),
-    ("causal_sliding_window", {"window": 300}, 4), ("sliding_window", {"window": 256}, 40), ("causal", {}, 14)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "params", "count"),
+    [
+        ("causal_sliding_window", {"window": 256}, 50),
+        ("causal_sliding_window", {"window": 250}, 50),
+        ("causal_sliding_window", {"window": 300}, 4),
+        ("sliding_window", {"window": 256}, 40),
+        ("causal", {}, 14),
+    ],
+    ids=str,
+)
 def test_narrow_blocks_of_the_forward_kernel(name: str, params: dict[str, int], count: int) -> None:
-    """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends with 16 columns, or 32."""
-    mask, (spec,) = build_mask(name, seqlen=1024, **params), [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)]
-    lines, = make_schedules(mask, [spec], CPU)
+    """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends
+    with 16 columns, or 32."""
+    mask, (spec,) = (
+        build_mask(name, seqlen=1024, **params),
+        [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)],
+    )
+    (lines,) = make_schedules(mask, [spec], CPU)
     np.testing.assert_array_equal(raster(lines, 1024, 1024, spec.narrow_n), rasters(mask))
     assert (lines.work_tiles[..., NARROW] > 0).sum() == count
-    plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU, tiles=choose_tiles(128, HOPPER))
-    torch.testing.assert_close(plan.kernels[BandKernel.FORWARD][0].work_tiles, lines.work_tiles, rtol=0, atol=0)
-    assert all((schedule.work_tiles[..., NARROW] == 0).all() for kernel, (schedule, _) in plan.kernels.items()
-               if kernel is not BandKernel.FORWARD)
+    plan = plan_band_attention(
+        mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU, tiles=choose_tiles(128, HOPPER)
+    )
+    torch.testing.assert_close(
+        plan.kernels[BandKernel.FORWARD][0].work_tiles, lines.work_tiles, rtol=0, atol=0
+    )
+    assert all(
+        (schedule.work_tiles[..., NARROW] == 0).all()
+        for kernel, (schedule, _) in plan.kernels.items()
+        if kernel is not BandKernel.FORWARD
+    )
 
 
 def test_what_makes_gradients_on_hopper() -> None:
     """Two kernels, or one for all gradients; blocks of less than its tiles keep the portable ones."""
-    assert choose_tiles(128, HOPPER)[BandKernel.DKDV] == SM90_DKDV and choose_tiles(128, HOPPER)[BandKernel.DQ] == SM90_DQ
-    assert choose_tiles(128, HOPPER, block=128, block_rows=64)[BandKernel.DQ] == PORTABLE_TILES[128][BandKernel.DQ]
+    assert (
+        choose_tiles(128, HOPPER)[BandKernel.DKDV] == SM90_DKDV
+        and choose_tiles(128, HOPPER)[BandKernel.DQ] == SM90_DQ
+    )
+    assert (
+        choose_tiles(128, HOPPER, block=128, block_rows=64)[BandKernel.DQ]
+        == PORTABLE_TILES[128][BandKernel.DQ]
+    )
     for order in AddOrder:
         tiles = choose_tiles(128, HOPPER, dq_order=order)
-        assert tiles[BandKernel.DKDV] == replace(SM90_FUSED, in_order=order, stores_first=order is AddOrder.FROM_FIRST)
+        assert tiles[BandKernel.DKDV] == replace(
+            SM90_FUSED, in_order=order, stores_first=order is AddOrder.FROM_FIRST
+        )
         assert BandKernel.DQ not in tiles
         short = choose_tiles(128, HOPPER, block=64, dq_order=order)
         assert all(short[use] == PORTABLE_TILES[128][use] for use in (BandKernel.DKDV, BandKernel.DQ))
@@ -212,36 +290,68 @@ def test_what_makes_gradients_on_hopper() -> None:
 @pytest.mark.parametrize("order", [None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST])
 def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
     """They take tables and numbers, of which a plan is made again."""
-    plan = plan_band_attention(build_mask("causal", seqlen=1024), num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU,
-                               tiles=choose_tiles(128, HOPPER, dq_order=order))
+    plan = plan_band_attention(
+        build_mask("causal", seqlen=1024),
+        num_q_heads=8,
+        num_kv_heads=1,
+        head_dim=128,
+        device=CPU,
+        tiles=choose_tiles(128, HOPPER, dq_order=order),
+    )
     again = unflatten(*flatten(plan), torch.empty(1024, 8, 128), torch.empty(1024, 1, 128))
-    assert any(schedule.stores_first for schedule, _ in plan.kernels.values()) is (order is AddOrder.FROM_FIRST)
+    assert any(schedule.stores_first for schedule, _ in plan.kernels.values()) is (
+        order is AddOrder.FROM_FIRST
+    )
     for kernel, (schedule, config) in plan.kernels.items():
         found, found_config = again.kernels[kernel]
         assert found_config == config
         for field in fields(schedule):
             one, other = getattr(schedule, field.name), getattr(found, field.name)
-            assert one is other if isinstance(one, torch.Tensor) else (one, type(one)) == (other, type(other)), field.name
+            assert (
+                one is other if isinstance(one, torch.Tensor) else (one, type(one)) == (other, type(other))
+            ), field.name
 
 
-@pytest.mark.parametrize(("block", "heads", "own"), [(2, (64, 1), False), (4, (64, 1), False), (64, (8, 8), False), (128, (8, 8), True),
-                                                     (16, (64, 8), True)], ids=str)
-def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("block", "heads", "own"),
+    [(2, (64, 1), False), (4, (64, 1), False), (64, (8, 8), False), (128, (8, 8), True), (16, (64, 8), True)],
+    ids=str,
+)
+def test_dq_on_hopper_has_lines_of_128_rows(
+    block: int, heads: tuple[int, int], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever blocks of queries and heads that share a tile come to; else the portable kernel takes it."""
-    monkeypatch.setattr("longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: choose_tiles(head_dim, HOPPER, **how))
+    monkeypatch.setattr(
+        "longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: choose_tiles(head_dim, HOPPER, **how)
+    )
     q_bounds, k_bounds = (np.arange(0, 1025, size)[None] for size in (block, 128))
     visible = np.random.default_rng(0).random((1, 1024 // block, 8)) < 0.5
-    plan = plan_band_attention(Mask(1024, 1024, grid=BlockGrid(visible, q_bounds, k_bounds)), num_q_heads=heads[0], num_kv_heads=heads[1],
-                               head_dim=128, device="cpu")
+    plan = plan_band_attention(
+        Mask(1024, 1024, grid=BlockGrid(visible, q_bounds, k_bounds)),
+        num_q_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_dim=128,
+        device="cpu",
+    )
     _, tuned = plan.kernels[BandKernel.DQ]
     assert (tuned.sm90, tuned.block_m) == (True, 128) if own else not tuned.sm90
 
 
 @pytest.mark.parametrize(("num_kv_heads", "in_turns"), [(8, True), (1, False)])
-def test_few_kv_heads_have_kernels_of_their_own_for_dq(num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: {
-        use: tiles for use, tiles in PORTABLE_TILES[head_dim].items() if use is not BandKernel.DQ or how["dq_order"] is None})
-    mask = Mask(16384, 16384, (np.array([[0, 16000, 0, 4000, -INF, INF], [16000, 16384, 0, 16384, -INF, INF]]),))
+def test_few_kv_heads_have_kernels_of_their_own_for_dq(
+    num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "longca.ops.band.plan.choose_tiles",
+        lambda head_dim, _, **how: {
+            use: tiles
+            for use, tiles in PORTABLE_TILES[head_dim].items()
+            if use is not BandKernel.DQ or how["dq_order"] is None
+        },
+    )
+    mask = Mask(
+        16384, 16384, (np.array([[0, 16000, 0, 4000, -INF, INF], [16000, 16384, 0, 16384, -INF, INF]]),)
+    )
     plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=num_kv_heads, head_dim=128, device=CPU)
     assert (BandKernel.DQ not in plan.kernels) == in_turns
 
@@ -250,14 +360,31 @@ def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
     assert UNIT == UNIT_ROWS
 
 
-@pytest.mark.parametrize(("name", "heads", "split_rows"), [
-    ("full", (64, 64), 0), ("causal", (64, 64), 0), ("sliding_window", (64, 64), 0), ("full", (64, 8), 0), ("sliding_window", (8, 8), 0),
-    ("global_sliding_window", (64, 64), 0), ("global_sliding_window", (2, 2), 512)])
-def test_row_tiles_of_single_heads_are_split_only_where_programs_would_end_far_apart(name: str, heads: tuple[int, int],
-                                                                                     split_rows: int) -> None:
-    """With a query head for each KV head there are few row tiles in the heads that start together, each a large part of their work."""
-    kernels = plan_band_attention(build_mask(name, seqlen="8K"), num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=CPU,
-                                  tiles=choose_tiles(128, HOPPER)).kernels
+@pytest.mark.parametrize(
+    ("name", "heads", "split_rows"),
+    [
+        ("full", (64, 64), 0),
+        ("causal", (64, 64), 0),
+        ("sliding_window", (64, 64), 0),
+        ("full", (64, 8), 0),
+        ("sliding_window", (8, 8), 0),
+        ("global_sliding_window", (64, 64), 0),
+        ("global_sliding_window", (2, 2), 512),
+    ],
+)
+def test_row_tiles_of_single_heads_are_split_only_where_programs_would_end_far_apart(
+    name: str, heads: tuple[int, int], split_rows: int
+) -> None:
+    """With a query head for each KV head there are few row tiles in the heads that start together, each a
+    large part of their work."""
+    kernels = plan_band_attention(
+        build_mask(name, seqlen="8K"),
+        num_q_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_dim=128,
+        device=CPU,
+        tiles=choose_tiles(128, HOPPER),
+    ).kernels
     for kernel in (BandKernel.FORWARD, BandKernel.DQ):
         splits = kernels[kernel][0].splits[0]
         assert int((splits[:, 1] - splits[:, 0]).sum()) == split_rows, kernel
@@ -265,25 +392,39 @@ def test_row_tiles_of_single_heads_are_split_only_where_programs_would_end_far_a
 
 @pytest.mark.parametrize(("num_kv_heads", "at_once"), [(8, 8), (64, 16), (24, 12), (7, 7), (17, 1), (3, 3)])
 def test_few_kv_heads_start_together_in_a_kernel_for_dk_and_dv(num_kv_heads: int, at_once: int) -> None:
-    tiles = plan_band_attention(build_mask("sliding_window", seqlen="1K"), num_q_heads=num_kv_heads, num_kv_heads=num_kv_heads,
-                                head_dim=128, device=CPU, tiles=choose_tiles(128, HOPPER)).kernels[BandKernel.DKDV][1]
+    tiles = plan_band_attention(
+        build_mask("sliding_window", seqlen="1K"),
+        num_q_heads=num_kv_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=128,
+        device=CPU,
+        tiles=choose_tiles(128, HOPPER),
+    ).kernels[BandKernel.DKDV][1]
     assert tiles.kv_heads_per_section == at_once
 
 
 def test_blocks_of_uneven_size_have_short_lines() -> None:
     """Of the rows that a line has room for few are in vain, by heads that share it."""
     mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)
-    lines, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
+    lines, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[
+        BandKernel.FORWARD
+    ]
     assert lines.tile_m * 4 == tuned.block_m == 128
-    assert (lines.work_tiles[0, :, ROW_END] - lines.work_tiles[0, :, ROW_START]).float().mean() > 0.8 * lines.tile_m
+    assert (
+        lines.work_tiles[0, :, ROW_END] - lines.work_tiles[0, :, ROW_START]
+    ).float().mean() > 0.8 * lines.tile_m
     even = build_mask("block_sparse_uniform", seqlen=4096, block=128, density=0.5)
-    lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
+    lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[
+        BandKernel.FORWARD
+    ]
     assert lines.tile_m == tuned.block_m == 128
 
 
 @pytest.mark.parametrize("name", ["causal_document", "block_sparse_uniform", "block_sparse_variable"])
 @pytest.mark.parametrize("on_host", [True, False])
-def test_tables_of_short_masks_are_made_on_the_host(name: str, on_host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_short_masks_are_made_on_the_host(
+    name: str, on_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The device "meta" computes nothing: it cannot be what made the tables, only where they went."""
     mask = pattern_mask(name)
     size = mask.seqlen_q if mask.grid is None else mask.grid.visible.size
@@ -295,19 +436,29 @@ def test_tables_of_short_masks_are_made_on_the_host(name: str, on_host: bool, mo
         return make_schedules(mask, specs, CPU)
 
     monkeypatch.setattr("longca.ops.band.plan.make_schedules", made)
-    there, here = (plan_band_attention(mask, num_q_heads=8, num_kv_heads=8, head_dim=128, device=device) for device in ("meta", "cpu"))
+    there, here = (
+        plan_band_attention(mask, num_q_heads=8, num_kv_heads=8, head_dim=128, device=device)
+        for device in ("meta", "cpu")
+    )
     assert made_on == ["cpu" if on_host else "meta", "cpu"] and there.device.type == "meta"
     assert [table.shape for table in there.tables] == [table.shape for table in here.tables]
     assert all(table.device.type == "meta" and table.dtype == torch.int32 for table in there.tables)
-    assert len(set(map(id, there.tables))) == len(set(map(id, here.tables))), "what tables share is copied once"
+    assert len(set(map(id, there.tables))) == len(set(map(id, here.tables))), (
+        "what tables share is copied once"
+    )
 
 
 def test_plans_are_made_without_triton() -> None:
-    """Nothing that a plan imports imports it at the top, so that plans are made on machines that have none."""
+    """Nothing that a plan imports imports it at the top, so that plans are made on machines that have
+    none."""
     found, new = set(), {"ops.band.plan"}
     while new:
         found |= new
         new = {other for module in new for other in architecture.imported_modules(module)} - found
-    heavy = {name for name in found for one in architecture.imports(architecture.modules()[name])
-             if one.at_import and one.name.partition(".")[0] == "triton"}
+    heavy = {
+        name
+        for name in found
+        for one in architecture.imports(architecture.modules()[name])
+        if one.at_import and one.name.partition(".")[0] == "triton"
+    }
     assert "ops.band.launches" in found and heavy == set()

@@ -21,12 +21,20 @@ def barrier(count: int):
     return bar
 
 
-def launch(produce: Callable[..., None], consume: Callable[..., None], seed: int, num_programs: int = 1) -> torch.Tensor:
+def launch(
+    produce: Callable[..., None], consume: Callable[..., None], seed: int, num_programs: int = 1
+) -> torch.Tensor:
     """Six rows through one buffer, from a producer warp to a consumer group, doubled on the way."""
     source, result = torch.arange(6 * 64.0).reshape(6, 64), torch.full((6, 64), math.nan)
 
     def kernel(desc: Descriptor, out: gl.Pointer) -> None:
-        shared = SimpleNamespace(row=gl.allocate_shared_memory(FP32, [1, 64], None), full=barrier(1), empty=barrier(1), out=out, desc=desc)
+        shared = SimpleNamespace(
+            row=gl.allocate_shared_memory(FP32, [1, 64], None),
+            full=barrier(1),
+            empty=barrier(1),
+            out=out,
+            desc=desc,
+        )
         gl.warp_specialize([(consume, (shared,)), (produce, (shared,))], [1], [24])
 
     gl.settings["seed"] = seed
@@ -107,6 +115,7 @@ def test_results_of_matmuls_cannot_be_touched_before_they_are_waited_for():
 
 def test_a_matmul_may_read_its_buffers_late():
     """So a buffer that is written over while it runs makes some orders wrong."""
+
     def overwrite(shared: SimpleNamespace) -> None:
         tile = gl.allocate_shared_memory(FP32, [64, 64], None)
         tile.store(gl.Tensor(torch.eye(64) * 2))
@@ -118,7 +127,10 @@ def test_a_matmul_may_read_its_buffers_late():
     assert set(outcomes(lambda shared: None, overwrite)) == {"right", "wrong"}
 
 
-@pytest.mark.parametrize(("threads", "said"), [(64, "more threads at a named barrier"), (256, "threads are left at named barriers")])
+@pytest.mark.parametrize(
+    ("threads", "said"),
+    [(64, "more threads at a named barrier"), (256, "threads are left at named barriers")],
+)
 def test_named_barriers_count_their_threads(threads: int, said: str):
     def arrive(_: SimpleNamespace) -> None:
         gl.inline_asm_elementwise("bar.arrive $1, $2; mov.b32 $0, 0;", "=r,r,r", [3, threads], FP32, False, 1)

@@ -1,4 +1,5 @@
-"""The Hopper kernels of band attention under an emulator: right, and free of deadlocks and races, in whatever order things happen."""
+"""The Hopper kernels of band attention under an emulator: right, and free of deadlocks and races, in whatever
+order things happen."""
 
 import subprocess
 import sys
@@ -17,7 +18,9 @@ def run(*arguments: str) -> str:
 
 def test_hopper_kernels_are_right_in_an_order_of_events():
     said = run("few", "0", "1")
-    assert "causal_document (4, 2) from the first" in said and "causal_sliding_window (4, 2) two kernels" in said
+    assert (
+        "causal_document (4, 2) from the first" in said and "causal_sliding_window (4, 2) two kernels" in said
+    )
     assert "narrow blocks, causal_sliding_window, split (8, 1) forward" in said and "merged" in said
 
 

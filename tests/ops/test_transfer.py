@@ -11,8 +11,13 @@ META = torch.device("meta")
 
 @pytest.fixture
 def tables() -> list[Tensor]:
-    return [torch.arange(15, dtype=torch.int32).view(3, 5), torch.empty(2, 0, 4, dtype=torch.int32), torch.arange(100)[::3],
-            torch.tensor([True, False, True]), torch.tensor(2.5)]
+    return [
+        torch.arange(15, dtype=torch.int32).view(3, 5),
+        torch.empty(2, 0, 4, dtype=torch.int32),
+        torch.arange(100)[::3],
+        torch.tensor([True, False, True]),
+        torch.tensor(2.5),
+    ]
 
 
 def test_packed_tables_are_the_tables(tables: list[Tensor]) -> None:

@@ -1,4 +1,5 @@
-"""Band attention with other versions of Triton: the same source compiles, launches are replayed, and unknown versions are unavailable."""
+"""Band attention with other versions of Triton: the same source compiles, launches are replayed, and unknown
+versions are unavailable."""
 
 import importlib.util
 import json
@@ -25,8 +26,14 @@ def run_with(version: str, *module_and_arguments: str) -> str:
     """The output of a module in a process with this Triton."""
     if version == importlib.import_module("triton").__version__:
         pytest.skip("the installed one, which all other tests use")
-    done = subprocess.run([sys.executable, "-m", *module_and_arguments], capture_output=True, text=True, cwd=ROOT,
-                          env=environment_with(version), check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *module_and_arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment_with(version),
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     return done.stdout
 
@@ -54,8 +61,10 @@ def test_portable_kernels_compile_for_other_gpus(version: str) -> None:
     assert "Triton" in run_with(version, "benchmarks.band.portable_builds", "--few")
 
 
-@pytest.mark.parametrize("version", [version if version == "3.7.1" else pytest.param(version, marks=pytest.mark.slow)
-                                     for version in PINNED])  # 3.8 and 3.9 have the same launchers
+@pytest.mark.parametrize(
+    "version",
+    [version if version == "3.7.1" else pytest.param(version, marks=pytest.mark.slow) for version in PINNED],
+)  # 3.8 and 3.9 have the same launchers
 @pytest.mark.timeout(1200)
 def test_launches_are_replayed(version: str) -> None:
     assert run_with(version, "tests.benchmarks.band_replayed").count("replayed") == 3
@@ -92,7 +101,9 @@ def test_an_unknown_version_is_unavailable(version: str, monkeypatch: pytest.Mon
     assert reason() is None
     monkeypatch.setattr("triton.__version__", version)
     found = reason()
-    assert found is not None and version in found and "install Triton 3.6 to 3.9" in found and "\n" not in found
+    assert (
+        found is not None and version in found and "install Triton 3.6 to 3.9" in found and "\n" not in found
+    )
     assert Registry("kernel").load("band_atomic").available("cuda") == found
 
 
@@ -109,7 +120,9 @@ def test_a_missing_function_is_unavailable(name: str, monkeypatch: pytest.Monkey
 
 
 def problem(**how: Any) -> Problem:
-    return Problem(build_mask("causal", seqlen=256), 8, 1, 128, torch.bfloat16, torch.device("cuda:0"), False, **how)
+    return Problem(
+        build_mask("causal", seqlen=256), 8, 1, 128, torch.bfloat16, torch.device("cuda:0"), False, **how
+    )
 
 
 @pytest.mark.usefixtures("on_a_gpu")
@@ -118,7 +131,9 @@ def test_attention_says_what_computes_instead(monkeypatch: pytest.MonkeyPatch) -
 
     assert choice.choose(problem(), True, True, False) == choice.OWN
     monkeypatch.setattr("triton.__version__", "3.10.0")
-    with pytest.warns(UserWarning, match=r"kernel 'band' is unavailable, and the reference computes .* Triton 3\.10\.0"):
+    with pytest.warns(
+        UserWarning, match=r"kernel 'band' is unavailable, and the reference computes .* Triton 3\.10\.0"
+    ):
         assert choice.choose(problem(), True, True, False) == choice.REFERENCE
     with pytest.raises(UserError, match=r"Triton 3\.10\.0 is not known to work"):
         call.problem_for(Registry("kernel").load("band"), problem(), False, True)
@@ -129,8 +144,12 @@ def test_context_parallel_says_what_computes_instead(monkeypatch: pytest.MonkeyP
     from longca.cp.api.request import CpRequest, _kernel
 
     def kernel(name: str) -> str:
-        return _kernel(CpRequest("usp", {}, name, 8, 1, 128, torch.bfloat16, torch.device("cuda:0"), True, "nccl", "first"),
-                       [build_mask("causal", seqlen=256)])
+        return _kernel(
+            CpRequest(
+                "usp", {}, name, 8, 1, 128, torch.bfloat16, torch.device("cuda:0"), True, "nccl", "first"
+            ),
+            [build_mask("causal", seqlen=256)],
+        )
 
     assert kernel("auto") == "band"
     monkeypatch.setattr("triton.__version__", "3.10.0")
@@ -154,7 +173,7 @@ def test_the_operator_refuses_an_unknown_version(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_doctor_and_runs_know_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.cli import doctor
+    from longca.lab.cli import doctor
 
     monkeypatch.setattr("triton.__version__", "3.10.0")
     monkeypatch.setattr(doctor, "device_type", lambda: "cuda")
@@ -164,21 +183,39 @@ def test_doctor_and_runs_know_the_reason(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_records_say_that_launches_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     from longca.kernels.backends.band import BandPrepared
 
-    on_cpu = Problem(build_mask("causal", seqlen=256), 8, 1, 128, torch.bfloat16, torch.device("cpu"), False, records_costs=False)
+    on_cpu = Problem(
+        build_mask("causal", seqlen=256),
+        8,
+        1,
+        128,
+        torch.bfloat16,
+        torch.device("cpu"),
+        False,
+        records_costs=False,
+    )
     assert BandPrepared(on_cpu).notes == []
     monkeypatch.setattr("longca.ops.band.launcher.VERSIONS", ("3.5.",))
     assert "not replayed with Triton" in BandPrepared(on_cpu).notes[0]
 
 
-def test_without_the_index_a_person_is_told_and_ci_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_without_the_index_a_person_is_told_and_ci_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     from tests.ops import triton_versions
 
     monkeypatch.setattr(triton_versions, "FOLDER", tmp_path / "triton")
-    for name, value in {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0",
-                        "PIP_CONFIG_FILE": "/dev/null"}.items():
+    for name, value in {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_RETRIES": "0",
+        "PIP_CONFIG_FILE": "/dev/null",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match=r"Triton 3\.9\.0 is not in .* the package index does not answer"):
+    with pytest.raises(
+        pytest.skip.Exception, match=r"Triton 3\.9\.0 is not in .* the package index does not answer"
+    ):
         environment_with("3.9.0")
     monkeypatch.setenv("CI", "true")
     with pytest.raises(triton_versions.IndexGoneError):

@@ -1,8 +1,10 @@
-"""Versions of Triton beside the installed one, for tests: fetched by hash from the index into `.cache/triton`, once.
+"""Versions of Triton beside the installed one, for tests: fetched by hash from the index into
+`.cache/triton`, once.
 
     python -m tests.ops.triton_versions    # fetches all of them
 
-A wheel has 190 to 290 MB. Half of it stays, 0.4 to 0.6 GB unpacked: neither AMD's code generator nor the profiler's libraries.
+A wheel has 190 to 290 MB. Half of it stays, 0.4 to 0.6 GB unpacked: neither AMD's code generator nor the
+profiler's libraries.
 """
 
 import os
@@ -20,7 +22,12 @@ from tests.support import ROOT
 from tools.setup import INDEX_GONE
 
 LOCK, FOLDER = Path(__file__).parent / "triton.lock", ROOT / ".cache" / "triton"
-PINNED = {found[1]: found[0] for found in re.finditer(r"^triton==(\S+) .*\n(?:    .*\n)+", LOCK.read_text(encoding="utf-8"), re.MULTILINE)}
+PINNED = {
+    found[1]: found[0]
+    for found in re.finditer(
+        r"^triton==(\S+) .*\n(?:    .*\n)+", LOCK.read_text(encoding="utf-8"), re.MULTILINE
+    )
+}
 LEFT_OUT = re.compile(r"/lib/cupti|/amd/lib/|libproton|/cuobjdump$")
 
 
@@ -54,18 +61,34 @@ def site_of(version: str) -> Path:
 def _wheel(version: str, folder: Path) -> Path:
     lock = folder / "lock"
     lock.write_text(PINNED[version], encoding="utf-8")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", str(lock),
-               "-d", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--require-hashes",
+        "-r",
+        str(lock),
+        "-d",
+        str(folder),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         if INDEX_GONE.search(done.stderr):
-            raise IndexGoneError(f"Triton {version} is not in {FOLDER}, and the package index does not answer: {done.stderr[-300:]}")
+            raise IndexGoneError(
+                f"Triton {version} is not in {FOLDER}, and the package index does not answer: "
+                f"{done.stderr[-300:]}"
+            )
         raise RuntimeError(done.stderr)
     return next(folder.glob("*.whl"))
 
 
 def environment_with(version: str) -> dict[str, str]:
-    """Variables of a process that gets this version. Without the index a test is skipped for a person, and fails where `CI` is set."""
+    """Variables of a process that gets this version. Without the index a test is skipped for a person, and
+    fails where `CI` is set."""
     try:
         site = site_of(version)
     except IndexGoneError as error:

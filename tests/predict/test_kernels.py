@@ -1,4 +1,5 @@
-"""Models of kernels: the tiles that they count, the fit, and that the committed models are those of the committed records."""
+"""Models of kernels: the tiles that they count, the fit, and that the committed models are those of the
+committed records."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -33,7 +34,7 @@ def test_tiles_are_those_of_the_raster(mask: Mask):
     for group in raster:
         for row in range(0, mask.seqlen_q, 4):
             for column in range(0, mask.seqlen_k, 8):
-                tile = group[row:row + 4, column:column + 8]
+                tile = group[row : row + 4, column : column + 8]
                 full, partial = full + bool(tile.all()), partial + bool(tile.any() and not tile.all())
     assert (found.full * len(raster), found.partial * len(raster)) == (32 * full, 32 * partial)
     assert found.area <= found.computed + 1e-9 and 0 <= found.waste < 1
@@ -45,7 +46,9 @@ def test_pieces_tell_of_the_whole(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(statistics_module, "MOST_ROWS", 32768)
     pieces = tile_statistics(mask, shape, 8)
     assert pieces != whole and pieces.area == whole.area
-    assert pieces.computed == pytest.approx(whole.computed, rel=0.02) and pieces.partial == pytest.approx(whole.partial, rel=0.25)
+    assert pieces.computed == pytest.approx(whole.computed, rel=0.02) and pieces.partial == pytest.approx(
+        whole.partial, rel=0.25
+    )
 
 
 @pytest.mark.parametrize("shape", [TileShape(128, 128, 16), TileShape(192, 128)])
@@ -54,11 +57,19 @@ def test_pieces_are_counted_together_as_alone(shape: TileShape, monkeypatch: pyt
     mask = build_mask("causal_document", seqlen=65536, corpus="prolong64k")
     monkeypatch.setattr(statistics_module, "MOST_ROWS", 16384)
     starts = np.linspace(0, mask.seqlen_q - 4096, 4).astype(int) // 4096 * 4096
-    alone = [tile_statistics(mask.crop((start, start + 4096), (0, mask.seqlen_k)), shape, 8) for start in starts.tolist()]
+    alone = [
+        tile_statistics(mask.crop((start, start + 4096), (0, mask.seqlen_k)), shape, 8)
+        for start in starts.tolist()
+    ]
     found = tile_statistics(mask, shape, 8)
     scale = mask.area / sum(piece.area for piece in alone)
-    assert (found.full, found.partial) == (sum(piece.full for piece in alone) * scale, sum(piece.partial for piece in alone) * scale)
-    assert found.of_rows.pairs.tolist() == sorted((pairs for piece in alone for pairs in piece.of_rows.pairs.tolist()), reverse=True)
+    assert (found.full, found.partial) == (
+        sum(piece.full for piece in alone) * scale,
+        sum(piece.partial for piece in alone) * scale,
+    )
+    assert found.of_rows.pairs.tolist() == sorted(
+        (pairs for piece in alone for pairs in piece.of_rows.pairs.tolist()), reverse=True
+    )
     assert found.of_rows.last == alone[-1].of_rows.pairs[-1]
 
 
@@ -79,7 +90,11 @@ def test_least_squares_without_negative_costs_are_the_best_of_all_sets_of_column
 def test_the_clock_slows_long_calls_down_and_back():
     boosted = np.array([1e-4, 5e-3, 1e-2, 0.5])
     taken = boosted * clock_slowdown(boosted, 0.15)
-    assert taken[0] == boosted[0] and taken[3] == pytest.approx(0.5 * 1.15) and boosted[2] < taken[2] < boosted[2] * 1.15
+    assert (
+        taken[0] == boosted[0]
+        and taken[3] == pytest.approx(0.5 * 1.15)
+        and boosted[2] < taken[2] < boosted[2] * 1.15
+    )
     np.testing.assert_allclose(at_full_clock(taken, 0.15), boosted, rtol=1e-9)
 
 
@@ -90,24 +105,41 @@ def made() -> list[Sample]:
     for name in ("full", "causal", "sliding_window", "causal_document"):
         for seqlen in (2048, 4096, 8192, 16384):
             mask = build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name else None)
-            all_amounts = tuple(amounts(tile_statistics(mask, shape, 8), shape, ITEMS, 64, 8) for shape in SHAPES)
+            all_amounts = tuple(
+                amounts(tile_statistics(mask, shape, 8), shape, ITEMS, 64, 8) for shape in SHAPES
+            )
             at_boost = float(all_amounts[0] @ costs)
-            found.append(Sample(all_amounts, at_boost * float(clock_slowdown(at_boost, 0.14)), name, seqlen, LABELS))
+            found.append(
+                Sample(all_amounts, at_boost * float(clock_slowdown(at_boost, 0.14)), name, seqlen, LABELS)
+            )
     return found
 
 
 def test_a_fit_finds_the_kernel_that_made_the_times(made: list[Sample]):
     model = fit_kernel("made", "fwd", made)
-    assert model.shape == SHAPES[0] and model.throttle == 0.14 and model.by_mask.median < 1e-6 and model.by_length.median < 1e-6
+    assert (
+        model.shape == SHAPES[0]
+        and model.throttle == 0.14
+        and model.by_mask.median < 1e-6
+        and model.by_length.median < 1e-6
+    )
     mask = build_mask("prefix_lm", seqlen=12288)
-    own = float(amounts(tile_statistics(mask, SHAPES[0], 8), SHAPES[0], ITEMS, 64, 8) @ np.array([1e-6, 1e-6, 0, 0, 2e-4, 3e-5]))
-    assert CallModel((model,)).seconds(mask, 64, 8) == pytest.approx(own * float(clock_slowdown(own, 0.14)), rel=1e-6)
+    own = float(
+        amounts(tile_statistics(mask, SHAPES[0], 8), SHAPES[0], ITEMS, 64, 8)
+        @ np.array([1e-6, 1e-6, 0, 0, 2e-4, 3e-5])
+    )
+    assert CallModel((model,)).seconds(mask, 64, 8) == pytest.approx(
+        own * float(clock_slowdown(own, 0.14)), rel=1e-6
+    )
     with pytest.raises(ValueError, match="at least 12"):
         fit_kernel("made", "fwd", made[:5])
 
 
-def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_have_as_many(made: list[Sample]):
-    """Else computed pairs could cost nothing and shared ones everything, and a call of fewer heads a KV head would cost too much."""
+def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_have_as_many(
+    made: list[Sample],
+):
+    """Else computed pairs could cost nothing and shared ones everything, and a call of fewer heads a KV head
+    would cost too much."""
     alike = fit_kernel("made", "fwd", [replace(one, heads_per_kv=8) for one in made], judged=False)
     assert alike.costs_ms["unshared"] == 0 and alike.costs_ms["computed"] == pytest.approx(1e-3, rel=1e-3)
     for model in load_fitted().models:
@@ -116,7 +148,10 @@ def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_ha
 
 def test_calls_of_two_kinds_are_fitted_apart_where_they_differ(made: list[Sample]):
     assert [model.form for model in fit_forms("made", "fwd", made, judged=False)] == [("bands",)]
-    slow = [Sample(one.amounts, 3 * one.seconds, one.mask, one.seqlen, LABELS | {"heads": "equal"}) for one in made]
+    slow = [
+        Sample(one.amounts, 3 * one.seconds, one.mask, one.seqlen, LABELS | {"heads": "equal"})
+        for one in made
+    ]
     models = fit_forms("made", "fwd", made + slow, judged=False)
     assert {model.form for model in models} == {("grouped", "bands"), ("equal", "bands")}, "none has blocks"
     assert all(model.by_mask.median < 0.01 for model in models)
@@ -136,7 +171,9 @@ def test_the_committed_models_are_those_of_the_records():
         here = [record for record in records if record.cell.direction == direction]
         one = fit_kernel("fa1", direction, samples(here), judged=False)
         assert one.shape == other.shape and other.by_mask.num_records == len(here)
-        assert [other.costs_ms[name] for name in FEATURES] == pytest.approx([one.costs_ms[name] for name in FEATURES], rel=1e-3, abs=1e-9)
+        assert [other.costs_ms[name] for name in FEATURES] == pytest.approx(
+            [one.costs_ms[name] for name in FEATURES], rel=1e-3, abs=1e-9
+        )
 
 
 def test_records_that_fit_nothing(tmp_path):

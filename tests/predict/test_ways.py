@@ -1,14 +1,15 @@
-"""What single kernels do in ways of their own: the rules are those of the kernels, and records agree with them."""
+"""What single kernels do in ways of their own: the rules are those of the kernels, and records agree with
+them."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from longca.advice.recorded import measured_cells
-from longca.core.cell import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.timeline import LinkSpeeds
+from longca.lab.advice.recorded import measured_cells
+from longca.lab.studies.cell import CallSpec
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
@@ -20,15 +21,32 @@ from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile
 from longca.predict.ways import Items, covers_all, items_of, way_of
 from tests.committed import committed
 
-NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "sliding_window", "global_sliding_window", "full_document",
-         "block_sparse_uniform")
+NAMES = (
+    "full",
+    "causal",
+    "prefix_lm",
+    "causal_blockwise",
+    "sliding_window",
+    "global_sliding_window",
+    "full_document",
+    "block_sparse_uniform",
+)
 
 
 def made(name: str, seqlen: int, **params: Any) -> Mask:
-    return build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name or "blockwise" in name else None, **params)
+    return build_mask(
+        name,
+        seqlen=seqlen,
+        corpus="prolong64k" if "document" in name or "blockwise" in name else None,
+        **params,
+    )
 
 
-WAY_OF_ORDER = {None: ways.TWO_KERNELS, AddOrder.FROM_LAST: ways.FROM_LAST, AddOrder.FROM_FIRST: ways.FROM_FIRST}
+WAY_OF_ORDER = {
+    None: ways.TWO_KERNELS,
+    AddOrder.FROM_LAST: ways.FROM_LAST,
+    AddOrder.FROM_FIRST: ways.FROM_FIRST,
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,8 +54,21 @@ def test_bands_way_backward_is_that_of_its_operator(name: str):
     chosen = set()
     for seqlen in (2048, 8192, 16384, 32768):
         mask = made(name, seqlen, **({"window": 4096} if name == "sliding_window" else {}))
-        parts = [mask] if mask.grid is not None else [mask, *(mask.crop(*sides) for sides in (
-            ((0, seqlen // 2), (0, seqlen)), ((seqlen // 2, seqlen), (0, seqlen)), ((0, seqlen), (0, seqlen // 2))))]
+        parts = (
+            [mask]
+            if mask.grid is not None
+            else [
+                mask,
+                *(
+                    mask.crop(*sides)
+                    for sides in (
+                        ((0, seqlen // 2), (0, seqlen)),
+                        ((seqlen // 2, seqlen), (0, seqlen)),
+                        ((0, seqlen), (0, seqlen // 2)),
+                    )
+                ),
+            ]
+        )
         for part in parts:
             for num_kv in (1, 2, 8):
                 chosen.add(order := preferred_dq_order(part, num_kv))
@@ -49,9 +80,16 @@ def test_bands_way_backward_is_that_of_its_operator(name: str):
 
 def test_the_ways_differ_and_each_has_its_model():
     call = load_fitted().find("band", "bwd", made("full", 8192).traits, 8)
-    assert call is not None and {model.way for model in call.ways} == {ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS}
-    assert [call.for_call(made("full", seqlen), 8).way for seqlen in (65536, 8192, 1024)] == [ways.FROM_LAST, ways.FROM_FIRST,
-                                                                                           ways.TWO_KERNELS]
+    assert call is not None and {model.way for model in call.ways} == {
+        ways.FROM_LAST,
+        ways.FROM_FIRST,
+        ways.TWO_KERNELS,
+    }
+    assert [call.for_call(made("full", seqlen), 8).way for seqlen in (65536, 8192, 1024)] == [
+        ways.FROM_LAST,
+        ways.FROM_FIRST,
+        ways.TWO_KERNELS,
+    ]
 
 
 def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
@@ -59,8 +97,12 @@ def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
     records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
     found, cells = to_fit(records), measured_cells(records)
     assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
-    assert found and {record.cell.kernel for record in found} == {cell.record.cell.kernel for cell in cells} == {"fa3"}
-    present = committed("h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0])
+    assert found and {record.cell.kernel for record in found} == {
+        cell.record.cell.kernel for cell in cells
+    } == {"fa3"}
+    present = committed(
+        "h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0]
+    )
     assert to_fit(present) == present and not any(map(is_earlier, present))
     assert {one.way for one in samples(present)} == {"", ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS}
 
@@ -68,14 +110,18 @@ def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
 def test_parts_of_a_mask_have_ways_by_their_own_sizes():
     mask = made("causal", 65536)
     areas = np.array([mask.area, mask.area / 4, 0.0])
-    found = ways.ways_of_parts(mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8)
+    found = ways.ways_of_parts(
+        mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8
+    )
     assert found.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
 
 
 def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
     both, back = made("sliding_window", 8192), made("causal_sliding_window", 8192)
     assert covers_all("cudnn_graph", "bwd", both.traits)
-    assert not covers_all("cudnn_graph", "bwd", back.traits) and not covers_all("cudnn_graph", "fwd", both.traits)
+    assert not covers_all("cudnn_graph", "bwd", back.traits) and not covers_all(
+        "cudnn_graph", "fwd", both.traits
+    )
     assert not covers_all("fa3", "bwd", both.traits)
     full = load_fitted().find("cudnn_graph", "bwd", both.traits, 8)
     assert full is not None and full.residuals.p95 < 0.25  # 6.7 before the rule
@@ -91,21 +137,30 @@ def simulated(pairs: np.ndarray, copies: int, *, in_order: bool) -> float:
     return float(free.max() * PROGRAMS - items.sum())
 
 
-@pytest.mark.parametrize("pairs", [np.full(296, 7.0), np.arange(1, 129.0), np.r_[np.full(4, 500.0), np.full(124, 60.0)]])
+@pytest.mark.parametrize(
+    "pairs", [np.full(296, 7.0), np.arange(1, 129.0), np.r_[np.full(4, 500.0), np.full(124, 60.0)]]
+)
 def test_idle_multiprocessors_are_those_of_a_schedule(pairs: np.ndarray):
     for copies in (1, 2, 8):
         assert WorkSpread.of(pairs).idle(copies) <= simulated(pairs, copies, in_order=False) + 1e-6
         total = pairs.sum() * copies
-        assert WorkSpread.of(pairs).idle(copies) == pytest.approx(simulated(pairs, copies, in_order=False), abs=0.12 * total + pairs.max())
+        assert WorkSpread.of(pairs).idle(copies) == pytest.approx(
+            simulated(pairs, copies, in_order=False), abs=0.12 * total + pairs.max()
+        )
     causal = np.arange(1, 129.0)
-    assert WorkSpread.of(causal).idle(8, in_order=True) == pytest.approx(simulated(causal, 8, in_order=True), rel=0.35)
-    assert WorkSpread.of(np.r_[np.full(4, 500.0), np.full(124, 60.0)]).idle(2, most=0.5) < WorkSpread.of(np.r_[np.full(4, 500.0),
-                                                                                                      np.full(124, 60.0)]).idle(2)
+    assert WorkSpread.of(causal).idle(8, in_order=True) == pytest.approx(
+        simulated(causal, 8, in_order=True), rel=0.35
+    )
+    assert WorkSpread.of(np.r_[np.full(4, 500.0), np.full(124, 60.0)]).idle(2, most=0.5) < WorkSpread.of(
+        np.r_[np.full(4, 500.0), np.full(124, 60.0)]
+    ).idle(2)
 
 
 def test_tiles_that_begin_anew_with_each_block():
     mask = made("block_sparse_uniform", 4096, density=0.5, block=64)
-    anew, through = (tile_statistics(mask, TileShape(128, 64, per_block=per_block), 1) for per_block in (True, False))
+    anew, through = (
+        tile_statistics(mask, TileShape(128, 64, per_block=per_block), 1) for per_block in (True, False)
+    )
     assert anew.full == pytest.approx(2 * mask.area / mask.num_groups, rel=0.1) and anew.partial == 0
     assert through.area == anew.area and through.computed < anew.computed
     assert anew.of_rows.pairs.sum() == pytest.approx(anew.of_columns.pairs.sum())
@@ -114,10 +169,14 @@ def test_tiles_that_begin_anew_with_each_block():
 
 
 def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
-    """Under global tokens a few columns are long: with 2 KV heads, work tiles of `band` take three rounds where two and a bit would do."""
+    """Under global tokens a few columns are long: with 2 KV heads, work tiles of `band` take three rounds
+    where two and a bit would do."""
     mask, shape = made("global_sliding_window", 16384, num_global=512, window=1024), TileShape(128, 128, 16)
     items = items_of("band", "bwd", ways.TWO_KERNELS)
-    few, many = (amounts(tile_statistics(mask, shape, 8), shape, items, heads, heads // 8)[0] / heads for heads in (16, 64))
+    few, many = (
+        amounts(tile_statistics(mask, shape, 8), shape, items, heads, heads // 8)[0] / heads
+        for heads in (16, 64)
+    )
     assert few > 1.1 * many
 
 
@@ -128,12 +187,21 @@ def test_steps_take_the_way_of_their_own_masks():
     mask = made("causal", 32768)
     call = load_fitted().find("band", "bwd", mask.traits, 8)
     assert call is not None
-    work = Registry("strategy").load("ring_p2p").partition_call(mask, CallSpec(64, 8, 128, "bf16", "bwd"), 4,
-                                                               Registry("kernel").load("band"), "cuda")
+    work = (
+        Registry("strategy")
+        .load("ring_p2p")
+        .partition_call(mask, CallSpec(64, 8, 128, "bf16", "bwd"), 4, Registry("kernel").load("band"), "cuda")
+    )
     exact = {way_of("band", "bwd", part, 8) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
     assert exact == {ways.FROM_FIRST}
-    slow = CallModel(tuple(model if model.way == ways.FROM_FIRST else CallModel((model,)).scaled(100, "records", 1).usual
-                           for model in call.ways))
-    usual, same = (WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(one, 4e12, True), packs=False)
-                   for one in (call, slow))
+    slow = CallModel(
+        tuple(
+            model if model.way == ways.FROM_FIRST else CallModel((model,)).scaled(100, "records", 1).usual
+            for model in call.ways
+        )
+    )
+    usual, same = (
+        WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(one, 4e12, True), packs=False)
+        for one in (call, slow)
+    )
     np.testing.assert_array_equal(usual.times(LinkSpeeds()).compute_s, same.times(LinkSpeeds()).compute_s)

@@ -43,7 +43,8 @@ def accidents(cluster) -> Callable[[str], Project]:
 
 @pytest.fixture
 def scenario(request) -> Callable[..., object]:
-    """with scenario(cluster): … logs how long the block took, and the jobs that it ran. Gives a function that lists them so far."""
+    """with scenario(cluster): … logs how long the block took, and the jobs that it ran. Gives a function that
+    lists them so far."""
 
     @contextmanager
     def log(cluster: Cluster) -> Iterator[Callable[[], list[Job]]]:
@@ -53,13 +54,18 @@ def scenario(request) -> Callable[..., object]:
             """The accounting learns of a job with some delay."""
             accounted = cluster.jobs()
             known = before | {job.job_id for job in accounted}
-            return [job for job in accounted if job.job_id not in before] + [job for job in cluster.queued() if job.job_id not in known]
+            return [job for job in accounted if job.job_id not in before] + [
+                job for job in cluster.queued() if job.job_id not in known
+            ]
 
         begun = time.monotonic()
         yield jobs
         if LOG in os.environ:
-            entry = {"scenario": request.function.__doc__, "seconds": round(time.monotonic() - begun),
-                     "jobs": [asdict(job) for job in jobs()]}
+            entry = {
+                "scenario": request.function.__doc__,
+                "seconds": round(time.monotonic() - begun),
+                "jobs": [asdict(job) for job in jobs()],
+            }
             with Path(os.environ[LOG]).open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 

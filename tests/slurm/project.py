@@ -36,13 +36,20 @@ class Project:
         self.results = cluster.space.inside(self.folder / "results/study")
 
     @classmethod
-    def new(cls, cluster: Cluster, name: str, study: str, site: str = SITE, plugins: dict[str, str] | None = None) -> "Project":
+    def new(
+        cls, cluster: Cluster, name: str, study: str, site: str = SITE, plugins: dict[str, str] | None = None
+    ) -> "Project":
         self = cls(cluster, name)
         self.folder.mkdir()
         for part in PARTS:
             source = ROOT / part
             if source.is_dir() and not source.is_symlink():
-                shutil.copytree(source, self.folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "site.yaml"))
+                shutil.copytree(
+                    source,
+                    self.folder / part,
+                    symlinks=True,
+                    ignore=shutil.ignore_patterns("__pycache__", "site.yaml"),
+                )
             else:
                 shutil.copy(source, self.folder / part, follow_symlinks=False)
         (self.folder / "config/site.yaml").write_text(site)
@@ -61,19 +68,45 @@ class Project:
         other._own()
         return other
 
-    def start(self, *arguments: str, profile: str = "slurm", settings: tuple[str, ...] = (), containers: str | None = "off",
-              **environ: str) -> "Run":
+    def start(
+        self,
+        *arguments: str,
+        profile: str = "slurm",
+        settings: tuple[str, ...] = (),
+        containers: str | None = "off",
+        **environ: str,
+    ) -> "Run":
         """Snakemake with the study, in the background.
 
         Args:
-            containers: the site's setting; "on" where the arguments ask for them, and as the site has it by default if None.
+            containers: the site's setting; "on" where the arguments ask for them, and as the site has it by
+                default if None.
         """
         if containers is not None:
             environ["LONGCA_SITE_CONTAINERS"] = "on" if "apptainer" in arguments else containers
         polling = QUICK_STATUS if profile == "slurm" else ()
-        command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml", *settings]
-        return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", LONGCA_DISTURBED="keep",
-                                                OMP_NUM_THREADS="1", **environ))
+        command = [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--profile",
+            profile,
+            *polling,
+            *arguments,
+            "--config",
+            "study=study.yaml",
+            *settings,
+        ]
+        return Run(
+            self.cluster.space.as_user(
+                command,
+                self.folder,
+                LONGCA_PLUGINS="plugins",
+                LONGCA_DISTURBED="keep",
+                OMP_NUM_THREADS="1",
+                **environ,
+            )
+        )
 
     def run(self, *arguments: str, timeout_s: float = 300, **options: Any) -> str:
         """Snakemake to its end, which must be a good one: what it printed."""
@@ -110,8 +143,13 @@ class Run:
 
     def __init__(self, command: list[str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  a file, since nobody reads a pipe while it works
-        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                        preexec_fn=_heed_interrupts)
+        self.process = subprocess.Popen(
+            command,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=_heed_interrupts,
+        )
 
     def interrupt(self) -> None:
         """Ctrl-C."""

@@ -22,7 +22,8 @@ grids:
      direction: fwd}
 """
 
-PLUGINS = {"kernels/slow.py": '''
+PLUGINS = {
+    "kernels/slow.py": '''
 """Takes its time and memory, as the environment says."""
 import os
 import time
@@ -35,7 +36,8 @@ class Slow(Naive):
         self.held = b"x" * int(float(os.environ.get("SLOW_BYTES", "0")))
         time.sleep(seconds / 2)
         return super().prepare(problem)
-'''}
+'''
+}
 
 WIDE = """
 title: over several nodes

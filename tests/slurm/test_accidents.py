@@ -1,4 +1,5 @@
-"""What goes wrong on a cluster: each time the report is complete in the end, and nothing that was measured is measured again."""
+"""What goes wrong on a cluster: each time the report is complete in the end, and nothing that was measured is
+measured again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.slurm
 
 def running(cluster: Cluster) -> Job:
     """The slow kernel's job."""
-    return next(job for job in cluster.queued() if job.name.endswith("kernel-slow-0") and job.state == "RUNNING")
+    return next(
+        job for job in cluster.queued() if job.name.endswith("kernel-slow-0") and job.state == "RUNNING"
+    )
 
 
 def test_scancel(accidents, cluster, scenario):
@@ -71,7 +74,9 @@ def test_memory(accidents, cluster, scenario):
 def test_memory_without_cgroups(new_cluster, scenario):
     """A job over its memory, where Slurm has no control groups and looks now and then"""
     with new_cluster(num_nodes=1, cgroups=False) as cluster:
-        output = over_its_memory(Project.new(cluster, "memory", ACCIDENTS, plugins=PLUGINS), cluster, scenario)
+        output = over_its_memory(
+            Project.new(cluster, "memory", ACCIDENTS, plugins=PLUGINS), cluster, scenario
+        )
     assert "exceeded memory limit" in output
 
 
@@ -84,7 +89,9 @@ def over_its_memory(project: Project, cluster: Cluster, scenario: Callable[..., 
         output = run.finish()
         ended_well(project, kept)
         of_slow = [(job.state, job.memory) for job in jobs() if job.name.endswith("kernel-slow-0")]
-        assert of_slow in [[(state, "2000M"), ("COMPLETED", "4000M")] for state in ("OUT_OF_MEMORY", "FAILED")], output
+        assert of_slow in [
+            [(state, "2000M"), ("COMPLETED", "4000M")] for state in ("OUT_OF_MEMORY", "FAILED")
+        ], output
     return output
 
 

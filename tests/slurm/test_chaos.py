@@ -1,4 +1,5 @@
-"""Accidents at random moments of a study on a cluster: jobs cancelled or killed, nodes that fail, Snakemake killed or interrupted."""
+"""Accidents at random moments of a study on a cluster: jobs cancelled or killed, nodes that fail, Snakemake
+killed or interrupted."""
 
 import os
 import random
@@ -10,8 +11,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from longca.bench.measure.environment import cpu_name, num_cores
-from longca.store.lock import holders
+from longca.lab.bench.measure.environment import cpu_name, num_cores
+from longca.lab.store.lock import holders
 from tests.chaos import checks
 from tests.slurm.cluster.cluster import Cluster, Job
 from tests.slurm.outcome import NUM_CELLS
@@ -25,7 +26,8 @@ KINDS = ("job cancelled", "job killed", "node failed", "Snakemake killed", "Snak
 LONGEST_DELAY_S = 15.0
 MOST_LAST_RUNS = 5
 STARTS_SECONDS = 240.0  # that a job gets to run: the study may have just ended, and begins from nothing
-SEEN_SECONDS = 90.0  # that Slurm gets to see that a node is gone: it waits for 20 s, and looks once in a while
+# that Slurm gets to see that a node is gone: it waits for 20 s, and looks once in a while
+SEEN_SECONDS = 90.0
 RUN_SECONDS = 400.0  # that a run without accidents gets
 LEFT_SECONDS = 60.0  # that jobs get to end, once the last run is over
 
@@ -46,9 +48,18 @@ def test_random_moments(accidents, cluster, scenario):
         campaign.finish(len(undisturbed))
     found = campaign.found(undisturbed)
     if SAVE in os.environ:
-        reliability.save("slurm", {
-            "date": datetime.now(UTC).date().isoformat(), "machine": f"{cpu_name()}, {num_cores()} cores", "seed": SEED, "found": found,
-            "num_starts": campaign.num_starts, "seconds": round(campaign.elapsed()), "accidents": campaign.happened})
+        reliability.save(
+            "slurm",
+            {
+                "date": datetime.now(UTC).date().isoformat(),
+                "machine": f"{cpu_name()}, {num_cores()} cores",
+                "seed": SEED,
+                "found": found,
+                "num_starts": campaign.num_starts,
+                "seconds": round(campaign.elapsed()),
+                "accidents": campaign.happened,
+            },
+        )
     again = f"CHAOS_SEED={SEED} CHAOS_KILLS={COUNT} python -m pytest tests/slurm -m slurm -k random_moments"
     assert not found, f"{found}\nagain: {again}"
 
@@ -56,7 +67,9 @@ def test_random_moments(accidents, cluster, scenario):
 class Campaign:
     """A study on the cluster, started again whenever it has ended, and what happens to it."""
 
-    def __init__(self, cluster: Cluster, accidents: Callable[[str], Project], generator: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, accidents: Callable[[str], Project], generator: random.Random
+    ) -> None:
         self.cluster, self.generator = cluster, generator
         self.project = accidents("chaos")
         self._at_first = {path.name for path in self.project.results.iterdir()}
@@ -93,11 +106,18 @@ class Campaign:
         elif what == "Snakemake interrupted":
             self._run.interrupt()
             self._run.process.wait(120)
-        self.happened.append({"what": what, "at_s": round(self.elapsed(), 1), "num_cells": len(self._kept),
-                              "note": reliability.TOO_LATE if needs_job and job is None else ""})
+        self.happened.append(
+            {
+                "what": what,
+                "at_s": round(self.elapsed(), 1),
+                "num_cells": len(self._kept),
+                "note": reliability.TOO_LATE if needs_job and job is None else "",
+            }
+        )
 
     def start_nodes(self) -> None:
-        """Nodes that have failed come back, once Slurm has seen that they are gone: no machine starts again more quickly."""
+        """Nodes that have failed come back, once Slurm has seen that they are gone: no machine starts again
+        more quickly."""
         while self._failed:
             node, deadline = self._failed.pop(), time.monotonic() + SEEN_SECONDS
             seen = f"sinfo --noheader --nodes={node} --format=%T"
@@ -114,7 +134,10 @@ class Campaign:
             try:
                 code = self._run.process.wait(RUN_SECONDS)
             except subprocess.TimeoutExpired:
-                self.lost.append(f"a run without accidents did not end within {RUN_SECONDS:g} s; jobs: {self.cluster.queued()}")
+                self.lost.append(
+                    f"a run without accidents did not end within {RUN_SECONDS:g} s; jobs: "
+                    f"{self.cluster.queued()}"
+                )
                 self._run.kill()
                 return
             self._remember()
@@ -126,19 +149,31 @@ class Campaign:
         """What is not as it should be."""
         cells, results = checks.cell_files(self.project.results), self.project.results
         deadline = time.monotonic() + LEFT_SECONDS
-        while (left := [job for job in self.cluster.queued() if job.state in ("RUNNING", "PENDING", "COMPLETING")]) \
-                and time.monotonic() < deadline:
+        while (
+            left := [
+                job for job in self.cluster.queued() if job.state in ("RUNNING", "PENDING", "COMPLETING")
+            ]
+        ) and time.monotonic() < deadline:
             time.sleep(1.0)
-        return [*self.lost, *checks.unlike(cells, undisturbed), *checks.lost(self._kept, cells),
-                *(f"job {job.name} is left" for job in left), *(f"a lock is held by {holder}" for holder in holders(results)),
-                *(f"temporary file {path.name} is left" for path in results.rglob(".*.tmp"))]
+        return [
+            *self.lost,
+            *checks.unlike(cells, undisturbed),
+            *checks.lost(self._kept, cells),
+            *(f"job {job.name} is left" for job in left),
+            *(f"a lock is held by {holder}" for holder in holders(results)),
+            *(f"temporary file {path.name} is left" for path in results.rglob(".*.tmp")),
+        ]
 
     def _ensure_running(self) -> None:
         if self._run is not None and self._run.process.poll() is None:
             return
-        if self._run is not None and self._run.process.returncode == 0:  # whole before all has happened: once more from nothing
+        if (
+            self._run is not None and self._run.process.returncode == 0
+        ):  # whole before all has happened: once more from nothing
             self._remember()
-            for path in self.project.results.iterdir():  # the page, too: where it is, Snakemake asks for nothing that it was made of
+            for path in (
+                self.project.results.iterdir()
+            ):  # the page, too: where it is, Snakemake asks for nothing that it was made of
                 if path.name not in self._at_first:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._kept = {}

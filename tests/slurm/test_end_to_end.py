@@ -36,7 +36,9 @@ def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float) 
         assert without_times(by_slurm, file) == without_times(locally, file)
     assert figures(by_slurm) == figures(locally)
     logs = {path.stem for path in by_slurm.results.glob("logs/*.log")}
-    assert logs >= {"corpora", "masks", "collect", "report"} | {path.stem for path in by_slurm.results.glob("shards/*.done")}
+    assert logs >= {"corpora", "masks", "collect", "report"} | {
+        path.stem for path in by_slurm.results.glob("shards/*.done")
+    }
 
 
 def without_times(project: Project, file: str) -> str:

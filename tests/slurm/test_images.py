@@ -1,13 +1,14 @@
-"""Images on a cluster: every job works in it, each rank enters it on its own node, and another image is refused."""
+"""Images on a cluster: every job works in it, each rank enters it on its own node, and another image is
+refused."""
 
 import os
 import shutil
 
 import pytest
 
-from longca.images.recipe import load_recipe
-from longca.images.render import lock_digest
-from tests.images.built import built
+from longca.lab.images.recipe import load_recipe
+from longca.lab.images.render import lock_digest
+from tests.lab.images.built import built
 from tests.slurm.cluster.space import UID
 from tests.slurm.outcome import differences, ended_well, slow_cells, states
 from tests.slurm.project import Project
@@ -35,8 +36,12 @@ def give_image(project: Project, name: str = "cpu") -> None:
 
 
 def test_ranks_in_the_image(digest, cluster, scenario):
-    """In the CPU image: every stage, and context parallelism over two nodes of two ranks. On Slurm by default: nothing names an image"""
-    by_slurm, locally = Project.new(cluster, "inside-slurm", INSIDE), Project.new(cluster, "inside-local", INSIDE)
+    """In the CPU image: every stage, and context parallelism over two nodes of two ranks. On Slurm by
+    default: nothing names an image"""
+    by_slurm, locally = (
+        Project.new(cluster, "inside-slurm", INSIDE),
+        Project.new(cluster, "inside-local", INSIDE),
+    )
     for project in (by_slurm, locally):
         give_image(project)
     with scenario(cluster) as jobs:
@@ -47,14 +52,21 @@ def test_ranks_in_the_image(digest, cluster, scenario):
     records = by_slurm.records()
     assert {record["outcome"]["status"] for record in records} == {"ok"}
     software = [record["environment"]["software"] for record in records]
-    assert {(facts["container"], facts["lock"]) for facts in software} == {(digest, lock_digest(load_recipe("cpu")))}
-    hosts = [{node["hostname"] for node in record["environment"]["nodes"]} for record in records if record["cell"]["kind"] == "cp"]
+    assert {(facts["container"], facts["lock"]) for facts in software} == {
+        (digest, lock_digest(load_recipe("cpu")))
+    }
+    hosts = [
+        {node["hostname"] for node in record["environment"]["nodes"]}
+        for record in records
+        if record["cell"]["kind"] == "cp"
+    ]
     assert hosts and all(len(found) == 2 for found in hosts)
 
 
 @pytest.mark.slow
 def test_another_image(digest, accidents, cluster, scenario):
-    """An image whose hash is wrong: refused at the start; by each job, where it is replaced while others work"""
+    """An image whose hash is wrong: refused at the start; by each job, where it is replaced while others
+    work"""
     project = accidents("image")
     give_image(project)
     place = project.folder / "images/cpu.sif"
@@ -71,7 +83,9 @@ def test_another_image(digest, accidents, cluster, scenario):
         assert output.splitlines()[-1].startswith("longca: Image ")
         log = next((project.folder / "results/slurm-logs/rule_collect").iterdir()).read_text()
         for printed in (output, log):
-            assert [line for line in printed.splitlines() if "is not the obtained one" in line and digest in line], printed
+            assert [
+                line for line in printed.splitlines() if "is not the obtained one" in line and digest in line
+            ], printed
         assert "FAILED" in states(jobs(), "collect")
         kept = project.cells()
         place.unlink()
@@ -93,7 +107,13 @@ def test_the_quick_study_in_the_hopper_image(new_cluster, cluster, scenario):
         assert set(states(jobs())) == {"COMPLETED"}
     records = project.records()
     software = [record["environment"]["software"] for record in records]
-    assert {(facts["container"], facts["lock"]) for facts in software} == {(digest, lock_digest(load_recipe("hopper-cu130")))}
+    assert {(facts["container"], facts["lock"]) for facts in software} == {
+        (digest, lock_digest(load_recipe("hopper-cu130")))
+    }
     found = {(record["outcome"]["status"], record["cell"]["kernel"]) for record in records}
-    assert not {(status, kernel) for status, kernel in found if status not in ("ok", "unsupported", "unavailable") and kernel != TIMER}
+    assert not {
+        (status, kernel)
+        for status, kernel in found
+        if status not in ("ok", "unsupported", "unavailable") and kernel != TIMER
+    }
     assert digest in (project.results / "report.html").read_text()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.core.site import layout
+from longca.lab.studies.site import layout
 from tests.slurm.outcome import differences
 from tests.slurm.project import Project
 from tests.slurm.studies import WHOLE, WIDE
@@ -10,7 +10,7 @@ from tests.slurm.studies import WHOLE, WIDE
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 WORLDS = (1, 2, 3, 4, 6)
 TASKS = """
-from longca.core.site import MEASURING_RESOURCES, load_site
+from longca.lab.studies.site import MEASURING_RESOURCES, load_site
 SITE = load_site()
 def measuring(name):
     return lambda wildcards, attempt: SITE.measuring_job(int(wildcards.world), attempt).get(name)
@@ -40,10 +40,14 @@ def test_geometry(new_cluster, scenario):
                 by_node.setdefault(node, []).append(local)
             if nodes == 1:
                 gpus = ",".join(map(str, range(ranks)))
-                assert [task[2:] for task in tasks] == [["1", "0", gpus]], f"{world}: one task that has all GPUs"
+                assert [task[2:] for task in tasks] == [["1", "0", gpus]], (
+                    f"{world}: one task that has all GPUs"
+                )
                 continue
             assert sorted(int(number) for _, number, *_ in tasks) == list(range(world))
-            assert len(by_node) == nodes and all(sorted(locals_) == [str(n) for n in range(ranks)] for locals_ in by_node.values()), tasks
+            assert len(by_node) == nodes and all(
+                sorted(locals_) == [str(n) for n in range(ranks)] for locals_ in by_node.values()
+            ), tasks
             assert all(task[2] == str(world) and len(task[4].split(",")) == ranks for task in tasks), tasks
 
 
@@ -57,5 +61,7 @@ def test_ranks_on_several_nodes(new_cluster, scenario):
         locally.run(profile="workflow/profiles/local")
         assert not differences(by_slurm, locally)
         assert {status for status, _ in by_slurm.cells().values()} == {"ok"}
-        hosts = [{node["hostname"] for node in record["environment"]["nodes"]} for record in by_slurm.records()]
+        hosts = [
+            {node["hostname"] for node in record["environment"]["nodes"]} for record in by_slurm.records()
+        ]
         assert sorted(map(len, hosts)) == [2, 2, 3, 3]

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from longca.bench.run.shards import shards
-from longca.core.config import Config
-from longca.core.study import load_study
+from longca.lab.bench.run.shards import shards
+from longca.lab.studies.config import Config
+from longca.lab.studies.study import load_study
 from tests.slurm.cluster.files import PARTITION
 from tests.slurm.cluster.space import UID
 from tests.slurm.project import Project
@@ -22,7 +22,9 @@ def test_whole_study(new_cluster, scenario):
     expected = shards(load_study("paper").cells(), Config().shard_minutes)
     with new_cluster(num_nodes=1, gpus_per_node=96, cores_per_node=96) as cluster:
         cluster.space.run(f"scontrol update partition={PARTITION} state=DOWN")
-        project = Project.new(cluster, "paper", text, site="gpus_per_node: 96\ncores_per_gpu: 1\nmemory_per_gpu_gb: 0.05\n")
+        project = Project.new(
+            cluster, "paper", text, site="gpus_per_node: 96\ncores_per_gpu: 1\nmemory_per_gpu_gb: 0.05\n"
+        )
         for name in ("corpora.json", "masks.json"):
             (project.folder / "results/study").mkdir(parents=True, exist_ok=True)
             (project.folder / "results/study" / name).write_text("[]")

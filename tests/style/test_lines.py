@@ -9,7 +9,9 @@ MOST = {"longca": 0.04, "tools": 0.02}  # share of lines; longca's falls to 0.02
 
 
 def _share(folder: Path) -> float:
-    lengths = [len(line) for path in folder.rglob("*.py") for line in path.read_text(encoding="utf-8").splitlines()]
+    lengths = [
+        len(line) for path in folder.rglob("*.py") for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     return sum(length > COLUMNS for length in lengths) / len(lengths)
 
 

@@ -1,13 +1,14 @@
-"""The README's map and the table of `longca.attention` take play-offs of committed records, and keep protocols apart."""
+"""The README's map and the table of `longca.attention` take play-offs of committed records, and keep
+protocols apart."""
 
 from pathlib import Path
 
 import pytest
 
-from longca.core.cell import Cell
-from longca.core.playoff.turns import Turns
-from longca.core.record import Samples
-from longca.store.export import export
+from longca.lab.store.export import export
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.turns import Turns
+from longca.lab.studies.record import Samples
 from tests.records import record
 from tools import fastest, heat_map
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from longca.core.cell import Cell
-from longca.core.record import Failed, OutOfMemory, Record, Unavailable, Unsupported
-from longca.store.export import export
-from longca.store.load import Loaded, load
+from longca.lab.store.export import export
+from longca.lab.store.load import Loaded, load
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Failed, OutOfMemory, Record, Unavailable, Unsupported
 from tests.records import record
 from tools.merge_records import main, merge
 
@@ -110,7 +110,8 @@ def test_repeats_stay_by_gpu_and_protocol():
 def test_writes_the_file_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     study = tmp_path / "tiny.yaml"
     study.write_text(
-        "grids: [{kernel: [naive, sdpa, flex], mask: causal, seqlen: 1024, heads: '2:1', head_dim: 64, direction: fwd}]\n"
+        "grids: [{kernel: [naive, sdpa, flex], mask: causal, seqlen: 1024, heads: '2:1', head_dim: 64, "
+        "direction: fwd}]\n"
     )
     old, new = on(1, rests=False), on(2, rests=True)
     export([old, on(1, CELLS[1], rests=False)], tmp_path / "old")

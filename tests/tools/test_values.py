@@ -37,7 +37,9 @@ def test_every_number_of_texts_in_the_code_is_accounted_for() -> None:
     assert of_code(STATEMENTS) == [], REMEDY
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide/one-gpu.md", "docs/results/h100/band.md", "docs/notes/cp-tuning.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/guide/one-gpu.md", "docs/results/h100/band.md", "docs/notes/cp-tuning.md"]
+)
 @pytest.mark.parametrize("sentence", ["band is 1.3 times faster.", "On an H100 it leads in 12 of 24 cases."])
 def test_a_sentence_that_somebody_adds_is_found(page: str, sentence: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -64,7 +66,11 @@ def test_sizes_versions_and_code_are_no_results(text: str) -> None:
 
 
 def test_in_code_only_words_of_comparing_and_taking_count() -> None:
-    assert results_in_code("It is 6 % faster.") and results_in_code("takes 5 s") and results_in_code("twice as fast")
+    assert (
+        results_in_code("It is 6 % faster.")
+        and results_in_code("takes 5 s")
+        and results_in_code("twice as fast")
+    )
     assert not results_in_code("At most 5 %, within 10 s, of 64 bytes.")
 
 
@@ -72,7 +78,9 @@ def test_what_a_docstring_quotes_is_an_example(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     (tmp_path / "longca").mkdir()
     file = tmp_path / "longca/module.py"
-    file.write_text('"""Like "1.32× faster".\n\nIt is 5 % faster."""\n\ndef f():\n    """1.5 × faster → 2"""\n')
+    file.write_text(
+        '"""Like "1.32× faster".\n\nIt is 5 % faster."""\n\ndef f():\n    """1.5 × faster → 2"""\n'
+    )
     assert sources.paths() == [file]
     assert [(line, result.text) for line, _, result in sources.results_of(file)] == [(3, "5 % faster")]
 

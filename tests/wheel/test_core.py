@@ -1,4 +1,5 @@
-"""The library needs numpy, pydantic, PyYAML and torch alone: all other installed packages are hidden from it."""
+"""The library needs numpy, pydantic, PyYAML and torch alone: all other installed packages are hidden from
+it."""
 
 import ast
 import re
@@ -95,7 +96,8 @@ def test_the_command_says_what_it_lacks():
     done = run(COMMAND)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        'longca: The command longca needs typer, which is not installed. `pip install "longca[lab]"` brings it\n'
+        'longca: The command longca needs typer, which is not installed. `pip install "longca[lab]"` brings '
+        "it\n"
     )
 
 
@@ -118,10 +120,10 @@ def test_the_extra_brings_the_modules():
 
 def test_records_in_a_wheel_have_the_columns_that_commands_read():
     """Without one, each `longca choose` from a wheel would decode all records: seconds."""
-    from longca.claims.contract import all_claims
-    from longca.claims.evidence import COLUMNS as EVIDENCE
-    from longca.report.choose import COLUMNS as CHOICE
-    from longca.store.load import COMMITTED_OF, IDENTITY
+    from longca.lab.claims.contract import all_claims
+    from longca.lab.claims.evidence import COLUMNS as EVIDENCE
+    from longca.lab.report.choose import COLUMNS as CHOICE
+    from longca.lab.store.load import COMMITTED_OF, IDENTITY
 
     body = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body
     named = {

@@ -1,6 +1,7 @@
 """The wheel in a virtual environment of its own, away from the checkout: `make test-wheel`.
 
-It is built from the source distribution, as a release is. The packages that it needs are those of this environment.
+It is built from the source distribution, as a release is. The packages that it needs are those of this
+environment.
 """
 
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from longca.store.load import committed
+from longca.lab.store.load import committed
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
@@ -106,7 +107,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment's folder of programs. Its packages are the present ones; none of its paths leads to the checkout."""
+    """The environment's folder of programs. Its packages are the present ones; none of its paths leads to the
+    checkout."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin/python"
@@ -170,7 +172,10 @@ def test_what_it_holds(wheel: Path):
 
 
 def test_it_is_the_one_that_runs(environment: Path, away: Path):
-    code = "import longca, longca.core.checkout as c; print(longca.__file__, c.ROOT, c.is_checkout(), c.origin(), c.described(c.source()))"
+    code = (
+        "import longca, longca.core.checkout as c; print(longca.__file__, c.ROOT, c.is_checkout(), "
+        "c.origin(), c.described(c.source()))"
+    )
     package, root, is_checkout, origin, commit = ran(environment, away, "python", "-c", code).stdout.split()
     assert Path(package).is_relative_to(environment.parent) and not Path(root).is_relative_to(ROOT)
     assert (is_checkout, origin) == ("False", f"{Path(package).parent}/shipped")
@@ -238,12 +243,14 @@ def test_a_study_is_measured_and_drawn_in_the_working_folder(environment: Path, 
 
 
 def test_the_workflow_of_another_project(environment: Path, away: Path, tmp_path: Path):
-    """As `snakedeploy deploy-workflow` makes one: config and profiles are copied, and workflow/Snakefile is a module."""
+    """As `snakedeploy deploy-workflow` makes one: config and profiles are copied, and workflow/Snakefile is a
+    module."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow/Snakefile").write_text(
-        f'configfile: "config/config.yaml"\n\nmodule longca:\n    snakefile: "{ROOT}/workflow/Snakefile"\n    config: config\n\n'
+        f'configfile: "config/config.yaml"\n\nmodule longca:\n    snakefile: "{ROOT}/workflow/Snakefile"\n   '
+        f" config: config\n\n"
         "use rule * from longca\n"
     )
     (tmp_path / "config/studies/tiny.yaml").write_text(TINY)

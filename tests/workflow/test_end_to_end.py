@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from longca.store.cells import CellStore
-from longca.store.load import load
+from longca.lab.store.cells import CellStore
+from longca.lab.store.load import load
 from tests.forked import snakemake
 from tests.support import ROOT, TINY
 
@@ -20,13 +20,27 @@ def dag(tmp_path: Path) -> list[str]:
     """Arguments of Snakemake."""
     study = tmp_path / "tiny.yaml"
     study.write_text(TINY)
-    return ["--profile", "workflow/profiles/local", "--config", f"study={study}", f"results={tmp_path / 'results'}", "device=cpu"]
+    return [
+        "--profile",
+        "workflow/profiles/local",
+        "--config",
+        f"study={study}",
+        f"results={tmp_path / 'results'}",
+        "device=cpu",
+    ]
 
 
 def started(arguments: list[str]) -> subprocess.Popen[str]:
     """In a process group of its own."""
-    return subprocess.Popen([sys.executable, "-m", "snakemake", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            cwd=ROOT, env={**os.environ, "CI": "1"}, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "CI": "1"},
+        start_new_session=True,
+    )
 
 
 def test_whole_dag_goes_on_after_a_kill_and_then_has_nothing_to_do(dag: list[str], tmp_path: Path):
@@ -41,14 +55,23 @@ def test_whole_dag_goes_on_after_a_kill_and_then_has_nothing_to_do(dag: list[str
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/*.json")}
     second = snakemake(*dag, CI="1")
     assert second.returncode == 0, second.stdout + second.stderr
-    for name in ("corpora.json", "masks.json", "records.parquet", "records.csv", "records.json", "report.html"):
+    for name in (
+        "corpora.json",
+        "masks.json",
+        "records.parquet",
+        "records.csv",
+        "records.json",
+        "report.html",
+    ):
         assert (folder / name).stat().st_size > 0
     cells = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/*.json")}
     assert len(cells) == 9
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "what was measured stays as it was"
     page = (folder / "report.html").stat().st_mtime_ns
     again = snakemake(*dag, CI="1")
-    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stdout + again.stderr
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, (
+        again.stdout + again.stderr
+    )
     assert (folder / "report.html").stat().st_mtime_ns == page
     assert {path: path.stat().st_mtime_ns for path in cells} == cells
 
@@ -59,7 +82,9 @@ grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: "2:1", head_dim
 """
 
 
-def test_the_table_and_the_page_follow_the_records_whoever_measured_them(dag: list[str], longca, tmp_path: Path):
+def test_the_table_and_the_page_follow_the_records_whoever_measured_them(
+    dag: list[str], longca, tmp_path: Path
+):
     folder = tmp_path / "results/tiny"
     (tmp_path / "tiny.yaml").write_text(SMALL)
 
@@ -67,30 +92,58 @@ def test_the_table_and_the_page_follow_the_records_whoever_measured_them(dag: li
         done = snakemake(*dag, CI="1")
         assert done.returncode == 0, done.stdout + done.stderr
         times = {record.cell_id: record.samples.time_ms for record in CellStore(folder).read_all()[0]}
-        assert {record.cell_id: record.samples.time_ms for record in load(folder / "records.parquet").records} == times
-        assert len(times) == 2 and (folder / "report.html").stat().st_mtime_ns >= (folder / "records.parquet").stat().st_mtime_ns
+        assert {
+            record.cell_id: record.samples.time_ms for record in load(folder / "records.parquet").records
+        } == times
+        assert (
+            len(times) == 2
+            and (folder / "report.html").stat().st_mtime_ns >= (folder / "records.parquet").stat().st_mtime_ns
+        )
         return done.stdout + done.stderr
 
     made()
-    forced = longca("run", tmp_path / "tiny.yaml", "--force", "--results", tmp_path / "results", "--device", "cpu")
+    forced = longca(
+        "run", tmp_path / "tiny.yaml", "--force", "--results", tmp_path / "results", "--device", "cpu"
+    )
     assert forced.returncode == 0, forced.stderr
     assert "\nkernels " not in made(), "nothing was left to measure"
     next(folder.glob("cells/*/*.json")).unlink()
     assert "\nkernels " in made() and "Nothing to be done" in made()
-    played, = folder.glob("playoffs/*.jsonl")
+    (played,) = folder.glob("playoffs/*.jsonl")
     playoff = load(folder / "records.parquet").playoffs[0].playoff
     played.unlink()
     assert "\nkernels " in made(), "a play-off is due"
-    assert len(load(folder / "records.parquet").playoffs) == 2 and load(folder / "records.parquet").playoffs[0].playoff != playoff
-    longca("run", tmp_path / "tiny.yaml", "--force", "--playoff-only", "--results", tmp_path / "results", "--device", "cpu")
+    assert (
+        len(load(folder / "records.parquet").playoffs) == 2
+        and load(folder / "records.parquet").playoffs[0].playoff != playoff
+    )
+    longca(
+        "run",
+        tmp_path / "tiny.yaml",
+        "--force",
+        "--playoff-only",
+        "--results",
+        tmp_path / "results",
+        "--device",
+        "cpu",
+    )
     again = made()
-    assert "\nkernels " not in again and "\ncollect " in again, "the tables follow play-offs that were made by hand"
+    assert "\nkernels " not in again and "\ncollect " in again, (
+        "the tables follow play-offs that were made by hand"
+    )
 
 
 def test_a_cluster_plays_off_in_a_job_of_its_own(tmp_path: Path):
     (tmp_path / "tiny.yaml").write_text(SMALL)
-    arguments = ["--dry-run", "--cores", "1", "--config", f"study={tmp_path / 'tiny.yaml'}",
-                 f"results={tmp_path / 'results'}", "device=cpu"]
+    arguments = [
+        "--dry-run",
+        "--cores",
+        "1",
+        "--config",
+        f"study={tmp_path / 'tiny.yaml'}",
+        f"results={tmp_path / 'results'}",
+        "device=cpu",
+    ]
     done = snakemake(*arguments, CI="1")
     assert done.returncode == 0 and "\nplayoff  " in done.stdout, done.stdout + done.stderr
     (tmp_path / "tiny.yaml").write_text(SMALL + "playoff: false\n")

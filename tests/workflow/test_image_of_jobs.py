@@ -7,7 +7,9 @@ import pytest
 
 from tests.forked import snakemake
 
-KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0"))
+KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (
+    f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0")
+)
 MEASURING = {"slurm": (KERNELS, ONE_NODE, TWO_NODES), "workflow/profiles/local": (KERNELS, ALL_HERE)}
 OTHERS = ("data sample", "data masks", "export", "report")
 
@@ -21,22 +23,47 @@ def commands(with_apptainer: str, tmp_path_factory: pytest.TempPathFactory):
     @cache
     def dry_run(profile: str, *settings: str) -> dict[str, str]:
         by_hand = () if profile == "slurm" else ("--sdm", "apptainer")  # on a cluster it is the default
-        done = snakemake("--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds", *by_hand,
-                         "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}", f"image={tmp_path}/some.sif",
-                         *settings, PATH=with_apptainer, LONGCA_SITE_GPUS_PER_NODE="2")
+        done = snakemake(
+            "--profile",
+            profile,
+            "--dry-run",
+            "--quiet",
+            "host",
+            "--printshellcmds",
+            *by_hand,
+            "--apptainer-args=--bind /data",
+            "--config",
+            "study=quick",
+            f"results={tmp_path}",
+            f"image={tmp_path}/some.sif",
+            *settings,
+            PATH=with_apptainer,
+            LONGCA_SITE_GPUS_PER_NODE="2",
+        )
         assert done.returncode == 0, done.stdout + done.stderr
-        found = re.findall(r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)", done.stdout, re.M)
-        return {stage: next(enter for enter, run in found if run.startswith(stage)) for stage in (*OTHERS, *MEASURING[profile])}
+        found = re.findall(
+            r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)",
+            done.stdout,
+            re.M,
+        )
+        return {
+            stage: next(enter for enter, run in found if run.startswith(stage))
+            for stage in (*OTHERS, *MEASURING[profile])
+        }
 
     return dry_run
 
 
-@pytest.mark.parametrize("profile", [pytest.param("workflow/profiles/local", marks=pytest.mark.slow), "slurm"])
+@pytest.mark.parametrize(
+    "profile", [pytest.param("workflow/profiles/local", marks=pytest.mark.slow), "slurm"]
+)
 def test_jobs_that_measure_get_the_gpus(commands, profile):
     entering = commands(profile)
     for stage in (*OTHERS, *MEASURING[profile]):
         measures = stage in MEASURING[profile]
-        assert ("exec --nv --home" in entering[stage]) == measures, "the others are put into it by Snakemake, without GPUs"
+        assert ("exec --nv --home" in entering[stage]) == measures, (
+            "the others are put into it by Snakemake, without GPUs"
+        )
         assert ("--bind /data" in entering[stage]) == measures, "Snakemake's own arguments hold here, too"
 
 

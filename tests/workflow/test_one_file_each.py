@@ -38,7 +38,7 @@ class MyWay(Ulysses):
 CORPUS_TEXT = ["a few words", "some more words than before", "x" * 40]
 FIGURE = '''
 """How many cells each method has."""
-from longca.report.contract import Figure
+from longca.lab.report.contract import Figure
 class Counts(Figure):
     section, order, caption = "noise", 900, "Counts every record."
     def data(self, table):
@@ -64,18 +64,29 @@ grids:
 def plugins(tmp_path: Path, longca) -> Path:
     """The plug-ins above, the kernel that the guide's page has written, and the mask of its page."""
     folder = tmp_path / "plugins"
-    files = {"masks/anchor.py": MASK, "kernels/mine.py": KERNEL, "strategies/my_way.py": STRATEGY, "figures/counts.py": FIGURE}
+    files = {
+        "masks/anchor.py": MASK,
+        "kernels/mine.py": KERNEL,
+        "strategies/my_way.py": STRATEGY,
+        "figures/counts.py": FIGURE,
+    }
     for place, text in files.items():
         path = folder / place
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    pages = {kind: (ROOT / f"docs/guide/own-{kind}.md").read_text(encoding="utf-8") for kind in ("kernel", "mask")}
+    pages = {
+        kind: (ROOT / f"docs/guide/own-{kind}.md").read_text(encoding="utf-8") for kind in ("kernel", "mask")
+    }
     kernel, mask = (re.search(rf"`longca new {kind} (\w+)`", text)[1] for kind, text in pages.items())
     assert longca("new", "kernel", kernel, "--to", folder).returncode == 0
-    (folder / f"masks/{mask}.py").write_text(re.search(r"```python\n(.*?)```", pages["mask"], re.DOTALL)[1], encoding="utf-8")
+    (folder / f"masks/{mask}.py").write_text(
+        re.search(r"```python\n(.*?)```", pages["mask"], re.DOTALL)[1], encoding="utf-8"
+    )
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in CORPUS_TEXT))
-    done = longca("data", "build", "my_words", documents, "--folder", folder / "corpora", LONGCA_PLUGINS=str(folder))
+    done = longca(
+        "data", "build", "my_words", documents, "--folder", folder / "corpora", LONGCA_PLUGINS=str(folder)
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -91,16 +102,27 @@ def test_the_mask_of_the_page_keeps_its_contract(plugins, monkeypatch):
 def test_the_kernel_and_the_mask_of_the_pages_keep_their_contracts(plugins):
     """By the commands of the pages."""
     tests = ("tests/kernels/test_contract_kernels.py", "tests/masks/test_contract_masks.py")
-    done = subprocess.run([sys.executable, "-m", "pytest", *tests, "-k", "plain or window_and_sink", "-p", "no:cacheprovider"], cwd=ROOT,
-                          env=os.environ | {"LONGCA_PLUGINS": str(plugins)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *tests, "-k", "plain or window_and_sink", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env=os.environ | {"LONGCA_PLUGINS": str(plugins)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 
 def test_listed_run_and_drawn(plugins, longca, tmp_path):
     env = {"LONGCA_PLUGINS": str(plugins)}
     listed = json.loads(longca("list", "--json", **env).stdout)
-    own = {"masks": ("anchor", "window_and_sink"), "kernels": ("mine", "plain"), "strategies": ("my_way",), "corpora": ("my_words",),
-           "figures": ("counts",)}
+    own = {
+        "masks": ("anchor", "window_and_sink"),
+        "kernels": ("mine", "plain"),
+        "strategies": ("my_way",),
+        "corpora": ("my_words",),
+        "figures": ("counts",),
+    }
     for kind, names in own.items():
         assert set(names) <= {plugin["name"] for plugin in listed[kind]}
     study = tmp_path / "own.yaml"

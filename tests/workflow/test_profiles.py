@@ -19,7 +19,15 @@ STAGES = ("corpora", "masks", "kernels", "cp", "collect", "report")
 @pytest.mark.parametrize("study", ["quick", "paper"])
 @pytest.mark.slow  # below are one of each profile: by make, and with a site
 def test_dry_run(profile, study, with_apptainer, tmp_path):
-    done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}", PATH=with_apptainer)
+    done = snakemake(
+        "--profile",
+        profile,
+        "--dry-run",
+        "--config",
+        f"study={study}",
+        f"results={tmp_path}",
+        PATH=with_apptainer,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in STAGES:
         assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
@@ -30,18 +38,39 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
     study = tmp_path / "a folder" / "my study.yaml"
     study.parent.mkdir()
     study.write_text("grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: '2:1'}]")
-    environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}  # of `make test`
-    done = subprocess.run(["make", "-o", "setup", "report", f"STUDY={study}", f"ARGS=--dry-run --config results={tmp_path}/results"],
-                          capture_output=True, text=True, cwd=ROOT, env=environ, check=False)
+    environ = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    }  # of `make test`
+    done = subprocess.run(
+        [
+            "make",
+            "-o",
+            "setup",
+            "report",
+            f"STUDY={study}",
+            f"ARGS=--dry-run --config results={tmp_path}/results",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environ,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\nkernels +1\n", done.stdout) and "\ncp " not in done.stdout, done.stdout
     assert done.stdout.endswith("/results/my study/report.html\n")
 
 
 def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
-    site = {"LONGCA_SITE_ACCOUNT": "bench", "LONGCA_SITE_GPU_MODEL": "h100", "LONGCA_SITE_GPUS_PER_NODE": "4",
-            "LONGCA_SITE_CONTAINERS": "off"}
-    done = snakemake("--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper", **site)
+    site = {
+        "LONGCA_SITE_ACCOUNT": "bench",
+        "LONGCA_SITE_GPU_MODEL": "h100",
+        "LONGCA_SITE_GPUS_PER_NODE": "4",
+        "LONGCA_SITE_CONTAINERS": "off",
+    }
+    done = snakemake(
+        "--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper", **site
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tmp_path}/paper/report.html" in done.stdout
     assert all(f"\n{stage} " in done.stdout for stage in STAGES) and "\nimage " not in done.stdout
@@ -51,15 +80,28 @@ def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
     assert "tasks_per_node=4" in widest and "mpi=srun" in widest
 
 
-@pytest.mark.parametrize(("site", "image"), [
-    ({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")])
+@pytest.mark.parametrize(
+    ("site", "image"),
+    [({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")],
+)
 @pytest.mark.sample(3)
 def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, with_apptainer, tmp_path):
     """Whether the image is there or not: its rule is run in any case."""
     study = tmp_path / "study.yaml"
     study.write_text("grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1'}]")
-    done = snakemake("--profile", "slurm", "--dry-run", "--printshellcmds", "--forcerun", "image", "--config", f"study={study}",
-                     f"results={tmp_path}", PATH=with_apptainer, **{f"LONGCA_SITE_{name}": value for name, value in site.items()})
+    done = snakemake(
+        "--profile",
+        "slurm",
+        "--dry-run",
+        "--printshellcmds",
+        "--forcerun",
+        "image",
+        "--config",
+        f"study={study}",
+        f"results={tmp_path}",
+        PATH=with_apptainer,
+        **{f"LONGCA_SITE_{name}": value for name, value in site.items()},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"image get {image} " in done.stdout and f"images/{image}.sif" in done.stdout
 
@@ -84,7 +126,9 @@ def test_lint():
 
 def test_format():
     snakefmt = shutil.which("snakefmt", path=str(Path(sys.executable).parent)) or "snakefmt"
-    done = subprocess.run([snakefmt, "--check", "Snakefile", "workflow"], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [snakefmt, "--check", "Snakefile", "workflow"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -92,8 +136,10 @@ def test_snakefile_is_short():
     assert len((ROOT / "Snakefile").read_text().splitlines()) < 40
 
 
-@pytest.mark.parametrize(("setting", "expected"), [
-    ("study=quik", "quick"), ("shard_minutes=-1", "shard_minutes"), ("shart_minutes=3", "shart_minutes")])
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("study=quik", "quick"), ("shard_minutes=-1", "shard_minutes"), ("shart_minutes=3", "shart_minutes")],
+)
 @pytest.mark.sample(3)
 def test_bad_settings_are_refused(setting, expected):
     done = snakemake("--profile", "workflow/profiles/local", "--dry-run", "--config", setting)

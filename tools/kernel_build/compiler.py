@@ -99,8 +99,15 @@ class Compiler:
         # a torch without CUDA lacks two
         here = [name for name in TORCH_LIBRARIES if (self.torch / f"lib/lib{name}.so").exists()]
         libraries = [f"-L{self.torch / 'lib'}", *(f"-l{name}" for name in here), str(self.runtime)]
-        command = ["g++", "-shared", "-Wl,--build-id=none", *map(str, objects), *libraries, "-o",
-                   str(library)]
+        command = [
+            "g++",
+            "-shared",
+            "-Wl,--build-id=none",
+            *map(str, objects),
+            *libraries,
+            "-o",
+            str(library),
+        ]
         run(command, library.parent, library.name)
 
     def _object(self, unit: Unit, into: Path) -> Path:
@@ -120,8 +127,16 @@ class Compiler:
             if unit.is_cuda
             else ["g++", "-fPIC"]
         )
-        command = [*self.cache, *compiler, *unit.flags, *(f"-I{path}" for path in headers), "-c", unit.source,
-                   "-o", str(target)]
+        command = [
+            *self.cache,
+            *compiler,
+            *unit.flags,
+            *(f"-I{path}" for path in headers),
+            "-c",
+            unit.source,
+            "-o",
+            str(target),
+        ]
         run(command, unit.folder, unit.source)
         return target
 

@@ -62,7 +62,8 @@ def _one_dtype_each(folder: Path) -> list[str]:
                 (folder / names[-1]).write_text(
                     f'#include "static_switch.h"\n#undef FP16_SWITCH\n'
                     f"#define FP16_SWITCH(IS_BF16, F) {{ using elem_type = {element}; F(); }}\n"
-                    f'#define {function} {function}_{dtype}\n#include "src/fmha_{direction}_hdim{head_dim}.cu"\n'
+                    f"#define {function} {function}_{dtype}\n#include "
+                    f'"src/fmha_{direction}_hdim{head_dim}.cu"\n'
                 )
     return names
 

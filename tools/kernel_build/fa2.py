@@ -21,9 +21,17 @@ DTYPES = {"bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t"}
 KINDS = ("bwd", "fwd")  # those that compile longest first
 CAUSAL = ("", "_causal")
 FEATURES = tuple(f"-DFLASHATTENTION_DISABLE_{name}" for name in ("DROPOUT", "ALIBI", "SOFTCAP"))
-COMMON = ("-O3", "-std=c++17", "-w", "-I.", "-Isrc", "-I../cutlass/include",
-          "-DTORCH_EXTENSION_NAME=flash_attn_2_cuda",
-          "-DTORCH_API_INCLUDE_EXTENSION_H", *FEATURES)
+COMMON = (
+    "-O3",
+    "-std=c++17",
+    "-w",
+    "-I.",
+    "-Isrc",
+    "-I../cutlass/include",
+    "-DTORCH_EXTENSION_NAME=flash_attn_2_cuda",
+    "-DTORCH_API_INCLUDE_EXTENSION_H",
+    *FEATURES,
+)
 CUDA = (
     *COMMON,
     "--expt-relaxed-constexpr",
@@ -73,7 +81,8 @@ def left_out() -> str:
     ):
         lines.append(
             f"template<> void {function}<{element}, {head_dim}, {causal}>({params} &, cudaStream_t) {{"
-            f' TORCH_CHECK(false, "this build of FlashAttention 2 has head dims 64 and 128, not {head_dim}"); }}'
+            f' TORCH_CHECK(false, "this build of FlashAttention 2 has head dims 64 and 128, not '
+            f'{head_dim}"); }}'
         )
     for head_dim, element, causal in itertools.product(HEAD_DIMS, DTYPES.values(), ("false", "true")):
         which = f"<{element}, {head_dim}, {causal}>"

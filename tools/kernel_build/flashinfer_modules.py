@@ -36,10 +36,21 @@ def build(sources: Path, work: Path, site: Path, compiler: Compiler, archs: tupl
 
     backends = ("fa2", "fa3") if "90" in archs else ("fa2",)
     of_values = (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.int32, HEAD_DIM, HEAD_DIM)
-    specs = [gen_page_module(), gen_quantization_module(),
-             *(gen_batch_prefill_module(backend, *of_values, pos_encoding_mode=0, use_sliding_window=False,
-                                        use_logits_soft_cap=False,
-                                        use_fp16_qk_reduction=False) for backend in backends)]
+    specs = [
+        gen_page_module(),
+        gen_quantization_module(),
+        *(
+            gen_batch_prefill_module(
+                backend,
+                *of_values,
+                pos_encoding_mode=0,
+                use_sliding_window=False,
+                use_logits_soft_cap=False,
+                use_fp16_qk_reduction=False,
+            )
+            for backend in backends
+        ),
+    ]
     build_jit_specs(specs, skip_prebuilt=False)
     for spec in specs:
         spec.aot_path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,9 +36,7 @@ def of_pages(statements: Mapping[str, Statements]) -> list[str]:
     gone = [page for page in statements if not (ROOT / page).exists()]
     lines = [f"{page}: docs/values.yaml names it, and it is not there" for page in gone]
     for page in pages():
-        lines += of_page(
-            page, (ROOT / page).read_text(encoding="utf-8"), statements.get(page, Statements())
-        )
+        lines += of_page(page, (ROOT / page).read_text(encoding="utf-8"), statements.get(page, Statements()))
     return lines
 
 

@@ -66,9 +66,9 @@ class Block:
         for row in self.rows:
             if len(row) != len(self.columns):  # of a second table
                 continue
-            cells = dict(
-                zip((name.replace(" ", "_") or "_" for name in self.columns), row, strict=True)
-            ) | {"first": row[0]}
+            cells = dict(zip((name.replace(" ", "_") or "_" for name in self.columns), row, strict=True)) | {
+                "first": row[0]
+            }
             if all(
                 cells[name] in ((words,) if isinstance(words, str) else words)
                 for name, words in where.items()

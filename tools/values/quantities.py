@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from longca.core.cell import Cell
-from longca.core.study import load_study
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.study import load_study
 from tools.pages import ROOT
 from tools.table import read_records
 from tools.values.figures import Block, Figures, Span, block
@@ -77,7 +77,7 @@ class Gpu:
         import pandas as pd
         import pyarrow.parquet as pq
 
-        from longca.store.table import of_grid
+        from longca.lab.store.table import of_grid
 
         path = ROOT / "reports" / self.folder / f"{study}.parquet"
         columns = [name for name in pq.read_schema(path).names if name not in ("record", "samples_ms")]
@@ -130,9 +130,7 @@ class Gpu:
         """
         table = self.block("kernels", "dense")
         column = next(name for name in table.columns if name.startswith("all "))
-        return table.figure(
-            column, ("fwd", "bwd").index(direction) if part is None else part, kernel=kernel
-        )
+        return table.figure(column, ("fwd", "bwd").index(direction) if part is None else part, kernel=kernel)
 
     def rate(self, study: str, kernel: str, mask: str, seqlen: int, direction: str) -> float:
         """TFLOP/s of a kernel on one GPU with 64:8 heads."""
@@ -263,7 +261,7 @@ def area(mask: str, seqlen: int) -> int:
 
 def sustained_gain(gpu: Gpu, values: str) -> float:
     """Rate of sustained calls on other inputs over that on standard normal ones: the median over settings."""
-    from longca.paper.analysis.power import effects, power
+    from longca.lab.paper.analysis.power import effects, power
 
     return next(effect.rate for effect in effects(power(gpu.table("power"))) if effect.values == values)
 

@@ -11,7 +11,7 @@ from typing import Any
 from tools.pages import ROOT
 from tools.values.prose import Result, hide, results_in_code
 
-SENTENCES = ("longca/report/", "longca/paper/")  # whose strings are texts of pages
+SENTENCES = ("longca/lab/report/", "longca/lab/paper/")  # whose strings are texts of pages
 _QUOTED = re.compile(r'"[^"\n]*(?:\n[^"\n]*){0,3}"')  # an answer that is shown
 _MARKUP = re.compile(r"\{[{%#].*?[%}#]\}|<style.*?</style>|<script.*?</script>|<[^>]*>", re.DOTALL)
 _WORDS = re.compile(r"(?:[A-Za-z]{2,}[ ,.:;]+){3}")

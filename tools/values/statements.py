@@ -89,9 +89,7 @@ class Sentence:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        return re.compile(
-            "".join(_SLOT if isinstance(part, Slot) else _literal(part) for part in self.parts)
-        )
+        return re.compile("".join(_SLOT if isinstance(part, Slot) else _literal(part) for part in self.parts))
 
     def spans(self, page: str) -> list[tuple[int, int]]:
         """The places of the numbers in the page, outside of blocks of tools.
@@ -130,9 +128,7 @@ def load(path: Path = FILE) -> dict[str, Statements]:
     pages: dict[str, Statements] = {}
     for page, content in yaml.safe_load(path.read_text(encoding="utf-8")).items():
         stated = {
-            reason: tuple(texts)
-            for reason, texts in content.items()
-            if reason not in ("computed", "frozen")
+            reason: tuple(texts) for reason, texts in content.items() if reason not in ("computed", "frozen")
         }
         if wrong := set(stated) - set(REASONS):
             known = ", ".join(REASONS)
@@ -205,9 +201,7 @@ def _spans(page: str, reason: str, text: str) -> list[tuple[int, int]]:
     for start, end in spans if reason == "by hand" else ():
         around = block(page, start, end)
         if not (_DAY.search(around) and _FILE.search(around)):
-            raise ValueProblem(
-                f"'{text}' is by hand: its paragraph must name the day or commit, and a file"
-            )
+            raise ValueProblem(f"'{text}' is by hand: its paragraph must name the day or commit, and a file")
     return spans
 
 

@@ -22,8 +22,7 @@ def suggestions(statements: Mapping[str, Statements]) -> str:
         text = (ROOT / page).read_text(encoding="utf-8")
         try:
             places = [
-                (result.start, result.end)
-                for result in unaccounted(text, statements.get(page, Statements()))
+                (result.start, result.end) for result in unaccounted(text, statements.get(page, Statements()))
             ]
         except ValueProblem:
             continue  # `check.of_pages` tells

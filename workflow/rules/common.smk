@@ -4,25 +4,25 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
-from longca.bench.run.ending import VARIABLE as WORKFLOW
-from longca.bench.run.ending import this_process
-from longca.bench.run.freshness import (
+from longca.lab.bench.run.ending import VARIABLE as WORKFLOW
+from longca.lab.bench.run.ending import this_process
+from longca.lab.bench.run.freshness import (
     REST,
     STAMP,
     has_playoffs,
     local_device,
     refresh,
 )
-from longca.bench.run.shards import playoff_minutes, shards, shards_of_one_machine
+from longca.lab.bench.run.shards import playoff_minutes, shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
-from longca.core.config import load_config
-from longca.core.select import loadable
-from longca.core.site import MEASURING_RESOURCES, load_site
-from longca.core.code.source import files_digest, source_digest
-from longca.core.study import load_study, study_path
-from longca.images.image import check_or_exit, locate, stamped
-from longca.images.recipe import fitting
-from longca.store.hardware import hardware_files
+from longca.lab.studies.config import load_config
+from longca.lab.studies.select import loadable
+from longca.lab.studies.site import MEASURING_RESOURCES, load_site
+from longca.lab.code.source import files_digest, source_digest
+from longca.lab.studies.study import load_study, study_path
+from longca.lab.images.image import check_or_exit, locate, stamped
+from longca.lab.images.recipe import fitting
+from longca.lab.store.hardware import hardware_files
 
 # runs that outlive this workflow end at their next cell
 os.environ[WORKFLOW] = this_process()
@@ -79,7 +79,7 @@ def outside(wildcards):
 
 # over every file that a command runs: what it made is made again when one of them changes
 def code_of(command, without=()):
-    return source_digest("longca.__main__", f"longca.cli.{command}", without=without)
+    return source_digest("longca.__main__", f"longca.lab.cli.{command}", without=without)
 
 
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must

@@ -26,7 +26,7 @@ rule kernels:
         minutes=CONFIG.shard_minutes,
         progress=CONFIG.progress,
         num_cells=num_cells,
-        code=code_of("run", without=("longca.bench.measure.cp", "longca.cp")),
+        code=code_of("run", without=("longca.lab.bench.measure.cp", "longca.cp")),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
         " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

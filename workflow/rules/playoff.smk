@@ -24,7 +24,7 @@ if HAS_PLAYOFF_JOB:
             results=CONFIG.results,
             device=CONFIG.device,
             progress=CONFIG.progress,
-            code=code_of("run", without=("longca.bench.measure.cp", "longca.cp")),
+            code=code_of("run", without=("longca.lab.bench.measure.cp", "longca.cp")),
         shell:
             "{params.longca} run {params.study:q} --playoff-only --retry={resources.retry} --results {params.results:q}"
             " --device {params.device} --progress {params.progress} --log {log:q} --stamp {output:q} --exit-zero"

@@ -70,8 +70,15 @@ def _key(kind: str, file: Path) -> str:
         content = file.read_bytes()
     except OSError as error:
         content = str(error).encode()
-    where = (kind, str(file), sys.executable, sys.version, str(Path(__file__)), boot_id(),
-             os.environ.get("LONGCA_CONTAINER", ""))
+    where = (
+        kind,
+        str(file),
+        sys.executable,
+        sys.version,
+        str(Path(__file__)),
+        boot_id(),
+        os.environ.get("LONGCA_CONTAINER", ""),
+    )
     return hashlib.sha256(json.dumps(where).encode() + content).hexdigest()[:24]
 
 
@@ -85,8 +92,11 @@ def _tried(kind: str, files: Sequence[Path]) -> dict[Path, Refusal | None]:
             break
         verdicts |= trial.verdicts
         if trial.strays:
-            verdicts[left[0]] = (f"Plug-in '{left[0]}' cannot be imported",
-                                 "its import starts a process that outlives the one that imports it", MEND)
+            verdicts[left[0]] = (
+                f"Plug-in '{left[0]}' cannot be imported",
+                "its import starts a process that outlives the one that imports it",
+                MEND,
+            )
         elif len(trial.verdicts) < len(left):
             file = left[len(trial.verdicts)]
             verdicts[file] = (f"Plug-in '{file}' cannot be imported", trial.ending, MEND)
@@ -109,13 +119,27 @@ class _Trial:
         reader, writer = os.pipe()
         child = None
         try:
-            child = subprocess.Popen([*python(), "-m", "longca.core.children.trial_child"],
-                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                     stderr=subprocess.STDOUT, pass_fds=(writer,), start_new_session=True,
-                                     env={**environment(os.environ), MARK: mark})
+            child = subprocess.Popen(
+                [*python(), "-m", "longca.core.children.trial_child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writer,),
+                start_new_session=True,
+                env={**environment(os.environ), MARK: mark},
+            )
             os.close(writer)
-            self._send(child, {"path": sys.path, "kind": kind, "files": [str(file) for file in files],
-                               "writer": writer, "nonce": self._nonce, "parent": os.getpid()})
+            self._send(
+                child,
+                {
+                    "path": sys.path,
+                    "kind": kind,
+                    "files": [str(file) for file in files],
+                    "writer": writer,
+                    "nonce": self._nonce,
+                    "parent": os.getpid(),
+                },
+            )
             self.ending = self._watched(child, reader)
             self.strays = not self.ending and _leaves_behind(child, mark)
         finally:
@@ -171,7 +195,7 @@ class _Trial:
     def _heard(self, content: bytes, since: float) -> float:
         """Collects the answers and ignores other output. Returns the time of the last answer."""
         self._answers += content
-        for line in re.findall(self._nonce.encode() + rb"(.*)\n", self._answers)[len(self.verdicts):]:
+        for line in re.findall(self._nonce.encode() + rb"(.*)\n", self._answers)[len(self.verdicts) :]:
             parts = json.loads(line)
             self.verdicts[self._files[len(self.verdicts)]] = (
                 None if parts is None else (parts[0], parts[1], parts[2])

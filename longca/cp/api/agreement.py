@@ -54,8 +54,8 @@ class Agreement:
     def __init__(self, comm: Comm, waits: bool) -> None:
         """
         Args:
-            waits: ranks compare each call before it sends anything. False: only the first call of a series, where
-                messages can be given up while they wait.
+            waits: ranks compare each call before it sends anything. False: only the first call of a series,
+                where messages can be given up while they wait.
         """
         self._comm = comm
         self._headers: Headers | None = open_headers(comm) if comm.world > 1 else None

@@ -1,7 +1,8 @@
-"""A prepared strategy as a differentiable function: autograd, activation checkpointing and autocast see one operation.
+"""A prepared strategy as a differentiable function: autograd, activation checkpointing and autocast see one
+operation.
 
-What backward needs is saved by `save_for_backward`, so that hooks of saved tensors hold for it: activation checkpointing drops it after
-forward and has forward make it again.
+What backward needs is saved by `save_for_backward`, so that hooks of saved tensors hold for it: activation
+checkpointing drops it after forward and has forward make it again.
 """
 
 from __future__ import annotations
@@ -37,8 +38,14 @@ class ForwardCall(NamedTuple):
         return f"gradients of forward number {self.number}{sequence}"
 
 
-def attend(prepared: PreparedStrategy, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor,
-           agreement: Agreement, call: ForwardCall) -> torch.Tensor:
+def attend(
+    prepared: PreparedStrategy,
+    q_LHD: torch.Tensor,
+    k_LGD: torch.Tensor,
+    v_LGD: torch.Tensor,
+    agreement: Agreement,
+    call: ForwardCall,
+) -> torch.Tensor:
     """The output of this rank's queries, L × H × D.
 
     Args:
@@ -48,8 +55,11 @@ def attend(prepared: PreparedStrategy, q_LHD: torch.Tensor, k_LGD: torch.Tensor,
     return _functions()[0].apply(q_LHD, k_LGD, v_LGD, prepared, agreement, call)
 
 
-def gather_tokens(comm: Comm, shard: torch.Tensor, num_rows: list[int], inverse: torch.Tensor) -> torch.Tensor:
-    """The rows of all ranks in the order of the sequence, on every rank. Each rank's gradient is that of its own rows.
+def gather_tokens(
+    comm: Comm, shard: torch.Tensor, num_rows: list[int], inverse: torch.Tensor
+) -> torch.Tensor:
+    """The rows of all ranks in the order of the sequence, on every rank. Each rank's gradient is that of its
+    own rows.
 
     Args:
         shard: rows of this rank.
@@ -66,8 +76,15 @@ def _functions() -> tuple[Any, Any]:
 
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: PreparedStrategy,
-                    agreement: Agreement, call: ForwardCall) -> torch.Tensor:
+        def forward(
+            ctx: Any,
+            q: torch.Tensor,
+            k: torch.Tensor,
+            v: torch.Tensor,
+            prepared: PreparedStrategy,
+            agreement: Agreement,
+            call: ForwardCall,
+        ) -> torch.Tensor:
             # some kernels keep a graph of their own
             with agreement.messages(), torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
                 result = prepared.forward(*(x.detach().contiguous() for x in (q, k, v)))
@@ -92,12 +109,14 @@ def _functions() -> tuple[Any, Any]:
 
     class TokenGather(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, shard: torch.Tensor, comm: Comm, num_rows: list[int], inverse: torch.Tensor) -> torch.Tensor:
+        def forward(
+            ctx: Any, shard: torch.Tensor, comm: Comm, num_rows: list[int], inverse: torch.Tensor
+        ) -> torch.Tensor:
             row = shard.shape[1:].numel()
-            start = sum(num_rows[:comm.rank])
+            start = sum(num_rows[: comm.rank])
             ctx.own = torch.empty_like(inverse)
             ctx.own[inverse] = torch.arange(len(inverse), device=inverse.device)
-            ctx.own = ctx.own[start:start + num_rows[comm.rank]]
+            ctx.own = ctx.own[start : start + num_rows[comm.rank]]
             sent = shard.detach().reshape(-1).repeat(comm.world)
             received = comm.all_to_all(sent, [shard.numel()] * comm.world, [rows * row for rows in num_rows])
             return received.view(-1, *shard.shape[1:]).index_select(0, inverse)
@@ -130,7 +149,8 @@ def _put_away(x: torch.Tensor, kept: list[torch.Tensor]) -> Any:
 
 
 def _map(value: Any, kind: type, change: Any) -> Any:
-    """A nest of tuples, lists, dicts and dataclasses with all values of a kind changed. Other objects stay as they are."""
+    """A nest of tuples, lists, dicts and dataclasses with all values of a kind changed. Other objects stay as
+    they are."""
     if isinstance(value, kind):
         return change(value)
     if type(value) in (tuple, list):
@@ -138,7 +158,9 @@ def _map(value: Any, kind: type, change: Any) -> Any:
     if type(value) is dict:
         return {name: _map(one, kind, change) for name, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        changed = {one.name: _map(getattr(value, one.name), kind, change) for one in fields(value) if one.init}
+        changed = {
+            one.name: _map(getattr(value, one.name), kind, change) for one in fields(value) if one.init
+        }
         same = all(changed[name] is getattr(value, name) for name in changed)
         return value if same else replace(value, **changed)
     return value

@@ -1,4 +1,5 @@
-"""The ranks of a public call: those of torchrun, of a process group, of a device mesh, or this process alone."""
+"""The ranks of a public call: those of torchrun, of a process group, of a device mesh, or this process
+alone."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ def join(group: Any, device: Any, timeout_s: float) -> Comm:
     """The communication among the ranks of a group. All of them call it together.
 
     Args:
-        group: None, a `torch.distributed.ProcessGroup`, or a `DeviceMesh` of one dimension. None takes the default process group; where
-            there is none, it is made from the variables of torchrun, or for this process alone.
+        group: None, a `torch.distributed.ProcessGroup`, or a `DeviceMesh` of one dimension. None takes the
+            default process group; where there is none, it is made from the variables of torchrun, or for this
+            process alone.
         device: of this rank's tensors; None takes this rank's GPU where the group speaks NCCL, else the CPU.
 
     Raises:
@@ -37,20 +39,33 @@ def join(group: Any, device: Any, timeout_s: float) -> Comm:
     if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
         raise UserError(f"Argument 'timeout' is {timeout_s!r}", todo="Give seconds, more than 0")
     device_type = usable_device(device).type if device is not None else None
-    if hasattr(group, "get_group") and hasattr(group, "ndim"):  # a DeviceMesh: its class cannot be imported from every build of torch
+    if hasattr(group, "get_group") and hasattr(
+        group, "ndim"
+    ):  # a DeviceMesh: its class cannot be imported from every build of torch
         if group.ndim != 1:
-            raise UserError(f"Argument 'group' is a device mesh of {group.ndim} dimensions", why="ranks of context parallelism lie in one",
-                            todo="Give one dimension, as mesh['cp']")
+            raise UserError(
+                f"Argument 'group' is a device mesh of {group.ndim} dimensions",
+                why="ranks of context parallelism lie in one",
+                todo="Give one dimension, as mesh['cp']",
+            )
         device_type = device_type or group.device_type
         group = group.get_group()
     if group is None and not dist.is_initialized():
         return _new_job(device_type or ("cuda" if torch.cuda.is_available() else "cpu"), timeout_s)
     group = dist.group.WORLD if group is None else group
     if group == dist.GroupMember.NON_GROUP_MEMBER:
-        raise UserError("This process is not in the group of argument 'group'", todo="Call context_parallel on its members alone")
+        raise UserError(
+            "This process is not in the group of argument 'group'",
+            todo="Call context_parallel on its members alone",
+        )
     if not isinstance(group, dist.ProcessGroup):
-        raise UserError(f"Argument 'group' is of type {type(group).__name__}",
-                        todo="Give a process group of torch.distributed, a device mesh of one dimension, or None for all ranks")
+        raise UserError(
+            f"Argument 'group' is of type {type(group).__name__}",
+            todo=(
+                "Give a process group of torch.distributed, a device mesh of one dimension, or None for all "
+                "ranks"
+            ),
+        )
     return Comm.over(group, _device(device, device_type, dist.get_backend_config(group)), timeout_s)
 
 
@@ -66,14 +81,19 @@ def _device(device: Any, device_type: str | None, backends: str) -> torch.device
     if device is not None and torch.device(device).index is not None:
         return torch.device(device)
     device_type = device_type or ("cuda" if "nccl" in backends and torch.cuda.is_available() else "cpu")
-    return torch.device("cpu") if device_type == "cpu" else torch.device(device_type, torch.cuda.current_device())
+    return (
+        torch.device("cpu")
+        if device_type == "cpu"
+        else torch.device(device_type, torch.cuda.current_device())
+    )
 
 
 def all_or_none(comm: Comm, work: Callable[[], T]) -> T:
     """Each rank does its own work, and where one fails, all raise.
 
     Raises:
-        UserError: that of the first rank that could not use what it was given, in the same words on every rank.
+        UserError: that of the first rank that could not use what it was given, in the same words on every
+        rank.
         Exception: whatever else this rank's work raised.
         RuntimeError: another rank's work raised something else.
     """

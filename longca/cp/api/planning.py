@@ -1,7 +1,9 @@
-"""Plans of masks: the choice of a strategy, the sharding that several masks share, and planning in a background thread.
+"""Plans of masks: the choice of a strategy, the sharding that several masks share, and planning in a
+background thread.
 
-A plan needs no other rank, so each rank makes it by itself, in a thread of its own. The thread also prepares the kernels. What it makes
-has comm streams that are still to come (`DeferredComm`): ranks open them together when they take the plan.
+A plan needs no other rank, so each rank makes it by itself, in a thread of its own. The thread also prepares
+the kernels. What it makes has comm streams that are still to come (`DeferredComm`): ranks open them together
+when they take the plan.
 
     thread of a rank    choose strategy and sharding → partition the work → prepare kernels
     all ranks together                                                                      → compare outcomes → open comm streams
@@ -31,7 +33,6 @@ from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 if TYPE_CHECKING:
     import torch
 
-    from longca.core.cell import Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel, Problem
+    from longca.lab.studies.cell import Scalar
     from longca.masks.mask import Mask
 
 MAX_KEPT = 4  # plans of different masks; each holds the tables of its kernels
@@ -64,8 +66,8 @@ class MaskPlan:
     inverse: torch.Tensor
     """the place of each token among those of all ranks, one rank after another, (T,) int64, on the device"""
     estimated_s: dict[str, float]
-    """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an H200; at the rates
-    of the cost model where no record tells"""
+    """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an
+    H200; at the rates of the cost model where no record tells"""
     refused: dict[str, str]
     """by strategy, the reason why it was left out"""
     plan_ms: float
@@ -81,15 +83,22 @@ class _Choice:
 
 
 class MaskPlanner:
-    """Plans masks for one request, ahead of time where it is asked to, and keeps the last plans. All ranks call `take` alike."""
+    """Plans masks for one request, ahead of time where it is asked to, and keeps the last plans. All ranks
+    call `take` alike."""
 
     def __init__(self, comm: Comm, request: CpRequest) -> None:
         self._comm, self._request = comm, request
         self._kernel: Kernel = request.load_kernel()
-        self._strategies = sorted(request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name))  # simple ones first
+        self._strategies = sorted(
+            request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name)
+        )  # simple ones first
         ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
         self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
-        self._forecaster = Forecaster(self._kernel, request.messages, int(ranks_per_node)) if request.device.type == "cuda" else None
+        self._forecaster = (
+            Forecaster(self._kernel, request.messages, int(ranks_per_node))
+            if request.device.type == "cuda"
+            else None
+        )
         self._thread = ThreadPoolExecutor(1, "longca-plans")
         self._started: dict[Key, Future[MaskPlan | _Choice]] = {}
         self._kept: OrderedDict[Key, MaskPlan] = OrderedDict()
@@ -137,17 +146,31 @@ class MaskPlanner:
 
         from longca.ops.transfer import on_device
 
-        prepared = tuple(choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
-                         for mask, work in zip(masks, choice.works, strict=True))
+        prepared = tuple(
+            choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
+            for mask, work in zip(masks, choice.works, strict=True)
+        )
         assert all(np.array_equal(one.shard.positions_L, prepared[0].shard.positions_L) for one in prepared)
         work, name = choice.works[0], _title(choice.strategy)
         of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
         assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
-        places = torch.from_numpy(of_ranks[self._comm.rank]), torch.from_numpy(np.argsort(np.concatenate(of_ranks)))
+        places = (
+            torch.from_numpy(of_ranks[self._comm.rank]),
+            torch.from_numpy(np.argsort(np.concatenate(of_ranks))),
+        )
         positions, inverse = on_device(places, self._comm.device)
-        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), positions, inverse,
-                        choice.estimated_s, choice.refused, (time.perf_counter() - start_s) * 1e3,
-                        comm.streams if isinstance(comm, DeferredComm) else {})
+        return MaskPlan(
+            name,
+            work.plan.sharding.name,
+            prepared,
+            list(map(len, of_ranks)),
+            positions,
+            inverse,
+            choice.estimated_s,
+            choice.refused,
+            (time.perf_counter() - start_s) * 1e3,
+            comm.streams if isinstance(comm, DeferredComm) else {},
+        )
 
     def _choose(self, problems: Sequence[Problem]) -> _Choice:
         refused: dict[str, str] = {}
@@ -163,20 +186,32 @@ class MaskPlanner:
         if not works:
             name, reason = next(iter(refused.items()))
             asked = f"Strategy '{name}' with kernel '{self._kernel.name}'"
-            raise UserError(f"{asked} cannot do this mask on {self._comm.world} ranks", why=reason,
-                            todo='Take another kernel' if self._request.strategy == AUTO else 'Take strategy="auto", or another kernel')
+            raise UserError(
+                f"{asked} cannot do this mask on {self._comm.world} ranks",
+                why=reason,
+                todo="Take another kernel"
+                if self._request.strategy == AUTO
+                else 'Take strategy="auto", or another kernel',
+            )
         return _Choice(*works[min(seconds, key=seconds.__getitem__)], seconds, refused)
 
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
-        reasons = (strategy.refusal_of(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
-                   for problem in problems)
+        reasons = (
+            strategy.refusal_of(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
+            for problem in problems
+        )
         return strategy.available(device_type) or next(filter(None, reasons), None)
 
     def _shared(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> list[WorkPartition]:
-        """The work partitions of all masks on one sharding: of those that are best for one mask, the one that is best for all together."""
+        """The work partitions of all masks on one sharding: of those that are best for one mask, the one that
+        is best for all together."""
+
         def partition(sharding: Sharding | None = None) -> list[WorkPartition]:
-            return [strategy.partition_work(problem, self._kernel, self._comm.world, sharding=sharding) for problem in problems]
+            return [
+                strategy.partition_work(problem, self._kernel, self._comm.world, sharding=sharding)
+                for problem in problems
+            ]
 
         alone = partition()
         shardings = _different([work.plan.sharding for work in alone])
@@ -189,17 +224,25 @@ class MaskPlanner:
 
     def _call_s(self, work: WorkPartition, problem: Problem) -> float:
         """Seconds of a call by the fitted kernels; by rates alone where no record tells of such calls."""
-        forecast_s = self._forecaster.seconds(work, problem.call_spec) if self._forecaster is not None else None
+        forecast_s = (
+            self._forecaster.seconds(work, problem.call_spec) if self._forecaster is not None else None
+        )
         if forecast_s is not None:
             return forecast_s
         return estimated_s(work, problem.call_spec, self._links, needs_backward=problem.needs_backward)
 
 
 class DeferredComm:
-    """The part of `Comm` that a strategy uses while it is prepared, without the other ranks: its comm streams are opened later."""
+    """The part of `Comm` that a strategy uses while it is prepared, without the other ranks: its comm streams
+    are opened later."""
 
     def __init__(self, comm: Comm) -> None:
-        self.rank, self.world, self.device, self.keeps_order = comm.rank, comm.world, comm.device, comm.keeps_order
+        self.rank, self.world, self.device, self.keeps_order = (
+            comm.rank,
+            comm.world,
+            comm.device,
+            comm.keeps_order,
+        )
         self.messages_note = comm.messages_note
         self.streams: dict[str, DeferredStream] = {}
 
@@ -221,7 +264,9 @@ class DeferredStream:
 def _different(shardings: Sequence[Sharding]) -> list[Sharding]:
     found: list[Sharding] = []
     for sharding in shardings:
-        if not any(sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in found):
+        if not any(
+            sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in found
+        ):
             found.append(sharding)
     return found
 
@@ -232,11 +277,16 @@ def _key(masks: Sequence[Mask]) -> Key:
 
 def _title(strategy: HeadStrategy) -> str:
     params: dict[str, Scalar] = strategy.params.model_dump(exclude_defaults=True)
-    return f"{strategy.name}({', '.join(f'{name}={value}' for name, value in params.items())})" if params else strategy.name
+    return (
+        f"{strategy.name}({', '.join(f'{name}={value}' for name, value in params.items())})"
+        if params
+        else strategy.name
+    )
 
 
 def _device_context(device: Any) -> Callable[[Callable[[], Any]], Any]:
-    """Runs work in another thread on the caller's device and stream, so that what it copies is there in the caller's order."""
+    """Runs work in another thread on the caller's device and stream, so that what it copies is there in the
+    caller's order."""
     if device.type != "cuda":
         return lambda work: work()
     import torch

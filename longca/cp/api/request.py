@@ -1,4 +1,5 @@
-"""The request of a rank: the arguments of `context_parallel`, checked on each rank and compared between ranks before planning."""
+"""The request of a rank: the arguments of `context_parallel`, checked on each rank and compared between ranks
+before planning."""
 
 from __future__ import annotations
 
@@ -10,25 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from longca.core.cell import Scalar
 from longca.core.errors import UserError, whole_number
 from longca.core.plugin import Registry
 from longca.cp.api.group import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
+from longca.lab.studies.cell import Scalar
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.core.cell import CallSpec
-    from longca.core.study import Messages
     from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel
+    from longca.lab.studies.cell import CallSpec
+    from longca.lab.studies.study import Messages
 
 AUTO = "auto"
 KERNELS = ("band", "naive")
-"""the local kernels that "auto" chooses among: the first that runs here and does the masks with these heads and this dtype"""
+"""the local kernels that "auto" chooses among: the first that runs here and does the masks with these heads
+and this dtype"""
 DTYPES = ("bfloat16", "float16", "float32")
 MESSAGES = ("nccl", "symmetric")
 CHECKS = ("first", "always")
@@ -37,7 +39,8 @@ _WITH_PARAMS = re.compile(r"(\w+)\s*[(\[](.*)[)\]]")
 
 @dataclass(frozen=True)
 class CpRequest:
-    """All that a plan depends on beside the masks. It is the same on every rank but for the device's number."""
+    """All that a plan depends on beside the masks. It is the same on every rank but for the device's
+    number."""
 
     strategy: str
     params: tuple[tuple[str, Scalar], ...]
@@ -52,8 +55,16 @@ class CpRequest:
     check: str
 
     def problem(self, mask: Mask) -> Problem:
-        return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.device, self.needs_backward,
-                       records_costs=False)
+        return Problem(
+            mask,
+            self.num_q_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.dtype,
+            self.device,
+            self.needs_backward,
+            records_costs=False,
+        )
 
     def call_spec(self, mask: Mask) -> CallSpec:
         return self.problem(mask).call_spec
@@ -71,21 +82,34 @@ class CpRequest:
     def compared(self) -> dict[str, str]:
         """The arguments that ranks must have in common, by name."""
         params = ", ".join(f"{name}={value}" for name, value in self.params)
-        return {"strategy": f"{self.strategy}({params})" if params else self.strategy, "kernel": self.kernel,
-                "num_q_heads": str(self.num_q_heads), "num_kv_heads": str(self.num_kv_heads), "head_dim": str(self.head_dim),
-                "dtype": str(self.dtype), "device": self.device.type, "backward": str(self.needs_backward), "messages": self.messages,
-                "check": self.check}
+        return {
+            "strategy": f"{self.strategy}({params})" if params else self.strategy,
+            "kernel": self.kernel,
+            "num_q_heads": str(self.num_q_heads),
+            "num_kv_heads": str(self.num_kv_heads),
+            "head_dim": str(self.head_dim),
+            "dtype": str(self.dtype),
+            "device": self.device.type,
+            "backward": str(self.needs_backward),
+            "messages": self.messages,
+            "check": self.check,
+        }
 
 
-def agreed_request(comm: Comm, masks: Any, strategy: Any, arguments: Mapping[str, Any]) -> tuple[CpRequest, tuple[Mask, ...]]:
+def agreed_request(
+    comm: Comm, masks: Any, strategy: Any, arguments: Mapping[str, Any]
+) -> tuple[CpRequest, tuple[Mask, ...]]:
     """The checked request and masks, which are the same on all ranks. All ranks call it together.
 
     Args:
-        arguments: those of `context_parallel` by name: kernel, num_q_heads, num_kv_heads, head_dim, dtype, backward, messages, check.
+        arguments: those of `context_parallel` by name: kernel, num_q_heads, num_kv_heads, head_dim, dtype,
+            backward, messages, check.
 
     Raises:
-        UserError: on all ranks alike, where an argument cannot be used on one of them, or differs between them.
+        UserError: on all ranks alike, where an argument cannot be used on one of them, or differs between
+        them.
     """
+
     def checked() -> tuple[CpRequest, tuple[Mask, ...]]:
         request, found = _request(comm.device, strategy, **arguments), checked_masks(masks, arguments)
         return replace(request, kernel=_kernel(request, found)), found
@@ -101,9 +125,13 @@ def compare(comm: Comm, mine: Mapping[str, str]) -> None:
     for name, value in of_ranks[0].items():
         for rank, other in enumerate(of_ranks):
             if other[name] != value:
-                raise UserError(f"Argument '{name}' differs between ranks", why=f"rank 0 has {value}, rank {rank} has {other[name]}",
-                                todo="Give the same on every rank; where it is drawn, give the same seed" if name == "mask" else
-                                "Give the same on every rank")
+                raise UserError(
+                    f"Argument '{name}' differs between ranks",
+                    why=f"rank 0 has {value}, rank {rank} has {other[name]}",
+                    todo="Give the same on every rank; where it is drawn, give the same seed"
+                    if name == "mask"
+                    else "Give the same on every rank",
+                )
 
 
 def described(masks: Sequence[Mask]) -> str:
@@ -114,8 +142,11 @@ def described(masks: Sequence[Mask]) -> str:
 def load_strategy(name: str, params: Mapping[str, Scalar]) -> HeadStrategy:
     found = Registry("strategy").load(name)
     if not isinstance(found, HeadStrategy):
-        raise UserError(f"Strategy '{name}' cannot be called with any mask", why="it is a peer that studies compare with",
-                        todo='Take another one, or strategy="auto"; `longca list strategies` shows all')
+        raise UserError(
+            f"Strategy '{name}' cannot be called with any mask",
+            why="it is a peer that studies compare with",
+            todo='Take another one, or strategy="auto"; `longca list strategies` shows all',
+        )
     return found.with_params(params)
 
 
@@ -134,13 +165,21 @@ def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
         try:
             params |= {key.strip(): yaml.safe_load(value) for key, _, value in pairs}
         except yaml.YAMLError:
-            raise UserError(f"Argument 'strategy' is '{strategy}'", why="a value in it cannot be read",
-                            todo='Write values as in "usp(heads=2)"') from None
+            raise UserError(
+                f"Argument 'strategy' is '{strategy}'",
+                why="a value in it cannot be read",
+                todo='Write values as in "usp(heads=2)"',
+            ) from None
     if not isinstance(name, str):
-        raise UserError(f"Argument 'strategy' is {strategy!r}", todo='Give a name, as "usp", "usp(heads=2)" or ("usp", {"heads": 2})')
+        raise UserError(
+            f"Argument 'strategy' is {strategy!r}",
+            todo='Give a name, as "usp", "usp(heads=2)" or ("usp", {"heads": 2})',
+        )
     if name == AUTO:
         if params:
-            raise UserError("Argument 'strategy' is \"auto\" with parameters", todo="Name the strategy that they are for")
+            raise UserError(
+                "Argument 'strategy' is \"auto\" with parameters", todo="Name the strategy that they are for"
+            )
         return AUTO, ()
     return name, tuple(sorted(load_strategy(name, params).resolve(params).items()))
 
@@ -149,62 +188,121 @@ def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
     """One mask or several as a tuple. Raises UserError where they cannot share a sharding."""
     found = (masks,) if isinstance(masks, Mask) else tuple(masks) if isinstance(masks, (list, tuple)) else ()
     if not found or not all(isinstance(mask, Mask) for mask in found):
-        raise UserError(f"Argument 'mask' is of type {type(masks).__name__}",
-                        todo="Give a longca.Mask, as from longca.build_mask, or a list of them")
+        raise UserError(
+            f"Argument 'mask' is of type {type(masks).__name__}",
+            todo="Give a longca.Mask, as from longca.build_mask, or a list of them",
+        )
     for mask in found:
         if mask.seqlen_q != mask.seqlen_k:
-            raise UserError(f"Argument 'mask' has {mask.seqlen_q} queries and {mask.seqlen_k} keys",
-                            why="tokens are divided among ranks, and each is a query and a key", todo="Give a square mask")
+            raise UserError(
+                f"Argument 'mask' has {mask.seqlen_q} queries and {mask.seqlen_k} keys",
+                why="tokens are divided among ranks, and each is a query and a key",
+                todo="Give a square mask",
+            )
         if mask.seqlen_q != found[0].seqlen_q:
-            raise UserError(f"Argument 'mask' has masks of {found[0].seqlen_q} and {mask.seqlen_q} tokens", why="they share one sharding",
-                            todo="Give masks of one length, or call context_parallel for each length")
+            raise UserError(
+                f"Argument 'mask' has masks of {found[0].seqlen_q} and {mask.seqlen_q} tokens",
+                why="they share one sharding",
+                todo="Give masks of one length, or call context_parallel for each length",
+            )
         num_kv_heads = arguments["num_kv_heads"] or arguments["num_q_heads"]
         if num_kv_heads % mask.num_groups:
-            raise UserError(f"Argument 'mask' differs among {mask.num_groups} head groups, and there are {num_kv_heads} KV heads",
-                            todo="Build it with num_kv_heads= of the model")
+            raise UserError(
+                f"Argument 'mask' differs among {mask.num_groups} head groups, and there are {num_kv_heads} "
+                f"KV heads",
+                todo="Build it with num_kv_heads= of the model",
+            )
     return found
 
 
-def _request(device: torch.device, strategy: Any, *, kernel: Any, num_q_heads: Any, num_kv_heads: Any, head_dim: Any, dtype: Any,
-             backward: bool, messages: Messages, check: str) -> CpRequest:
+def _request(
+    device: torch.device,
+    strategy: Any,
+    *,
+    kernel: Any,
+    num_q_heads: Any,
+    num_kv_heads: Any,
+    head_dim: Any,
+    dtype: Any,
+    backward: bool,
+    messages: Messages,
+    check: str,
+) -> CpRequest:
     import torch
 
     num_kv_heads = num_q_heads if num_kv_heads is None else num_kv_heads
-    num_q_heads, num_kv_heads, head_dim = (whole_number(f"Argument '{name}'", number) for name, number in (
-        ("num_q_heads", num_q_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)))
+    num_q_heads, num_kv_heads, head_dim = (
+        whole_number(f"Argument '{name}'", number)
+        for name, number in (
+            ("num_q_heads", num_q_heads),
+            ("num_kv_heads", num_kv_heads),
+            ("head_dim", head_dim),
+        )
+    )
     if num_q_heads % num_kv_heads:
-        raise UserError(f"Argument 'num_kv_heads' is {num_kv_heads}", why=f"{num_q_heads} query heads cannot be shared evenly among them",
-                        todo="Give a divisor of num_q_heads")
+        raise UserError(
+            f"Argument 'num_kv_heads' is {num_kv_heads}",
+            why=f"{num_q_heads} query heads cannot be shared evenly among them",
+            todo="Give a divisor of num_q_heads",
+        )
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype not in (known := [getattr(torch, name) for name in DTYPES]):
-        raise UserError(f"Argument 'dtype' is {dtype!r}", todo="Give " + ", ".join(map(str, known[:-1])) + f" or {known[-1]}")
+        raise UserError(
+            f"Argument 'dtype' is {dtype!r}",
+            todo="Give " + ", ".join(map(str, known[:-1])) + f" or {known[-1]}",
+        )
     for argument, value, known in (("messages", messages, MESSAGES), ("check", check, CHECKS)):
         if value not in known:
-            raise UserError(f"Argument '{argument}' is {value!r}", todo=f"Give {' or '.join(map(repr, known))}")
+            raise UserError(
+                f"Argument '{argument}' is {value!r}", todo=f"Give {' or '.join(map(repr, known))}"
+            )
     name, params = parse_strategy(strategy)
-    return CpRequest(name, params, kernel, num_q_heads, num_kv_heads, head_dim, dtype, device, bool(backward),
-                     messages, check)
+    return CpRequest(
+        name,
+        params,
+        kernel,
+        num_q_heads,
+        num_kv_heads,
+        head_dim,
+        dtype,
+        device,
+        bool(backward),
+        messages,
+        check,
+    )
 
 
 def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
     """The name of the local kernel. Raises UserError where it cannot run here."""
     name, device_type = request.kernel, request.device.type
     if not isinstance(name, str):
-        raise UserError(f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all')
+        raise UserError(
+            f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all'
+        )
     if name == AUTO:
         kernels = {one: Registry("kernel").load(one) for one in KERNELS}
-        able = [one for one, kernel in kernels.items()
-                if not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks)]
+        able = [
+            one
+            for one, kernel in kernels.items()
+            if not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks)
+        ]
         chosen = next(one for one in able if kernels[one].available(device_type) is None)
         if device_type == "cuda" and chosen != able[0]:
-            warnings.warn(f"kernel '{able[0]}' is unavailable, and '{chosen}' computes instead, slowly: "
-                          f"{kernels[able[0]].available(device_type)}", stacklevel=2)
+            warnings.warn(
+                f"kernel '{able[0]}' is unavailable, and '{chosen}' computes instead, slowly: "
+                f"{kernels[able[0]].available(device_type)}",
+                stacklevel=2,
+            )
         return chosen
     kernel = Registry("kernel").load(name)
     if kernel.family == "control":
-        raise UserError(f"Kernel '{name}' is a control and no attention", todo='Give another one, or kernel="auto"')
+        raise UserError(
+            f"Kernel '{name}' is a control and no attention", todo='Give another one, or kernel="auto"'
+        )
     reason = kernel.available(device_type)
     if reason is not None:
-        raise UserError(f"Kernel '{name}' is unavailable here", why=reason, todo='Give another one, or kernel="auto"')
+        raise UserError(
+            f"Kernel '{name}' is unavailable here", why=reason, todo='Give another one, or kernel="auto"'
+        )
     return name

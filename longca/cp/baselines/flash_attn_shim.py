@@ -74,9 +74,15 @@ def _stand_in() -> dict[str, ModuleType]:
     return {"flash_attn": top, "flash_attn.flash_attn_interface": interface}
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any, ...], causal: bool,
-           window: tuple[int, int], scale: float
-           ) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bounds: tuple[Any, ...],
+    causal: bool,
+    window: tuple[int, int],
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, LSE …, H, T).
 
     Args:
@@ -84,55 +90,142 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any,
     """
     import torch
 
-    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *bounds, 0.0, causal, False, scale=scale,
-                                                           window_size_left=window[0],
-                                                           window_size_right=window[1])
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        q,
+        k,
+        v,
+        *bounds,
+        0.0,
+        causal,
+        False,
+        scale=scale,
+        window_size_left=window[0],
+        window_size_right=window[1],
+    )
     return out, lse
 
 
-def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-              lse: torch.Tensor,
-              bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
-              ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def gradients(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    bounds: tuple[Any, ...],
+    causal: bool,
+    window: tuple[int, int],
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(dq, dk, dv)."""
     import torch
 
     no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of the unused dropout
     return torch.ops.aten._flash_attention_backward(
-        dout, q, k, v, out, lse, *bounds, 0.0, causal, no_random, no_random.new_empty(0), scale=scale,
-                                                    window_size_left=window[0],
-        window_size_right=window[1])
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        *bounds,
+        0.0,
+        causal,
+        no_random,
+        no_random.new_empty(0),
+        scale=scale,
+        window_size_left=window[0],
+        window_size_right=window[1],
+    )
 
 
-def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1,
-                        softcap=0.0,
-                        alibi_slopes=None, return_softmax=False):
+def _flash_attn_forward(
+    q,
+    k,
+    v,
+    dropout_p,
+    softmax_scale,
+    causal,
+    window_size_left=-1,
+    window_size_right=-1,
+    softcap=0.0,
+    alibi_slopes=None,
+    return_softmax=False,
+):
     bounds = None, None, q.shape[1], k.shape[1]
     return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
 
 
-def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-                               softmax_scale, causal,
-                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None,
-                               return_softmax=False):
+def _flash_attn_varlen_forward(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p,
+    softmax_scale,
+    causal,
+    window_size_left=-1,
+    window_size_right=-1,
+    softcap=0.0,
+    alibi_slopes=None,
+    return_softmax=False,
+):
     bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
 
 
-def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal,
-                         window_size_left=-1,
-                         window_size_right=-1, softcap=0.0, alibi_slopes=None, deterministic=False,
-                         rng_state=None):
+def _flash_attn_backward(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    softmax_lse,
+    dq,
+    dk,
+    dv,
+    dropout_p,
+    softmax_scale,
+    causal,
+    window_size_left=-1,
+    window_size_right=-1,
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    rng_state=None,
+):
     bounds = None, None, q.shape[1], k.shape[1]
     window = window_size_left, window_size_right
     _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
 
 
-def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k,
-                                max_seqlen_q, max_seqlen_k,
-                                dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1,
-                                softcap=0.0,
-                                alibi_slopes=None, deterministic=False, rng_state=None):
+def _flash_attn_varlen_backward(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    softmax_lse,
+    dq,
+    dk,
+    dv,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p,
+    softmax_scale,
+    causal,
+    window_size_left=-1,
+    window_size_right=-1,
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    rng_state=None,
+):
     bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     window = window_size_left, window_size_right
     _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))

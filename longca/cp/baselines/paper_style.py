@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
+from longca.lab.studies.cell import Cell
 from longca.masks import band
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
@@ -41,7 +41,10 @@ class PaperStyle(Strategy):
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
         if traits.per_head or not traits.num_segments or traits.window not in (FULL, CAUSAL):
-            return "the study's schedules are for full and causal attention, over the sequence or inside documents"
+            return (
+                "the study's schedules are for full and causal attention, over the sequence or inside "
+                "documents"
+            )
         return None
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
@@ -55,9 +58,16 @@ def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -
     those of the call."""
     full = traits.num_segments == 1 and not causal
     square = full and num_q == num_k
-    return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full,
-                   causal=False,
-                   num_segments=int(square), window=FULL if square else None)
+    return replace(
+        traits,
+        seqlen_q=num_q,
+        seqlen_k=num_k,
+        num_bands=traits.num_segments,
+        full=full,
+        causal=False,
+        num_segments=int(square),
+        window=FULL if square else None,
+    )
 
 
 def add_rows(whole: torch.Tensor, rows: torch.Tensor, part: torch.Tensor) -> None:

@@ -1,4 +1,5 @@
-"""The communication that strategies see, and the choice of its backend: NCCL, gloo, or symmetric memory where a trial of it succeeds."""
+"""The communication that strategies see, and the choice of its backend: NCCL, gloo, or symmetric memory where
+a trial of it succeeds."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.core.study import Messages
+    from longca.lab.studies.study import Messages
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01
@@ -31,17 +32,20 @@ class Comm(WorldGroup):
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
         super()._enter(rank, world, device, timeout)
         self.keeps_order = self.device.type == "cuda"
-        """messages of a comm stream run one after the other, also where one passes on what another brings: the host need not wait"""
+        """messages of a comm stream run one after the other, also where one passes on what another brings:
+        the host need not wait"""
         self.messages: Messages = "nccl"
         self.messages_note = ""
         """for a reader: the outcome of asking for another backend; the same on all ranks"""
         self._streams: dict[tuple[Messages, bool, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaSymmetricMemory(self)
-        self._refused: str | None = None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        # reason why "symmetric" cannot be used, "" if it can; None before the trial
+        self._refused: str | None = None
         self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
     def use(self, messages: Messages, releasable: bool = False) -> None:
-        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`.
+        """Chooses the backend of comm streams and receive buffers asked for from now on: see
+        `longca.lab.studies.study.Measure.messages`.
 
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.
@@ -66,21 +70,28 @@ class Comm(WorldGroup):
 
     @property
     def can_release(self) -> bool:
-        """`abandon` lets the GPU go on whatever the host waits for. Elsewhere nothing should be sent before ranks agree on it."""
+        """`abandon` lets the GPU go on whatever the host waits for. Elsewhere nothing should be sent before
+        ranks agree on it."""
         return self.messages == "nccl" or self._memory.signals_on_host
 
     def stream(self, name: str) -> CommStream | SymmetricCommStream:
-        """The comm stream of that name. All ranks make it together when they first ask for it, and keep it."""
+        """The comm stream of that name. All ranks make it together when they first ask for it, and keep
+        it."""
         key = self.messages, self.can_release, name
         if key not in self._streams:
             symmetric = self.messages == "symmetric"
-            self._streams[key] = (SymmetricCommStream(self._memory.signal_stream(), self) if symmetric else
-                                  CommStream(self._new_group(), self))
+            self._streams[key] = (
+                SymmetricCommStream(self._memory.signal_stream(), self)
+                if symmetric
+                else CommStream(self._new_group(), self)
+            )
         return self._streams[key]
 
     def receive_buffers(self) -> ReceiveBuffers:
         """The receive buffers of one prepared strategy."""
-        return SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+        return (
+            SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+        )
 
     @property
     def unseen_bytes(self) -> int:
@@ -97,7 +108,8 @@ class Comm(WorldGroup):
 
 
 def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
-    """None if ranks can write into each other's memory: asked first, and then tried once. Else the first reason, the same on all ranks."""
+    """None if ranks can write into each other's memory: asked first, and then tried once. Else the first
+    reason, the same on all ranks."""
     if group.world == 1:
         return "a lone rank has no peer"
     if group.device.type != "cuda":
@@ -115,27 +127,41 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
 
 
 def why_not_on_host(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
-    """None if signals in memory of the host work where those in memory of the GPU do: tried once. Else the first reason."""
+    """None if signals in memory of the host work where those in memory of the GPU do: tried once. Else the
+    first reason."""
     memory.signals_on_host = True
     try:
-        return next(filter(None, (_agreed(group, check, memory) for check in (_check_message, _check_release))), None)
+        return next(
+            filter(None, (_agreed(group, check, memory) for check in (_check_message, _check_release))), None
+        )
     finally:
         memory.signals_on_host = False
 
 
-def _agreed(group: WorldGroup, check: Callable[[WorldGroup, CudaSymmetricMemory], str | None], memory: CudaSymmetricMemory) -> str | None:
+def _agreed(
+    group: WorldGroup,
+    check: Callable[[WorldGroup, CudaSymmetricMemory], str | None],
+    memory: CudaSymmetricMemory,
+) -> str | None:
     """The first reason that the check finds on any rank; None if it finds none."""
     try:
         mine = check(group, memory)
     except Exception as error:  # torch and the driver say no in many ways
         mine = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return next((f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None), None)
+    return next(
+        (f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None),
+        None,
+    )
 
 
 def _check_libraries(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
     from torch.distributed import _symmetric_memory as symmetric
 
-    missing = [name for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2") if not hasattr(memory.driver, name)]
+    missing = [
+        name
+        for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
+        if not hasattr(memory.driver, name)
+    ]
     missing += [] if hasattr(symmetric, "rendezvous") else ["torch.distributed._symmetric_memory.rendezvous"]
     return f"{missing[0]} is missing" if missing else None
 

@@ -1,4 +1,5 @@
-"""The ranks of a job, or of a process group that is there already, and the collectives that all of them call together."""
+"""The ranks of a job, or of a process group that is there already, and the collectives that all of them call
+together."""
 
 # `torch.distributed` documents its stores and names them in no `__all__`
 # pyright: reportPrivateImportUsage=false
@@ -40,30 +41,44 @@ def as_peer_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(f"another rank is gone, or came later than the timeout: its own output says why. torch reports: {error}") from error
+        raise PeerLost(
+            f"another rank is gone, or came later than the timeout: its own output says why. torch reports: "
+            f"{error}"
+        ) from error
 
 
 class WorldGroup:
     """This process as one of `world` ranks, each on a device of its own.
 
-    Tensors on GPUs go over NCCL. Everything on the host goes over gloo, so that small messages neither wait for the GPU's stream nor
-    disturb it. All ranks call every method but `close` alike. If a peer is missing, a method raises `PeerLost`, at the latest after
-    the timeout. On a GPU, where the host does not wait, NCCL then ends the process. Copy engines have no such watch: whoever started
-    the ranks must end those that wait for them, unless `abandon` can release them (`Comm.can_release`).
+    Tensors on GPUs go over NCCL. Everything on the host goes over gloo, so that small messages neither wait
+    for the GPU's stream nor disturb it. All ranks call every method but `close` alike. If a peer is missing,
+    a method raises `PeerLost`, at the latest after the timeout. On a GPU, where the host does not wait, NCCL
+    then ends the process. Copy engines have no such watch: whoever started the ranks must end those that wait
+    for them, unless `abandon` can release them (`Comm.can_release`).
 
-    The constructor makes torch's default group, of which a process has one. `over` takes a group that is there and leaves it in place.
+    The constructor makes torch's default group, of which a process has one. `over` takes a group that is
+    there and leaves it in place.
     """
 
-    def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
-                 timeout_s: float = DEFAULT_TIMEOUT_S, meeting: int | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        local_rank: int,
+        rendezvous: str,
+        device_type: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        meeting: int | None = None,
+    ) -> None:
         """
         Args:
             local_rank: number of this rank's GPU on its machine; not used on CPUs.
-            rendezvous: URL where the ranks meet: file:///… (a file that is empty or not there yet), tcp://host:port of rank 0, or env://;
-                empty for a lone rank.
+            rendezvous: URL where the ranks meet: file:///… (a file that is empty or not there yet),
+                tcp://host:port of rank 0, or env://; empty for a lone rank.
             device_type: "cpu" or "cuda".
             timeout_s: the longest that a rank waits for another one.
-            meeting: for rank 0 and tcp://host:port: a socket that listens there already; without it, rank 0 opens one.
+            meeting: for rank 0 and tcp://host:port: a socket that listens there already; without it, rank 0
+                opens one.
         """
         import torch
         import torch.distributed as dist
@@ -78,18 +93,29 @@ class WorldGroup:
         store = None if rendezvous else dist.HashStore()
         if url.scheme == "tcp":
             store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)
-        elif url.scheme == "file":  # not by torch's own reading of the URL, which takes no path that needs quoting
+        elif (
+            url.scheme == "file"
+        ):  # not by torch's own reading of the URL, which takes no path that needs quoting
             store = dist.FileStore(unquote(url.path), world)
             store.set_timeout(timeout)
-        dist.init_process_group(backend, init_method=None if store else rendezvous, store=store, rank=rank,
-                                world_size=world, timeout=timeout, device_id=device_id)
+        dist.init_process_group(
+            backend,
+            init_method=None if store else rendezvous,
+            store=store,
+            rank=rank,
+            world_size=world,
+            timeout=timeout,
+            device_id=device_id,
+        )
         self._enter(rank, world, device, timeout)
 
     @classmethod
     def over(cls, torch_group: Any, device: torch.device, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
-        """The ranks of a process group that is there already. All of its ranks call it together, and no others.
+        """The ranks of a process group that is there already. All of its ranks call it together, and no
+        others.
 
-        Messages go through groups of their own, so that the timeout holds for them and nothing else waits for them.
+        Messages go through groups of their own, so that the timeout holds for them and nothing else waits for
+        them.
 
         Args:
             torch_group: `torch.distributed.ProcessGroup`.
@@ -97,10 +123,18 @@ class WorldGroup:
         import torch.distributed as dist
 
         found = cls.__new__(cls)
-        found._enter(dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s))
-        found._members, found.torch_group, found._is_new = sorted(dist.get_process_group_ranks(torch_group)), torch_group, False
+        found._enter(
+            dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s)
+        )
+        found._members, found.torch_group, found._is_new = (
+            sorted(dist.get_process_group_ranks(torch_group)),
+            torch_group,
+            False,
+        )
         found._host_group = found._made_group("gloo")
-        found.rank = dist.get_rank(found._host_group)  # torch counts the ranks of a new group in their order in the default group
+        found.rank = dist.get_rank(
+            found._host_group
+        )  # torch counts the ranks of a new group in their order in the default group
         try:
             found._check_devices()
             found._device_group = found._host_group if device.type == "cpu" else found._new_group()
@@ -119,7 +153,10 @@ class WorldGroup:
         """bytes that this rank has sent to others by `all_to_all` and by comm streams"""
         self.torch_group: Any = dist.group.WORLD
         self._token, self._timeout = torch.zeros(1, device=device), timeout
-        self._members, self._is_new = list(range(world)), True  # numbers of these ranks in the default group; that is made here
+        self._members, self._is_new = (
+            list(range(world)),
+            True,
+        )  # numbers of these ranks in the default group; that is made here
         self._host_group: Any = None  # for tensors on the host; None: the default group
         self._device_group: Any = None  # for tensors on the device, likewise
         self._made: list[Any] = []
@@ -129,8 +166,11 @@ class WorldGroup:
         """The rank that the environment names, as torchrun sets it. Raises UserError where it does not."""
         missing = [name for name in TORCHRUN if name not in os.environ]
         if missing:
-            raise UserError(f"Environment variable {missing[0]} is not set", why="it says which rank this process is",
-                            todo="Start the ranks with torchrun")
+            raise UserError(
+                f"Environment variable {missing[0]} is not set",
+                why="it says which rank this process is",
+                todo="Start the ranks with torchrun",
+            )
         rank, world, local_rank = (int(os.environ[name]) for name in TORCHRUN[:3])
         return cls(rank, world, local_rank, "env://", device_type, timeout_s)
 
@@ -159,10 +199,12 @@ class WorldGroup:
             with suppress(Exception):  # it must not hide the reason why ranks end
                 _abort_process_group(group)
 
-        # All at once: an abort waits for the whole GPU once it has told its own messages to end, so messages of a
-        # group that is not told yet would hold it up for ever. If one hangs all the same, the caller still raises.
+        # All at once: an abort waits for the whole GPU once it has told its own messages to end, so messages
+        # of a group that is not told yet would hold it up for ever. If one hangs all the same, the caller
+        # still raises.
         threads = [
-            threading.Thread(target=abort, args=(group,), name="abort of messages", daemon=True) for group in groups
+            threading.Thread(target=abort, args=(group,), name="abort of messages", daemon=True)
+            for group in groups
         ]
         deadline_s = time.monotonic() + min(ABORT_S, self.timeout_s)
         for thread in threads:
@@ -183,13 +225,15 @@ class WorldGroup:
             recv_sizes: elements from each rank.
 
         Returns:
-            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the host does not wait.
+            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the
+            host does not wait.
         """
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
         return _all_to_all(send, send_sizes, recv_sizes, self._device_group)
 
     def barrier(self) -> None:
-        """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
+        """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level
+        to microseconds."""
         import torch.distributed as dist
 
         with as_peer_lost():
@@ -216,10 +260,14 @@ class WorldGroup:
         return answer.tolist()
 
     def gather(self, mine: Any) -> list[Any]:
-        """The values of all ranks, by rank; for small ones, of what JSON knows. They travel as JSON: unlike a pickle it cannot be code."""
+        """The values of all ranks, by rank; for small ones, of what JSON knows. They travel as JSON: unlike a
+        pickle it cannot be code."""
         import numpy as np
 
-        return [json.loads(part.tobytes()) for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))]
+        return [
+            json.loads(part.tobytes())
+            for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))
+        ]
 
     def gather_arrays(self, mine: np.ndarray) -> list[np.ndarray]:
         """The arrays of all ranks, by rank: of one dimension and one dtype; their lengths may differ."""
@@ -231,22 +279,26 @@ class WorldGroup:
         with as_peer_lost():
             dist.all_gather(lengths, torch.tensor([len(mine)]), group=self._host_group)
         padded = torch.from_numpy(np.zeros(max(map(int, lengths)), mine.dtype))
-        padded.numpy()[:len(mine)] = mine
+        padded.numpy()[: len(mine)] = mine
         parts = [torch.empty_like(padded) for _ in range(self.world)]
         if len(padded):
             with as_peer_lost():
                 dist.all_gather(parts, padded, group=self._host_group)
-        return [part.numpy()[:int(length)] for part, length in zip(parts, lengths, strict=True)]
+        return [part.numpy()[: int(length)] for part, length in zip(parts, lengths, strict=True)]
 
     def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
-        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not counted as moved."""
+        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not
+        counted as moved."""
         row = math.prod(mine.shape[1:])
         to_first = [mine.numel(), *[0] * (self.world - 1)]
         from_all = [rows * row if self.rank == 0 else 0 for rows in num_rows]
         received = _all_to_all(mine.contiguous().view(-1), to_first, from_all, self._device_group)
         if self.rank:
             return None
-        return [part.view(rows, *mine.shape[1:]) for part, rows in zip(received.split(from_all), num_rows, strict=True)]
+        return [
+            part.view(rows, *mine.shape[1:])
+            for part, rows in zip(received.split(from_all), num_rows, strict=True)
+        ]
 
     def close(self) -> None:
         """Leaves the group. One that was there before stays; what was made on top of it goes."""
@@ -270,14 +322,17 @@ class WorldGroup:
         types = self.gather(self.device.type)
         for rank, device_type in enumerate(types):
             if device_type != types[0]:
-                raise UserError("Argument 'device' differs between ranks",
-                                why=f"rank 0 has {types[0]}, rank {rank} has {device_type}",
-                                todo="Give the same on every rank")
+                raise UserError(
+                    "Argument 'device' differs between ranks",
+                    why=f"rank 0 has {types[0]}, rank {rank} has {device_type}",
+                    todo="Give the same on every rank",
+                )
 
     def _new_group(self) -> Any:
         """A further torch process group of all ranks, with a stream of high priority on GPUs.
 
-        All ranks have met in it once: the first operation of a group must concern all of its ranks, and messages do not.
+        All ranks have met in it once: the first operation of a group must concern all of its ranks, and
+        messages do not.
         """
         import torch.distributed as dist
 
@@ -294,12 +349,20 @@ class WorldGroup:
         import torch.distributed as dist
 
         with as_peer_lost():
-            group = dist.new_group(self._members, self._timeout, backend, options, use_local_synchronization=not self._has_all_ranks)
+            group = dist.new_group(
+                self._members,
+                self._timeout,
+                backend,
+                options,
+                use_local_synchronization=not self._has_all_ranks,
+            )
         self._made.append(group)
         return group
 
 
-def _all_to_all(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any) -> torch.Tensor:
+def _all_to_all(
+    send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any
+) -> torch.Tensor:
     import torch.distributed as dist
 
     received = send.new_empty(sum(recv_sizes))

@@ -1,8 +1,10 @@
 """Symmetric memory of GPUs in one machine, and CUDA streams that send and wait for signals.
 
-Memory comes from torch's symmetric memory, peer to peer, without multicast. A stream waits for a number, and writes one to a peer, by
-stream memory operations of the driver. Neither needs a multiprocessor: an attention kernel that takes all of them would not give one.
-A stream whose peer is gone waits until its signals are set for the peer: see `CudaSignalStream.release_waits`.
+Memory comes from torch's symmetric memory, peer to peer, without multicast. A stream waits for a number, and
+writes one to a peer, by stream memory operations of the driver. Neither needs a multiprocessor: an attention
+kernel that takes all of them would not give one.
+A stream whose peer is gone waits until its signals are set for the peer: see
+`CudaSignalStream.release_waits`.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from longca.cp.comm.symmetric import Signal
 
 DRIVER = "libcuda.so.1"
-WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
-WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
+# CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
+WAIT_AT_LEAST = 0
+# CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
+WRITE_AFTER_ALL = 0
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 NUMBERS = 1 << 32
 LARGEST_NUMBER = (1 << 31) - 1
@@ -41,8 +45,9 @@ T = TypeVar("T")
 class CudaSymmetricMemory:
     """The symmetric memory of one rank.
 
-    A buffer that nobody refers to any more is freed by the next `release`, not at once. To free it, the driver waits for all work of
-    the GPU, which may wait for a peer that is gone; a rank that fails must be able to say so first.
+    A buffer that nobody refers to any more is freed by the next `release`, not at once. To free it, the
+    driver waits for all work of the GPU, which may wait for a peer that is gone; a rank that fails must be
+    able to say so first.
     """
 
     def __init__(self, group: WorldGroup) -> None:
@@ -50,7 +55,8 @@ class CudaSymmetricMemory:
         self._held: list[tuple[weakref.ref[CudaSymmetricBuffer], torch.Tensor, Any]] = []
         self._streams: list[tuple[weakref.ref[CudaSignalStream], Signals]] = []
         self.signals_on_host = False
-        """signals of streams made from now on lie in memory of the host: a rank can set its own whatever its GPU does"""
+        """signals of streams made from now on lie in memory of the host: a rank can set its own whatever its
+        GPU does"""
 
     @property
     def held_bytes(self) -> int:
@@ -102,7 +108,9 @@ class CudaSymmetricBuffer:
         self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, group.torch_group))
 
     def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        if rank == self._rank:  # a slice of the tensor keeps the whole alive, a view of a peer's buffer does not
+        if (
+            rank == self._rank
+        ):  # a slice of the tensor keeps the whole alive, a view of a peer's buffer does not
             end_byte = start_byte + math.prod(shape) * dtype.itemsize
             return self.tensor[start_byte:end_byte].view(dtype).view(*shape)
         return self.handle.get_buffer(rank, tuple(shape), dtype, start_byte // dtype.itemsize)
@@ -122,7 +130,9 @@ class CudaSignalStream:
             RuntimeError: on all ranks, with the reason, if one cannot begin.
         """
         self._group, self._signals, self._driver = group, signals, driver
-        self._stream, self._addresses = _on_all_ranks(group, self._begin)  # nobody sends a signal before all have begun at 0
+        self._stream, self._addresses = _on_all_ranks(
+            group, self._begin
+        )  # nobody sends a signal before all have begun at 0
 
     def _begin(self) -> tuple[Any, list[int]]:
         import torch
@@ -137,29 +147,42 @@ class CudaSignalStream:
         self._stream.wait_stream(torch.cuda.current_stream(self._group.device))
 
     def send_signal(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWriteValue32_v2, self._address(peer, signal, self._group.rank), number, WRITE_AFTER_ALL)
+        self._do(
+            self._driver.cuStreamWriteValue32_v2,
+            self._address(peer, signal, self._group.rank),
+            number,
+            WRITE_AFTER_ALL,
+        )
 
     def wait_signal(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWaitValue32_v2, self._address(self._group.rank, signal, peer), number, WAIT_AT_LEAST)
+        self._do(
+            self._driver.cuStreamWaitValue32_v2,
+            self._address(self._group.rank, signal, peer),
+            number,
+            WAIT_AT_LEAST,
+        )
 
     def write(self, target: torch.Tensor, x: torch.Tensor) -> None:
         import torch
 
         with torch.cuda.stream(self._stream):
-            target.copy_(x, non_blocking=True)  # contiguous, of one dtype, between two GPUs: a copy engine's work
+            target.copy_(
+                x, non_blocking=True
+            )  # contiguous, of one dtype, between two GPUs: a copy engine's work
 
     def record_event(self) -> Any:
         return self._stream.record_event()
 
     def fill_signals(self, number: int) -> None:
-        """Sets this rank's signals as if all peers had sent this number. In memory of the GPU: from the current stream."""
+        """Sets this rank's signals as if all peers had sent this number. In memory of the GPU: from the
+        current stream."""
         self._signals.fill(number)
 
     def release_waits(self) -> None:
         """Lets all work of this stream go on, whatever peers do.
 
-        A peer that is not done may set signals back, so they are set again until the stream is done. If they lie on
-        the host, no call to CUDA can hold that up, nor this method.
+        A peer that is not done may set signals back, so they are set again until the stream is done. If they
+        lie on the host, no call to CUDA can hold that up, nor this method.
         """
         if isinstance(self._signals, DeviceSignals):
             self._release_from_the_gpu()
@@ -174,7 +197,8 @@ class CudaSignalStream:
             self._signals.fill(LARGEST_NUMBER)
 
     def _await_work(self, is_done: threading.Event) -> None:
-        """In a thread of its own, and not by torch, which keeps the interpreter: even this question may wait for the GPU."""
+        """In a thread of its own, and not by torch, which keeps the interpreter: even this question may wait
+        for the GPU."""
         stream, context, status = ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_void_p(), NOT_READY
         if self._driver.cuStreamGetCtx(stream, ctypes.byref(context)) == 0:
             self._driver.cuCtxSetCurrent(context)  # a new thread has none
@@ -199,8 +223,13 @@ class CudaSignalStream:
         return self._addresses[rank] + (KINDS.index(signal) * self._group.world + sender) * SIGNAL_BYTES
 
     def _do(self, operation: Any, address: int, number: int, flags: int) -> None:
-        called(operation, ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_uint64(address), ctypes.c_uint32(number % NUMBERS),
-               ctypes.c_uint(flags))
+        called(
+            operation,
+            ctypes.c_void_p(self._stream.cuda_stream),
+            ctypes.c_uint64(address),
+            ctypes.c_uint32(number % NUMBERS),
+            ctypes.c_uint(flags),
+        )
 
 
 def _on_all_ranks(group: WorldGroup, work: Callable[[], T]) -> T:

@@ -99,7 +99,7 @@ def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
     """The tokens with local indices start..end, on a rank with these ranges."""
     found, held = [], 0
     for part in ranges:
-        inside = part[max(start - held, 0):max(end - held, 0)]
+        inside = part[max(start - held, 0) : max(end - held, 0)]
         found += [inside] if inside else []
         held += len(part)
     return found
@@ -107,14 +107,20 @@ def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
 
 def _side_by_side(grids: Sequence[BlockGrid]) -> BlockGrid:
     """Horizontal concatenation of grids with the same rows."""
-    return BlockGrid(np.concatenate([grid.visible for grid in grids], axis=2), grids[0].q_bounds,
-                     _joined_bounds([grid.k_bounds for grid in grids]))
+    return BlockGrid(
+        np.concatenate([grid.visible for grid in grids], axis=2),
+        grids[0].q_bounds,
+        _joined_bounds([grid.k_bounds for grid in grids]),
+    )
 
 
 def _stacked(grids: Sequence[BlockGrid]) -> BlockGrid:
     """Vertical concatenation of grids with the same columns."""
-    return BlockGrid(np.concatenate([grid.visible for grid in grids], axis=1),
-                     _joined_bounds([grid.q_bounds for grid in grids]), grids[0].k_bounds)
+    return BlockGrid(
+        np.concatenate([grid.visible for grid in grids], axis=1),
+        _joined_bounds([grid.q_bounds for grid in grids]),
+        grids[0].k_bounds,
+    )
 
 
 def _joined_bounds(bounds: Sequence[np.ndarray]) -> np.ndarray:

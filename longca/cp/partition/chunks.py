@@ -125,9 +125,17 @@ class ChunkedPartition(MaskPartition):
         full_start, full_end = (side[first:last][:, layout.owners] for side in self._inner_keys)
         piece, number = np.nonzero(full_start < full_end)
         infinite = np.full(len(piece), INF)
-        full = np.stack([self._q0[first + piece], self._q1[first + piece], full_start[piece, number],
-                         full_end[piece, number],
-                         -infinite, infinite], axis=1)
+        full = np.stack(
+            [
+                self._q0[first + piece],
+                self._q1[first + piece],
+                full_start[piece, number],
+                full_end[piece, number],
+                -infinite,
+                infinite,
+            ],
+            axis=1,
+        )
         # of each chunk: from a token to its local index
         to_local = self.sharding.offset - self.sharding.edges[:-1]
         full = layout.place(shift_bands(full, to_local[self._chunk[first + piece]], 0), layout.owners[number])

@@ -24,8 +24,18 @@ from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
 
-CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024",
-              "level-2048", "level-256", "stripes")
+CANDIDATES = (
+    "contiguous",
+    "zigzag",
+    "heap-1024",
+    "heap-2048",
+    "heap-4096",
+    "heap-512",
+    "level-1024",
+    "level-2048",
+    "level-256",
+    "stripes",
+)
 """names of the shardings that planners try by default; of equally cheap ones the first counts"""
 
 # limits of `rebalanced`
@@ -105,8 +115,9 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     return ChunkedSharding(f"level-{chunk}", lengths, owners, world)
 
 
-def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: np.ndarray, ranks: np.ndarray
-               ) -> tuple[int, int, int, int]:
+def best_swap(
+    ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: np.ndarray, ranks: np.ndarray
+) -> tuple[int, int, int, int]:
     """(the larger of both areas after the swap, index of our chunk, the other rank, index of its chunk).
 
     Args:
@@ -127,8 +138,10 @@ def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: 
     less = ours - theirs.ravel()[nearest]
     larger = np.maximum(our_area - less, shares[..., None] + less).reshape(count, -1)
     places, nearest = larger.argmin(axis=1).tolist(), nearest.reshape(count, -1)
-    return min((int(larger[row, place]), place % num_chunks, rank, int(nearest[row, place]) % num_chunks)
-               for row, (place, rank) in enumerate(zip(places, ranks.tolist(), strict=True)))
+    return min(
+        (int(larger[row, place]), place % num_chunks, rank, int(nearest[row, place]) % num_chunks)
+        for row, (place, rank) in enumerate(zip(places, ranks.tolist(), strict=True))
+    )
 
 
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:

@@ -59,7 +59,7 @@ class Mesh:
         """Position ids of a rank's tokens, int64."""
         ring_rank, number = self.of(rank)
         mine = self.tokens(sharding, ring_rank)[number]
-        return sharding.positions(ring_rank)[mine.start:mine.stop]
+        return sharding.positions(ring_rank)[mine.start : mine.stop]
 
 
 def head_groups(world: int, num_kv_heads: int, heads: int) -> Mesh:

@@ -41,8 +41,8 @@ class TokenRanges:
         apart = rank * (seqlen + 1)  # one axis for all ranks, on which ranges of different ranks never touch
         order = np.argsort(start + apart, kind="stable")
         begin, reached = (start + apart)[order], np.maximum.accumulate((end + apart)[order])
-        heads = np.flatnonzero(np.append(True, begin[1:] > reached[:-1])[:len(begin)])
-        tails = np.append(heads[1:], len(begin))[:len(heads)] - 1
+        heads = np.flatnonzero(np.append(True, begin[1:] > reached[:-1])[: len(begin)])
+        tails = np.append(heads[1:], len(begin))[: len(heads)] - 1
         owner = rank[order][heads]
         return cls(owner, begin[heads] - owner * (seqlen + 1), reached[tails] - owner * (seqlen + 1))
 
@@ -156,8 +156,10 @@ class ChunkedSharding(Sharding):
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
         start, end = self.num_before(ranges.start), self.num_before(ranges.end)
         some = start < end
-        return (by_rank(np.minimum, ranges.rank, np.where(some, start, self.seqlen), self.world, self.seqlen),
-                by_rank(np.maximum, ranges.rank, np.where(some, end, 0), self.world, 0))
+        return (
+            by_rank(np.minimum, ranges.rank, np.where(some, start, self.seqlen), self.world, self.seqlen),
+            by_rank(np.maximum, ranges.rank, np.where(some, end, 0), self.world, 0),
+        )
 
 
 class StripedSharding(Sharding):

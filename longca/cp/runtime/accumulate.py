@@ -93,10 +93,15 @@ def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) 
     is_first, is_last = (np.cumsum(seen[::way], axis=0)[::way] == 1 for way in (1, -1))
     found = {}
     for index, (number, (start, end, _)) in enumerate(steps.items()):
-        kinds = {(first, last): seen[index] & (is_first[index] == first) & (is_last[index] == last)
-                 for first, last in product((True, False), repeat=2)}
-        found[number] = tuple(Contribution(first, last, _row_ranges(units, start, end))
-                              for (first, last), units in kinds.items() if units.any())
+        kinds = {
+            (first, last): seen[index] & (is_first[index] == first) & (is_last[index] == last)
+            for first, last in product((True, False), repeat=2)
+        }
+        found[number] = tuple(
+            Contribution(first, last, _row_ranges(units, start, end))
+            for (first, last), units in kinds.items()
+            if units.any()
+        )
     return Contributions(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
 
 
@@ -136,8 +141,14 @@ class OutputAccumulator:
         self._out: torch.Tensor | None = None
         """for kernels that merge: the finished rows, in the dtype of q"""
 
-    def merge_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], k: torch.Tensor,
-                   v: torch.Tensor) -> None:
+    def merge_onto(
+        self,
+        rows: slice,
+        call: LocalCall,
+        contributions: Sequence[Contribution],
+        k: torch.Tensor,
+        v: torch.Tensor,
+    ) -> None:
         """Lets the kernel merge a step's result into the total, or write rows in their last step."""
         assert self._contributions is not None
         if self._out is None:
@@ -181,8 +192,9 @@ class DqAccumulator:
         self._total: torch.Tensor | None = None
         self._result: torch.Tensor | None = None
 
-    def add_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], given: Given
-                 ) -> tuple[torch.Tensor, torch.Tensor]:
+    def add_onto(
+        self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], given: Given
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Lets the kernel add a step's dq to the total, or write rows in their last step. Returns (dk,
         dv)."""
         assert self._contributions is not None

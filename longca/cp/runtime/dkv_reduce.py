@@ -35,15 +35,27 @@ STREAM = "gradients"  # a separate stream: keys of the next step must not wait f
 class DkvReduce:
     """The reductions of one rank of a plan. Arguments as in `KvExchange`."""
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
-                 receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        ranks: Sequence[int],
+        comm: Comm,
+        receive_buffers: ReceiveBuffers,
+        row_bytes: int,
+    ) -> None:
         numbers = range(plan.num_steps)
         self.sends = [plan.dkv_sends(rank, number) for number in numbers]
         self.receives = [plan.dkv_receives(rank, number) for number in numbers]
         self.target_rows = [
-            target_rows(receive_buffers, self.sends[number], lambda peer,
-                        number=number: plan.dkv_receives(peer, number), rank)
-            for number in numbers]
+            target_rows(
+                receive_buffers,
+                self.sends[number],
+                lambda peer, number=number: plan.dkv_receives(peer, number),
+                rank,
+            )
+            for number in numbers
+        ]
         """for each step and sent transfer, its first row in the receiver's buffer"""
         self.all_to_alls = [
             None,
@@ -129,7 +141,7 @@ class DkvReduceInFlight:
         start = 0
         for transfer in transfers:
             for total, received in zip(self._sums, self._buffers[number % 2], strict=True):
-                total[transfer.start:transfer.end].add_(received[start:start + len(transfer)])
+                total[transfer.start : transfer.end].add_(received[start : start + len(transfer)])
             start += len(transfer)
         self._pending = (START, Pending())
 

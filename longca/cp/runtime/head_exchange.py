@@ -87,8 +87,10 @@ class HeadExchange:
             keep: True if the result is needed beyond the next call with this number.
         """
         names = [f"{TO_HEADS} {chunk} {slot}" for slot in range(len(tensors))]
-        found = [self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
-                 for name, x, ranges in zip(names, tensors, heads, strict=True)]
+        found = [
+            self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
+            for name, x, ranges in zip(names, tensors, heads, strict=True)
+        ]
         if not self.receive_buffers.fixed:
             moving = [
                 (x, target, ranges)
@@ -108,10 +110,15 @@ class HeadExchange:
                 ],
             )
             return HeadsInFlight(found, messages, None)
-        sends = [(rank, x[:, _slice(ranges[index])].contiguous(),
-                  self.receive_buffers.offset(name, self.own_tokens.start * len(ranges[index]) * x.shape[2]))
-                 for index, rank, _ in self.others for name, x,
-                 ranges in zip(names, tensors, heads, strict=True)]
+        sends = [
+            (
+                rank,
+                x[:, _slice(ranges[index])].contiguous(),
+                self.receive_buffers.offset(name, self.own_tokens.start * len(ranges[index]) * x.shape[2]),
+            )
+            for index, rank, _ in self.others
+            for name, x, ranges in zip(names, tensors, heads, strict=True)
+        ]
         messages = self.to_heads_stream.post(
             sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found]
         )
@@ -193,7 +200,7 @@ class HeadGather:
         if exchange.receive_buffers.fixed:
             self._posted.append(self._post_blocks(tensors, heads))
             for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)):
-                self._put(slot, ranges[exchange.index:exchange.index + 1], x[exchange.own_tokens])
+                self._put(slot, ranges[exchange.index : exchange.index + 1], x[exchange.own_tokens])
             return
         moving = [
             (slot, x.contiguous(), ranges)
@@ -227,14 +234,19 @@ class HeadGather:
         rows = exchange.block_rows(exchange.index, heads)
         buffer = exchange.receive_buffers.empty(name, (sum(rows.values()), head_dim), tensors[0])
         for (sender, slot), block in zip(rows, buffer.split(list(rows.values())), strict=True):
-            blocks.append((slot, heads[slot][sender:sender + 1], block))
+            blocks.append((slot, heads[slot][sender : sender + 1], block))
             receives.append((exchange.ranks[sender], block))
         for index, rank, tokens in exchange.others:
             rows_there = exchange.block_rows(index, heads)
             starts = dict(zip(rows_there, accumulate(rows_there.values(), initial=0), strict=False))
-            sends += [(rank, x[tokens].contiguous(),
-                       exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim))
-                      for slot, x in enumerate(tensors)]
+            sends += [
+                (
+                    rank,
+                    x[tokens].contiguous(),
+                    exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim),
+                )
+                for slot, x in enumerate(tensors)
+            ]
         return exchange.to_tokens_stream.post(sends, receives), blocks
 
     def collect(self, but_last: int = 0) -> None:
@@ -253,7 +265,7 @@ class HeadGather:
         """Copies the concatenated heads of several ranks into a tensor."""
         block, start = block.reshape(-1), 0
         for target in heads_of(self._totals[slot], ranges):
-            part = block[start:start + target.numel()].view(target.shape)
+            part = block[start : start + target.numel()].view(target.shape)
             _ = target.add_(part) if self._shared[slot] else target.copy_(part)
             start += target.numel()
 
@@ -263,7 +275,7 @@ def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
     parts = heads_of(x_LHD, ranges)
     found, start = x_LHD.new_empty(sum(part.numel() for part in parts)), 0
     for part in parts:
-        found[start:start + part.numel()].view(part.shape).copy_(part)
+        found[start : start + part.numel()].view(part.shape).copy_(part)
         start += part.numel()
     return found
 

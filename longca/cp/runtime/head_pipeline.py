@@ -49,8 +49,13 @@ class HeadPipeline:
         keeps: True if tensors received in a forward call are needed for its backward.
     """
 
-    def __init__(self, exchange: HeadExchange, chunks: Sequence[HeadChunk],
-                 calls: Sequence[LocalAttention | None], keeps: bool) -> None:
+    def __init__(
+        self,
+        exchange: HeadExchange,
+        chunks: Sequence[HeadChunk],
+        calls: Sequence[LocalAttention | None],
+        keeps: bool,
+    ) -> None:
         self._exchange, self._chunks, self._calls, self._keeps = exchange, chunks, calls, keeps
         self._num_q_heads, self._num_kv_heads = chunks[0].heads.num_q_heads, chunks[0].heads.num_kv_heads
         # over all chunks: ranks with copies of a KV head may return its gradients after different chunks

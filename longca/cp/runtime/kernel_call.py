@@ -48,29 +48,49 @@ class LocalCall:
         assert result.lse is not None, "a kernel without LSE has been refused"
         return self.prepared.from_layout(result.out), self.prepared.lse_from_layout(result.lse)
 
-    def backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                 lse: torch.Tensor, dout: torch.Tensor
-                 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from the output and LSE over all keys."""
         grads = self.prepared.raw_backward(*self._laid_out(q, k, v, out, lse, dout))
         dq, dk, dv = (self.prepared.from_layout(grad) for grad in grads)
         return dq, dk, dv
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor,
-                     lse: torch.Tensor, out: torch.Tensor,
-                     contributions: Sequence[Contribution]) -> None:
+    def forward_onto(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        total: torch.Tensor,
+        lse: torch.Tensor,
+        out: torch.Tensor,
+        contributions: Sequence[Contribution],
+    ) -> None:
         """`Prepared.forward_onto`, for kernels that merge."""
         q, k, v = (self.prepared.to_layout(x) for x in (q, k, v))
         self.prepared.forward_onto(q, k, v, total, lse, out, contributions)
 
-    def backward_onto(self, given: Given, total: torch.Tensor, dq: torch.Tensor,
-                      contributions: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward_onto(
+        self, given: Given, total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """`Prepared.backward_onto`, for kernels that merge: (dk, dv) from the inputs of `backward`."""
         dk, dv = self.prepared.backward_onto(*self._laid_out(*given), total, dq, contributions)
         return self.prepared.from_layout(dk), self.prepared.from_layout(dv)
 
-    def _laid_out(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                  lse: torch.Tensor, dout: torch.Tensor
-                  ) -> Given:
+    def _laid_out(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> Given:
         q, k, v, out, dout = (self.prepared.to_layout(x) for x in (q, k, v, out, dout))
         return q, k, v, out, self.prepared.lse_to_layout(lse), dout

@@ -40,8 +40,15 @@ class KvExchange:
         rank: of the plan.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
-                 receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        ranks: Sequence[int],
+        comm: Comm,
+        receive_buffers: ReceiveBuffers,
+        row_bytes: int,
+    ) -> None:
         """
         Args:
             row_bytes: of one key, without its value.
@@ -52,10 +59,16 @@ class KvExchange:
         steps = self.schedule.comm_steps
         self.needed_rows = [_needed_rows(plan, rank, number) for number in range(plan.num_steps)]
         """for each step, the rows of its buffer that the rank uses"""
-        self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer,
-                                        number=step.number: plan.receives(peer, number), rank,
-                                        lambda peer,
-                                        number=step.number: plan.num_own_kv(peer, number)) for step in steps]
+        self.target_rows = [
+            target_rows(
+                receive_buffers,
+                step.sends,
+                lambda peer, number=step.number: plan.receives(peer, number),
+                rank,
+                lambda peer, number=step.number: plan.num_own_kv(peer, number),
+            )
+            for step in steps
+        ]
         """for each comm step and sent transfer, its first row in the receiver's buffer"""
         self.all_to_alls = all_to_alls(
             plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers
@@ -86,8 +99,10 @@ class KvExchangeInFlight:
         self._exchange, self._schedule = exchange, exchange.schedule
         self._buffers = {OWN: _Buffer((k_LGD, v_LGD))}
         for number, num_keys in enumerate(self._schedule.buffer_keys):
-            k, v = (exchange.receive_buffers.empty(name, (num_keys, *x.shape[1:]), x)
-                    for name, x in zip(buffer_names("keys", number), (k_LGD, v_LGD), strict=True))
+            k, v = (
+                exchange.receive_buffers.empty(name, (num_keys, *x.shape[1:]), x)
+                for name, x in zip(buffer_names("keys", number), (k_LGD, v_LGD), strict=True)
+            )
             self._buffers[number] = _Buffer((k, v))
         self.post_after(START)
 
@@ -124,7 +139,7 @@ class KvExchangeInFlight:
             self._wait_unless_ordered([target.written, *target.read], step.stream)
             target.read = []
         exchange, index = self._exchange, step.number - 1
-        stream, received = exchange.streams[step.stream], [x[step.num_own_kv:] for x in target.keys]
+        stream, received = exchange.streams[step.stream], [x[step.num_own_kv :] for x in target.keys]
         all_to_all = exchange.all_to_alls[index]
         if all_to_all is not None:
             messages = all_to_all.post(
@@ -151,7 +166,7 @@ class KvExchangeInFlight:
         source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
         if step.num_own_kv and step.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
-                x[:step.num_own_kv].copy_(own)
+                x[: step.num_own_kv].copy_(own)
         if step.sends or not step.receives:
             source.read.append((step.stream, messages))
         if step.receives:
@@ -177,9 +192,15 @@ class AllToAll:
         is_empty: True if there are no transfers between any two ranks.
     """
 
-    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int],
-                 world: int, *,
-                 is_empty: bool) -> None:
+    def __init__(
+        self,
+        sends: Sequence[Transfer],
+        receives: Sequence[Transfer],
+        ranks: Sequence[int],
+        world: int,
+        *,
+        is_empty: bool,
+    ) -> None:
         self._sent, self._received = (
             _rows_by_rank(transfers, ranks, world) for transfers in (sends, receives)
         )
@@ -205,7 +226,7 @@ class AllToAll:
             [[rows * x.shape[1:].numel() for rows in by_rank] for x in sent]
             for by_rank in (self._received, self._sent)
         ]
-        return stream.all_to_all([x[:self._num_received] for x in received], sent, *sizes)
+        return stream.all_to_all([x[: self._num_received] for x in received], sent, *sizes)
 
 
 def all_to_alls(
@@ -219,8 +240,10 @@ def all_to_alls(
     point-to-point messages."""
     if not plan.is_all_to_all or receive_buffers.fixed:
         return [None] * len(transfers)
-    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.received_kv[:, number].any())
-            for number, (sends, receives) in enumerate(transfers, 1)]
+    return [
+        AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.received_kv[:, number].any())
+        for number, (sends, receives) in enumerate(transfers, 1)
+    ]
 
 
 def buffer_names(content: str, number: int) -> tuple[str, str]:
@@ -262,7 +285,7 @@ def row_messages(
     """Messages with each tensor's rows for each transfer; the rows of transfers are concatenated."""
     found, start = [], 0
     for transfer in transfers:
-        found += [(ranks[transfer.peer], x[start:start + len(transfer)]) for x in tensors]
+        found += [(ranks[transfer.peer], x[start : start + len(transfer)]) for x in tensors]
         start += len(transfer)
     return found
 
@@ -276,7 +299,7 @@ def _needed_rows(plan: Plan, rank: int, number: int) -> slice:
 def _packed(x: torch.Tensor, transfers: Sequence[Transfer]) -> torch.Tensor:
     import torch
 
-    return torch.cat([x[transfer.start:transfer.end] for transfer in transfers]) if transfers else x[:0]
+    return torch.cat([x[transfer.start : transfer.end] for transfer in transfers]) if transfers else x[:0]
 
 
 def _rows_by_rank(transfers: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:

@@ -46,8 +46,15 @@ class PlanAttention:
         problem: problem of these heads.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm,
-                 receive_buffers: ReceiveBuffers, problem: Problem) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        ranks: Sequence[int],
+        comm: Comm,
+        receive_buffers: ReceiveBuffers,
+        problem: Problem,
+    ) -> None:
         self.plan, self._rank, self._problem = plan, rank, problem
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
         self._kv_exchange = KvExchange(plan, rank, ranks, comm, receive_buffers, row_bytes)

@@ -96,10 +96,12 @@ class PreparedPlan(PreparedStrategy):
         costs = sum_of_costs(prepared)
         areas = np.sum([part.plan.step_areas.sum(axis=1) for part in calls], axis=0)
         self.costs |= costs | {
-            "schedule_ms": schedule_ms, "plan_ms": schedule_ms + costs.get("plan_ms", 0.0),
+            "schedule_ms": schedule_ms,
+            "plan_ms": schedule_ms + costs.get("plan_ms", 0.0),
             "num_kernel_calls": float(sum(len(part.steps.steps) for part in calls)),
             "num_key_buffers": float(max(part.num_key_buffers for part in parts)),
-            "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1))}
+            "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1)),
+        }
         self.notes += dict.fromkeys(
             [f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)]
         )
@@ -108,7 +110,9 @@ class PreparedPlan(PreparedStrategy):
         q, k, v = (x.detach() for x in (q, k, v))
         return self._attention.forward(q, k, v) if self._pipeline is None else self._pipeline.forward(q, k, v)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return (self._attention if self._pipeline is None else self._pipeline).backward(
             forward.saved, dout.detach()
         )

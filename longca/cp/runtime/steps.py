@@ -45,15 +45,24 @@ class LocalSteps:
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
         start_s = time.perf_counter()
         parts = step_masks(plan, rank, merging=kernel.merges)
-        self._contributions = (contributions_of(parts, int(plan.sharding.num_tokens[rank]))
-                               if kernel.merges and len(parts) > 1 else None)
+        self._contributions = (
+            contributions_of(parts, int(plan.sharding.num_tokens[rank]))
+            if kernel.merges and len(parts) > 1
+            else None
+        )
         self.masks_ms = (time.perf_counter() - start_s) * 1e3
         """time to build the masks of the steps"""
         masks = {mask.digest: mask for _, _, mask in parts.values()}
         calls = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in masks.items()}
-        self.steps = {number: LocalStep(start, end, calls[mask.digest],
-                                        self._contributions.of_step[number] if self._contributions else ())
-                      for number, (start, end, mask) in parts.items()}
+        self.steps = {
+            number: LocalStep(
+                start,
+                end,
+                calls[mask.digest],
+                self._contributions.of_step[number] if self._contributions else (),
+            )
+            for number, (start, end, mask) in parts.items()
+        }
         for step in self.steps.values():
             step.call.prepared.expect(step.contributions)
         self.last = max(self.steps, default=None)
@@ -80,9 +89,16 @@ class LocalSteps:
                 step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD),
             )
 
-    def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor,
-                 out_LHD: torch.Tensor,
-                 lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(
+        self,
+        number: int,
+        total: DqAccumulator,
+        k_mGD: torch.Tensor,
+        v_mGD: torch.Tensor,
+        out_LHD: torch.Tensor,
+        lse_LH: torch.Tensor,
+        dout_LHD: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq is pending in `total`,
         unless the kernel merges."""
         step = self.steps[number]

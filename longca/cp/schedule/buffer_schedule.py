@@ -91,9 +91,17 @@ class BufferSchedule:
         plan, rank = self._plan, self._rank
         origin, sends = plan.forwarded_from(number), tuple(plan.sends(rank, number))
         send_start = plan.held_kv(rank, origin)[0][1] if sends and origin else 0
-        return CommStep(number, tuple(plan.receives(rank, number)), sends, self._buffer[number],
-                        self._buffer[origin], send_start,
-                        self.post_after[number], plan.stream(number), plan.num_own_kv(rank, number))
+        return CommStep(
+            number,
+            tuple(plan.receives(rank, number)),
+            sends,
+            self._buffer[number],
+            self._buffer[origin],
+            send_start,
+            self.post_after[number],
+            plan.stream(number),
+            plan.num_own_kv(rank, number),
+        )
 
     @cached_property
     def buffer_keys(self) -> list[int]:

@@ -49,9 +49,17 @@ class UnitCosts:
     """cost of a row end, in hidden pairs"""
 
     @classmethod
-    def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1,
-           elem_bytes: int = 2,
-           flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = INTRA_NODE_BYTES_PER_S) -> UnitCosts:
+    def of(
+        cls,
+        num_q_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        num_groups: int = 1,
+        elem_bytes: int = 2,
+        flops_per_s: float = FLOPS_PER_S,
+        bytes_per_s: float = INTRA_NODE_BYTES_PER_S,
+    ) -> UnitCosts:
         """The unit costs of a forward call. Backward has 2.5 times the work per pair and about 2 to 3 times
         the bytes, so the choice would be the same."""
         return cls(

@@ -108,8 +108,12 @@ class GatherPlan(Plan):
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
         peers = np.flatnonzero(self._step[:, rank] == number)
-        return [Transfer(int(peer), rank, start, end) for peer in peers if peer != rank
-                for _, start, end in self._needed_of(int(peer), np.array([rank]))]
+        return [
+            Transfer(int(peer), rank, start, end)
+            for peer in peers
+            if peer != rank
+            for _, start, end in self._needed_of(int(peer), np.array([rank]))
+        ]
 
     def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
@@ -121,8 +125,10 @@ class GatherPlan(Plan):
         step = self._step[receiver, sender]
         order = np.argsort(step, kind="stable")
         ends = np.searchsorted(step[order], np.arange(1, self.num_steps))
-        return [StepMessages(receiver[part], sender[part], self._num_kv[receiver[part], sender[part]])
-                for part in np.split(order, ends)]
+        return [
+            StepMessages(receiver[part], sender[part], self._num_kv[receiver[part], sender[part]])
+            for part in np.split(order, ends)
+        ]
 
     def messages(self, number: int) -> StepMessages:
         return self._messages[number]
@@ -143,8 +149,8 @@ class GatherPlan(Plan):
         owner, number = np.nonzero(start < end)
         start, end = start[owner, number], end[owner, number]
         goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
-        heads = np.flatnonzero(np.append(True, ~goes_on)[:len(owner)])
-        tails = np.append(heads[1:], len(owner))[:len(heads)] - 1
+        heads = np.flatnonzero(np.append(True, ~goes_on)[: len(owner)])
+        tails = np.append(heads[1:], len(owner))[: len(heads)] - 1
         return list(
             zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True)
         )

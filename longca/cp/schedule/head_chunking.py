@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, zip_longest
 
-from longca.core.cell import BACKWARD_FLOPS_RATIO, CallSpec
 from longca.cp.partition.heads import HeadPlan, RankHeads, share_of
 from longca.cp.schedule.cost import CALL_S, INTRA_NODE_BYTES_PER_S, MESSAGE_S, head_pipeline
+from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO, CallSpec
 
 ChunkWeights = Sequence[int]
 """Relative sizes of chunks: (1, 2, 1) is a quarter of the heads, half of them, and the rest"""
@@ -168,9 +168,14 @@ def _with_kv_moves(shares: list[RankHeads]) -> list[tuple[RankHeads, range, rang
     """(chunk of one rank, KV heads that arrive with it, KV heads whose gradients are sent after it) for each
     chunk."""
     ranges = [share.kv for share in shares]
-    return [(share, share.kv if previous != share.kv else share.kv[:0],
-             share.kv if following != share.kv else share.kv[:0])
-            for share, previous, following in zip(shares, [None, *ranges], [*ranges[1:], None], strict=False)]
+    return [
+        (
+            share,
+            share.kv if previous != share.kv else share.kv[:0],
+            share.kv if following != share.kv else share.kv[:0],
+        )
+        for share, previous, following in zip(shares, [None, *ranges], [*ranges[1:], None], strict=False)
+    ]
 
 
 def estimated_s(chunks: Sequence[HeadChunk], cost: HeadCost, needs_backward: bool) -> float:
@@ -181,8 +186,13 @@ def estimated_s(chunks: Sequence[HeadChunk], cost: HeadCost, needs_backward: boo
     ]
     total = _pipeline_s(((num_q * cost.head_s, num_q + coming, num_q) for num_q, coming, _ in counts), cost)
     if needs_backward:
-        total += _pipeline_s(((num_q * cost.head_s * BACKWARD_FLOPS_RATIO, num_q, num_q + going) for num_q, _,
-                              going in counts), cost)
+        total += _pipeline_s(
+            (
+                (num_q * cost.head_s * BACKWARD_FLOPS_RATIO, num_q, num_q + going)
+                for num_q, _, going in counts
+            ),
+            cost,
+        )
     return total
 
 

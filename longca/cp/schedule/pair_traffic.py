@@ -20,8 +20,8 @@ from longca.cp.schedule.timeline import PlanTraffic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from longca.core.cell import CallSpec
     from longca.cp.schedule.plan import Plan
+    from longca.lab.studies.cell import CallSpec
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,11 @@ class RingOrder:
         """
         window, self.two_way = schedule.window, schedule.two_way
         if window is not None and (window < 1 or world % window or self.two_way):
-            raise ValueError(f"{world} ranks are no whole number of windows of {window}" if not self.two_way
-                             else "a double ring goes one way: leave `window` or `two_way` out")
+            raise ValueError(
+                f"{world} ranks are no whole number of windows of {window}"
+                if not self.two_way
+                else "a double ring goes one way: leave `window` or `two_way` out"
+            )
         self.world, self.window = world, window or world
         ranks, steps = np.arange(world)[:, None], np.arange(world)
         self.before = self._forwarded_from(steps)

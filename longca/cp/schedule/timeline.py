@@ -24,17 +24,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import BACKWARD_FLOPS_RATIO
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S, MESSAGE_S, OVERLAP_SLOWDOWN, UnitCosts, head_pipeline
+from longca.cp.schedule.cost import (
+    INTRA_NODE_BYTES_PER_S,
+    MESSAGE_S,
+    OVERLAP_SLOWDOWN,
+    UnitCosts,
+    head_pipeline,
+)
 from longca.cp.schedule.head_chunking import received_head_bytes
 from longca.cp.schedule.plan import Plan, StepMessages
+from longca.lab.studies.cell import BACKWARD_FLOPS_RATIO
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
+    from longca.lab.studies.cell import CallSpec
 
 INTER_NODE_BYTES_PER_S = 40e9  # an assumption, not measured: one adapter of 400 Gb/s for each GPU, at 80 %
 DKV_STREAM = "gradients"  # the comm stream of dK and dV
@@ -64,7 +70,11 @@ class LinkSpeeds:
         """Seconds per byte between each pair of these ranks of the job, (…, P) → (…, P, P). Ranks fill node
         after node."""
         node = np.asarray(ranks) // self.ranks_per_node
-        return np.where(node[..., None] == node[..., None, :], 1 / self.intra_node_bytes_per_s, 1 / self.inter_node_bytes_per_s)
+        return np.where(
+            node[..., None] == node[..., None, :],
+            1 / self.intra_node_bytes_per_s,
+            1 / self.inter_node_bytes_per_s,
+        )
 
     def batch_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
         """Seconds of a batch of messages among these ranks in addition to its bytes, (…, P) → (…)."""
@@ -73,7 +83,9 @@ class LinkSpeeds:
         return np.where((node == node[..., :1]).all(axis=-1), self.message_s, between_s)
 
 
-FREE = LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0)  # messages that take no time
+FREE = LinkSpeeds(
+    intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0
+)  # messages that take no time
 
 
 @dataclass(frozen=True)
@@ -98,10 +110,14 @@ class PlanTraffic:
     def of(cls, plan: Plan) -> PlanTraffic:
         """The traffic on GPUs, where comm streams keep their order without the host."""
         numbers = range(plan.num_steps)
-        return cls(tuple(map(plan.messages, numbers)), tuple(map(plan.dkv_messages, numbers)), plan.step_areas > 0,
-                   (0, *map(plan.forwarded_from, numbers[1:])),
-                   tuple(BufferSchedule(plan, 0, early=True).post_after),
-                   ("", *map(plan.stream, numbers[1:])))
+        return cls(
+            tuple(map(plan.messages, numbers)),
+            tuple(map(plan.dkv_messages, numbers)),
+            plan.step_areas > 0,
+            (0, *map(plan.forwarded_from, numbers[1:])),
+            tuple(BufferSchedule(plan, 0, early=True).post_after),
+            ("", *map(plan.stream, numbers[1:])),
+        )
 
     def tokens(self, *, backward: bool) -> tuple[np.ndarray, np.ndarray]:
         """(tokens whose KV or, `backward`, dK and dV is sent, number of steps with such transfers), (P, P)
@@ -141,8 +157,14 @@ class Timeline:
         return self.end_s + overlap_slowdown * np.maximum(self.moving_s - self.wait_s, 0)
 
 
-def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message_s: float | np.ndarray = 0.0, *, backward: bool = False
-             ) -> Timeline:
+def timeline(
+    traffic: PlanTraffic,
+    step_s: np.ndarray,
+    kv_s: np.ndarray,
+    message_s: float | np.ndarray = 0.0,
+    *,
+    backward: bool = False,
+) -> Timeline:
     """Computes the timeline of one direction of a call.
 
     Args:
@@ -159,7 +181,9 @@ def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message
     for number in range(num_steps):
         if number:
             ready = done[traffic.post_after[number] + 1]
-            arrived[number], _ = batches.post(traffic.streams[number], traffic.kv[number], ready, arrived[traffic.forwarded_from[number]])
+            arrived[number], _ = batches.post(
+                traffic.streams[number], traffic.kv[number], ready, arrived[traffic.forwarded_from[number]]
+            )
         start = np.maximum(done[number], home[max(number - 2, 0)])
         start = np.where(traffic.computes[:, number], np.maximum(start, arrived[number]), start)
         done[number + 1] = start + step_s[:, number]
@@ -182,7 +206,9 @@ class _Batches:
         """for each stream, the end of each rank's last batch"""
         self.moving_s = np.zeros(kv_s.shape[:-1])
 
-    def post(self, stream: str, step: StepMessages, ready: np.ndarray, there: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def post(
+        self, stream: str, step: StepMessages, ready: np.ndarray, there: np.ndarray | float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(arrival of all messages of a rank, end of its batch); 0 without messages.
 
         A batch uses the link exclusively. All its messages end together, when the busier side of each has
@@ -201,7 +227,11 @@ class _Batches:
         incoming, outgoing = (self._by_rank(np.add, step, side, seconds) for side in (receiver, sender))
         begins = np.maximum(ready, free)
         start = np.maximum(begins, self._latest(step, receiver, np.maximum(begins, there)[..., sender]))
-        ends = start + np.maximum(incoming, self._latest(step, receiver, outgoing[..., sender])) + self._message_s
+        ends = (
+            start
+            + np.maximum(incoming, self._latest(step, receiver, outgoing[..., sender]))
+            + self._message_s
+        )
         arrived, own_s = nothing.copy(), nothing.copy()
         arrived[..., receiver] = ends[..., receiver]
         over = np.maximum(arrived, self._latest(step, sender, arrived[..., receiver]))
@@ -218,7 +248,9 @@ class _Batches:
         """The latest time of each rank's messages; 0 without messages. Arguments are as of `_by_rank`."""
         return self._by_rank(np.maximum, step, side, times)
 
-    def _by_rank(self, reduce: np.ufunc, step: StepMessages, side: np.ndarray, times: np.ndarray) -> np.ndarray:
+    def _by_rank(
+        self, reduce: np.ufunc, step: StepMessages, side: np.ndarray, times: np.ndarray
+    ) -> np.ndarray:
         """Reduces the times (…, n) of messages to one for each rank, (…, P); 0 without messages.
 
         Args:
@@ -228,7 +260,9 @@ class _Batches:
         if step.one_each:
             found[..., side] = times
         else:
-            for of_ranks, of_messages in zip(found.reshape(-1, found.shape[-1]), times.reshape(-1, len(side)), strict=True):
+            for of_ranks, of_messages in zip(
+                found.reshape(-1, found.shape[-1]), times.reshape(-1, len(side)), strict=True
+            ):
                 reduce.at(of_ranks, side, of_messages)
         return found
 
@@ -245,7 +279,9 @@ class RankTimes:
     @property
     def exposed(self) -> np.ndarray:
         """The share of a rank's time due to messages; 0 for ranks without work."""
-        return np.where(self.compute_s > 0, 1 - self.free_s / np.where(self.total_s > 0, self.total_s, 1), 0.0)
+        return np.where(
+            self.compute_s > 0, 1 - self.free_s / np.where(self.total_s > 0, self.total_s, 1), 0.0
+        )
 
 
 class WorkTimeline:
@@ -258,8 +294,12 @@ class WorkTimeline:
         """
         self._work, self._call, self._steps, self._backward = work, call, steps, backward
         self._traffic: dict[range, PlanTraffic] = {}
-        self._heads = np.array([[_moving_heads(chunk, head_rank, backward) for head_rank in range(work.mesh.heads)]
-                                for chunk in work.chunks])
+        self._heads = np.array(
+            [
+                [_moving_heads(chunk, head_rank, backward) for head_rank in range(work.mesh.heads)]
+                for chunk in work.chunks
+            ]
+        )
         """heads of single tensors that arrive with a chunk, and that are sent after it, (chunks, N, 2)"""
         self._ranks = np.arange(work.mesh.world).reshape(work.mesh.ring, work.mesh.heads)
         """of the job, (P, N): a row is a head group, a column is a ring"""
@@ -277,7 +317,10 @@ class WorkTimeline:
         """(compute seconds of each rank (P, N), its end at each speed (S, P, N))."""
         mesh, num_chunks = self._work.mesh, len(self._work.chunks)
         overlap = np.array([links.overlap_slowdown for links in speeds])[:, None]
-        compute_s, work_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads))
+        compute_s, work_s = (
+            np.zeros((mesh.ring, mesh.heads)),
+            np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads)),
+        )
         known: dict[Hashable, Timeline] = {}
         for (place, head_rank), step_s in self._steps.items():
             line = self._line(place, head_rank, step_s, speeds, known)
@@ -286,8 +329,14 @@ class WorkTimeline:
         arriving_s, leaving_s = self._all_to_all_s(speeds)
         return compute_s, head_pipeline(work_s, arriving_s, leaving_s, overlap[..., None])
 
-    def _line(self, place: int, head_rank: int, step_s: np.ndarray, speeds: Sequence[LinkSpeeds], known: dict[Hashable, Timeline]
-              ) -> Timeline:
+    def _line(
+        self,
+        place: int,
+        head_rank: int,
+        step_s: np.ndarray,
+        speeds: Sequence[LinkSpeeds],
+        known: dict[Hashable, Timeline],
+    ) -> Timeline:
         """The timeline of one ring with one chunk of heads, shared by rings with equal work and equal
         placement on nodes."""
         work, ranks = self._work, self._ranks[:, head_rank]
@@ -298,8 +347,12 @@ class WorkTimeline:
         if key not in known:
             if groups not in self._traffic:
                 self._traffic[groups] = PlanTraffic.of(work.plan_of(groups))
-            byte_s, message_s = (np.stack(parts) for parts in zip(*((links.byte_s(ranks), links.batch_s(ranks)) for links in speeds),
-                                                                  strict=True))
+            byte_s, message_s = (
+                np.stack(parts)
+                for parts in zip(
+                    *((links.byte_s(ranks), links.batch_s(ranks)) for links in speeds), strict=True
+                )
+            )
             kv_s = byte_s * (2 * num_kv * self._call.head_dim * self._call.elem_bytes)
             known[key] = timeline(self._traffic[groups], step_s, kv_s, message_s, backward=self._backward)
         return known[key]
@@ -310,7 +363,12 @@ class WorkTimeline:
         mesh, ranks = self._work.mesh, self._ranks
         if mesh.heads == 1:
             return np.zeros((2, len(self._work.chunks), len(speeds), *ranks.shape))
-        held = np.array([received_head_bytes(self._call, count, mesh.heads) for count in self._work.plan.sharding.num_tokens.tolist()])
+        held = np.array(
+            [
+                received_head_bytes(self._call, count, mesh.heads)
+                for count in self._work.plan.sharding.num_tokens.tolist()
+            ]
+        )
         head_s, message_s = np.zeros((len(speeds), *ranks.shape)), np.zeros((len(speeds), mesh.ring))
         for number, links in enumerate(speeds):
             to_others = links.byte_s(ranks)
@@ -321,7 +379,9 @@ class WorkTimeline:
         return arriving_s, leaving_s
 
 
-def rank_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, *, backward: bool) -> RankTimes:
+def rank_times(
+    work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, *, backward: bool
+) -> RankTimes:
     """Computes the times of one direction of one call on all ranks."""
     return WorkTimeline(work, call, steps, backward=backward).at(links)
 
@@ -333,8 +393,10 @@ def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs
     compares strategies but is not a forecast for other devices.
     """
     ways = {False: 1.0, True: BACKWARD_FLOPS_RATIO} if needs_backward else {False: 1.0}
-    return sum(float(rank_times(work, call, _step_times(work, call, ratio), links, backward=backward).total_s.max())
-               for backward, ratio in ways.items())
+    return sum(
+        float(rank_times(work, call, _step_times(work, call, ratio), links, backward=backward).total_s.max())
+        for backward, ratio in ways.items()
+    )
 
 
 def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
@@ -351,7 +413,9 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
             if num_heads:
                 groups = work.mask_groups(chunk, head_rank)
                 plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
-                costs = UnitCosts.of(num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups))
+                costs = UnitCosts.of(
+                    num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups)
+                )
                 pairs = plan.step_areas + costs.end_pairs * plan.step_band_rows
                 found[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
     return found

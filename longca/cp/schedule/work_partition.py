@@ -20,8 +20,8 @@ from longca.cp.schedule.head_chunking import (
 )
 
 if TYPE_CHECKING:
-    from longca.core.cell import CallSpec
     from longca.cp.schedule.plan import Plan
+    from longca.lab.studies.cell import CallSpec
     from longca.masks.mask import Mask
 
 
@@ -97,8 +97,13 @@ def partition_on(
     # over the whole ring
     cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)
     heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
-    return WorkPartition(mesh, plan, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd",
-                                                   weights if mesh.heads > 1 else (1,)))
+    return WorkPartition(
+        mesh,
+        plan,
+        choose_chunks(
+            heads, mask.num_groups, cost, call.direction == "bwd", weights if mesh.heads > 1 else (1,)
+        ),
+    )
 
 
 def unit_costs(call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:

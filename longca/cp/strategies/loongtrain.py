@@ -18,7 +18,10 @@ from longca.cp.schedule.ring import Ring
 
 class LoongTrain(PlannedStrategy):
     label = "LoongTrain"
-    summary = "A double ring: keys go round in windows of ranks while those of the next window are on their way; beside it Ulysses"
+    summary = (
+        "A double ring: keys go round in windows of ranks while those of the next window are on their "
+        "way; beside it Ulysses"
+    )
     url = "https://arxiv.org/abs/2406.18485"
 
     class Params(Frozen):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
+from longca.lab.studies.cell import CallSpec, Cell
 from longca.lowering.attnslice import attn_slices
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ MOST_IN_CHUNK, CHUNKS_OF_RANK = 2048, 4
 
 class Magi(Strategy):
     label = "MagiAttention"
-    summary = "The package: chunks dealt by area, keys cast to the ranks that need them, its kernel FFA; any mask for all heads"
+    summary = (
+        "The package: chunks dealt by area, keys cast to the ranks that need them, its kernel FFA; "
+        "any mask for all heads"
+    )
     url = "https://github.com/SandAI-org/MagiAttention"
     needs = (PACKAGE,)
     kernels = ("ffa",)
@@ -74,13 +77,20 @@ class PreparedMagi(AutogradPrepared):
         slices, chunk = attn_slices(problem.mask), _chunk(problem.mask.seqlen_q, comm.world)
         ranges = self._api.AttnRanges.from_ranges
         self._key = self._api.magi_attn_flex_key(
-            q_ranges=ranges(slices.q_ranges.tolist()), k_ranges=ranges(slices.k_ranges.tolist()),
-            attn_mask_type=[getattr(self._api.AttnMaskType,
-                                    types[number]) for number in slices.types.tolist()],
-            total_seqlen_q=problem.mask.seqlen_q, total_seqlen_k=problem.mask.seqlen_k,
-                                                 num_heads_q=problem.num_q_heads,
-            num_heads_kv=problem.num_kv_heads, head_dim=problem.head_dim, pad_size=0, chunk_size=chunk,
-                                                 cp_group_or_mesh=comm.torch_group)
+            q_ranges=ranges(slices.q_ranges.tolist()),
+            k_ranges=ranges(slices.k_ranges.tolist()),
+            attn_mask_type=[
+                getattr(self._api.AttnMaskType, types[number]) for number in slices.types.tolist()
+            ],
+            total_seqlen_q=problem.mask.seqlen_q,
+            total_seqlen_k=problem.mask.seqlen_k,
+            num_heads_q=problem.num_q_heads,
+            num_heads_kv=problem.num_kv_heads,
+            head_dim=problem.head_dim,
+            pad_size=0,
+            chunk_size=chunk,
+            cp_group_or_mesh=comm.torch_group,
+        )
         positions = self._api.get_position_ids(self._key).cpu().numpy().astype("int64")
         super().__init__(problem, TokenShard(positions))
         self.notes.append(f"its plan, in chunks of {chunk} tokens")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
 from longca.cp.baselines.paper_style import (
     CAUSAL,
@@ -27,6 +26,7 @@ from longca.cp.baselines.paper_style import (
 )
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 class PaperStyleAllgather(PaperStyle):
     label = "All-Gather, in the style of the paper"
-    summary = "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 sums of gradients"
+    summary = (
+        "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 "
+        "sums of gradients"
+    )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         half = max(cell.seqlen // (2 * cell.world), 1)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import ring_shift
 from longca.cp.baselines.paper_style import (
     BOTH,
@@ -29,6 +28,7 @@ from longca.cp.baselines.paper_style import (
 from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,10 @@ FIRST, SECOND = (0,), (1,)
 
 class PaperStyleRing(PaperStyle):
     label = "Ring P2P, in the style of the paper"
-    summary = "The study's schedule done again: documents padded to 2P, P key buffers and P partial outputs, bf16 ring of gradients"
+    summary = (
+        "The study's schedule done again: documents padded to 2P, P key buffers and P partial "
+        "outputs, bf16 ring of gradients"
+    )
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share, half = max(cell.seqlen // cell.world, 1), max(cell.seqlen // (2 * cell.world), 1)
@@ -52,8 +55,13 @@ class PaperStyleRing(PaperStyle):
         # padding is removed before each call
         ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
-        return [own, *((cell.call_spec, replace(rectangle(traits, num_q, num_k),
-                                                empty_rows=ragged)) for num_q, num_k in shapes)]
+        return [
+            own,
+            *(
+                (cell.call_spec, replace(rectangle(traits, num_q, num_k), empty_rows=ragged))
+                for num_q, num_k in shapes
+            ),
+        ]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)

@@ -20,7 +20,10 @@ from longca.cp.schedule.gather import Gather
 
 class RingAllGather(PlannedStrategy):
     label = "Ring All-Gather"
-    summary = "Each rank gathers the keys that it needs straight from who holds them, its own being computed with first"
+    summary = (
+        "Each rank gathers the keys that it needs straight from who holds them, its own being "
+        "computed with first"
+    )
     url = "https://arxiv.org/abs/2407.21783"
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:

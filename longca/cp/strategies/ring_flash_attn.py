@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,10 @@ HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which overlaps with the atten
 
 class RingFlashAttn(Strategy):
     label = "ring-flash-attn"
-    summary = "The package: ring for full, zigzag ring for causal, gathers by head (llama3) inside documents and causal windows"
+    summary = (
+        "The package: ring for full, zigzag ring for causal, gathers by head (llama3) inside "
+        "documents and causal windows"
+    )
     url = "https://github.com/zhuzilin/ring-flash-attention"
     needs = (PACKAGE,)
     kernels = KERNELS
@@ -42,7 +45,10 @@ class RingFlashAttn(Strategy):
         if cell.world == 1:
             return "its rings of one rank would send to themselves"
         if traits.per_head or traits.window is None or not (traits.window == FULL or traits.window[1] == 0):
-            return "it is for full and causal attention and causal windows, over the sequence or inside documents"
+            return (
+                "it is for full and causal attention and causal windows, over the sequence or inside "
+                "documents"
+            )
         if _function(traits) == "ring" and cell.direction == "bwd" and cell.dtype != "bf16":
             return "its ring returns gradients of queries in bf16, whatever the inputs are in"
         parts = cell.world * (2 if _function(traits) == "zigzag" else 1)

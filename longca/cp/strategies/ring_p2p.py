@@ -20,7 +20,10 @@ from longca.cp.schedule.ring import Ring
 
 class RingP2P(PlannedStrategy):
     label = "Ring P2P"
-    summary = "Keys and values go round from rank to rank while others are computed with; two or three buffers, whatever the ranks"
+    summary = (
+        "Keys and values go round from rank to rank while others are computed with; two or three "
+        "buffers, whatever the ranks"
+    )
     url = "https://arxiv.org/abs/2310.01889"
 
     def schedules(self, mesh: Mesh) -> Sequence[Ring]:

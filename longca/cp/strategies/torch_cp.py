@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
 from longca.kernels.contract import Forward
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -131,14 +131,31 @@ class _Ring:
 class _CudnnRing(_Ring):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
         return self.rings._scaled_dot_product_ring_cudnn_attention(
-            self.mesh, q, k, v, compute_log_sumexp=True, is_causal=self.causal, scale=self.scale)
+            self.mesh, q, k, v, compute_log_sumexp=True, is_causal=self.causal, scale=self.scale
+        )
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
         no_bias: Any = None  # autograd's argument for a missing bias
         return self.rings._scaled_dot_product_ring_cudnn_attention_backward(
-            self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0,
-                                                                            self.causal, scale=self.scale)
+            self.mesh,
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            seed,
+            offset,
+            no_bias,
+            cu_q,
+            cu_k,
+            max_q,
+            max_k,
+            0.0,
+            self.causal,
+            scale=self.scale,
+        )
 
 
 class _FlashRing(_Ring):
@@ -150,8 +167,23 @@ class _FlashRing(_Ring):
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
         return self.rings._scaled_dot_product_ring_flash_attention_backward(
-            self.mesh, dout, q, k, v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, self.causal, seed, offset,
-                                                                            scale=self.scale)
+            self.mesh,
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            cu_q,
+            cu_k,
+            max_q,
+            max_k,
+            0.0,
+            self.causal,
+            seed,
+            offset,
+            scale=self.scale,
+        )
 
 
 class _CpuRing(_Ring):
@@ -161,9 +193,15 @@ class _CpuRing(_Ring):
         import torch
 
         return self.rings._templated_ring_attention(
-            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-                                                    q, k, v,
-            is_causal=self.causal, scale=self.scale)
+            self.mesh.get_group(),
+            SEQUENCE_DIM,
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+            q,
+            k,
+            v,
+            is_causal=self.causal,
+            scale=self.scale,
+        )
 
     def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         import torch

@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -27,14 +27,20 @@ BLOCK = 128  # of torch's block masks
 
 class TorchFlexCp(Strategy):
     label = "torch FlexAttention CP"
-    summary = "torch's context parallelism for FlexAttention: two exposed gathers of all keys, any mask, blocks of 128 dealt by PTRR"
+    summary = (
+        "torch's context parallelism for FlexAttention: two exposed gathers of all keys, any mask, "
+        "blocks of 128 dealt by PTRR"
+    )
     url = "https://docs.pytorch.org/docs/stable/distributed.tensor.html"
     kernels = ("flex",)
     baseline = True
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
         if cell.seqlen % (cell.world * BLOCK):
-            return f"torch divides sequences of whole blocks of {BLOCK} for each rank: {cell.seqlen} tokens are none over {cell.world}"
+            return (
+                f"torch divides sequences of whole blocks of {BLOCK} for each rank: {cell.seqlen} tokens "
+                f"are none over {cell.world}"
+            )
         return "torch's balancer takes one mask for all heads" if traits.per_head else None
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
@@ -71,8 +77,15 @@ class PreparedTorchFlexCp(AutogradPrepared):
         # torch stops compiling a function after a few variants: those of earlier problems must not count
         torch._dynamo.reset()
         start = time.perf_counter()
-        local = _create_cp_block_mask(mask_mod(mask, device, problem.num_q_heads), 1, 1, mask.seqlen_q,
-                                      mask.seqlen_k, self._mesh, balancer)
+        local = _create_cp_block_mask(
+            mask_mod(mask, device, problem.num_q_heads),
+            1,
+            1,
+            mask.seqlen_q,
+            mask.seqlen_k,
+            self._mesh,
+            balancer,
+        )
         self._options = {
             "block_mask": local,
             "scale": problem.scale,

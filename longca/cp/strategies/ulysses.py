@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
@@ -47,9 +47,16 @@ class Ulysses(HeadStrategy):
         )
         return _unfit_heads(call, world, mask.traits) or next(filter(None, reasons), None)
 
-    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
-                       weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
         return partition_heads(mask, call, world, weights)  # shards are always contiguous
 
     def prepare_work(
@@ -64,8 +71,10 @@ def _unfit_heads(call: CallSpec, world: int, traits: Traits) -> str | None:
     plan = plan_heads(call.num_q_heads, call.num_kv_heads, world)
     split = [rank for rank in range(world) if plan.mask_groups(rank, traits.num_groups) is None]
     if split:
-        return (f"the mask differs among {traits.num_groups} head groups, and over {world} ranks the "
-                f"heads of rank {split[0]} are no whole number of them")
+        return (
+            f"the mask differs among {traits.num_groups} head groups, and over {world} ranks the "
+            f"heads of rank {split[0]} are no whole number of them"
+        )
     return None
 
 

@@ -18,7 +18,10 @@ from longca.cp.schedule.ring import Ring
 
 class Usp(PlannedStrategy):
     label = "USP"
-    summary = "Ulysses among neighbours, a ring among those beyond; as many heads apart as need no copies of KV heads"
+    summary = (
+        "Ulysses among neighbours, a ring among those beyond; as many heads apart as need no copies "
+        "of KV heads"
+    )
     url = "https://arxiv.org/abs/2405.07719"
 
     class Params(Frozen):

@@ -12,13 +12,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.partition.mesh import Mesh
 from longca.cp.traffic_formula import summing_ring_bytes
+from longca.lab.studies.cell import CallSpec, Cell
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.backends.fa3 import Fa3, Fa3Prepared
 from longca.kernels.contract import Forward, Prepared, Problem
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 class AsReleasedFlex(Flex):
     label = "FlexAttention, as released"
     paper_row = None
-    summary = "`flex` as the study called it: block mask by way of S² values; where these do not fit none, and all scores computed"
+    summary = (
+        "`flex` as the study called it: block mask by way of S² values; where these do not fit none, "
+        "and all scores computed"
+    )
 
     def prepare(self, problem: Problem) -> AsReleasedFlexPrepared:
         return AsReleasedFlexPrepared(problem)
@@ -43,8 +46,14 @@ class AsReleasedFlexPrepared(FlexPrepared):
             return super()._block_mask()
         visible = mask_mod(mask, device, num_heads)
         try:
-            made = create_block_mask(visible, None, num_heads if mask.num_groups > 1 else None, mask.seqlen_q,
-                                     mask.seqlen_k, str(device))
+            made = create_block_mask(
+                visible,
+                None,
+                num_heads if mask.num_groups > 1 else None,
+                mask.seqlen_q,
+                mask.seqlen_k,
+                str(device),
+            )
         except RuntimeError as error:  # the study caught these, which include torch's out-of-memory errors
             self._score_mod = _hiding(visible)
             self.notes.append(

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 class AsReleasedNaive(Naive):
     label = "Naive, as released"
     paper_row = None
-    summary = "`naive` as the study called it: a bias of S², made on the host and copied to the device inside the timed call"
+    summary = (
+        "`naive` as the study called it: a bias of S², made on the host and copied to the device "
+        "inside the timed call"
+    )
 
     def prepare(self, problem: Problem) -> AsReleasedNaivePrepared:
         return AsReleasedNaivePrepared(problem)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.backends.sdpa import Sdpa, SdpaPrepared
 from longca.kernels.contract import Problem
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 class AsReleasedSdpa(Sdpa):
     label = "SDPA, as released"
     paper_row = None
-    summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off the fused paths of older ones"
+    summary = (
+        "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off the fused "
+        "paths of older ones"
+    )
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if traits.full or traits.causal:

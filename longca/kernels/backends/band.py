@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,10 @@ HEAD_DIMS = (64, 128)
 class Band(Kernel):
     label = "band (own)"
     family = "both"
-    summary = "This project's own operator: any bands and any blocks, GQA, forward and backward, plans of O(bands + tiles)"
+    summary = (
+        "This project's own operator: any bands and any blocks, GQA, forward and backward, plans of "
+        "O(bands + tiles)"
+    )
     url = "https://arxiv.org/abs/2307.08691"
     needs = ("torch", "triton")
     returns_lse = True
@@ -97,19 +100,38 @@ class BandPrepared(Prepared):
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor,
-                     lse: torch.Tensor,
-                     out: torch.Tensor, contributions: Sequence[Contribution]) -> None:
+    def forward_onto(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        total: torch.Tensor,
+        lse: torch.Tensor,
+        out: torch.Tensor,
+        contributions: Sequence[Contribution],
+    ) -> None:
         from longca.ops.band.api import band_forward
 
         for part in contributions:
-            band_forward(q, k, v, self._plan_of(part), self.problem.scale,
-                         initial=None if part.is_first else (total, lse),
-                         into=(out if part.is_last else total, lse))
+            band_forward(
+                q,
+                k,
+                v,
+                self._plan_of(part),
+                self.problem.scale,
+                initial=None if part.is_first else (total, lse),
+                into=(out if part.is_last else total, lse),
+            )
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys.
 
         Args:
@@ -119,10 +141,18 @@ class BandPrepared(Prepared):
 
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
-    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                      lse: torch.Tensor, dout: torch.Tensor,
-                      total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
-                      ) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward_onto(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+        total: torch.Tensor,
+        dq: torch.Tensor,
+        contributions: Sequence[Contribution],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         from longca.ops.band.api import band_backward_onto
 
         parts = [

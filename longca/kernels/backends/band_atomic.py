@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.backends.band import Band
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 class BandAtomic(Band):
     label = "band (own), any order"
-    summary = "The same with dQ, dK and dV from one kernel, which adds them to memory in any order: on Hopper, at head dim 128"
+    summary = (
+        "The same with dQ, dK and dV from one kernel, which adds them to memory in any order: on "
+        "Hopper, at head dim 128"
+    )
     deterministic = False
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:

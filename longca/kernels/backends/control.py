@@ -6,10 +6,10 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
-from longca.core.record import Accuracy, Samples, Work
 from longca.kernels.contract import Problem, missing_compiler, missing_modules
 from longca.kernels.control import Control, PreparedControl
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Accuracy, Samples, Work
 
 if TYPE_CHECKING:
     import torch

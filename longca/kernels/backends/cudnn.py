@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,10 @@ class Cudnn(Kernel):
         if traits.window not in (None, (-1, -1), (-1, 0)):
             return "torch's operator for cuDNN has no window argument"
         if traits.num_segments > 1 and traits.seqlen_q * call.num_q_heads * call.head_dim > MAX_OFFSET:
-            return "torch's operator for cuDNN counts elements of packed documents in 32 bits, and these are more"
+            return (
+                "torch's operator for cuDNN counts elements of packed documents in 32 bits, and these "
+                "are more"
+            )
         if call.direction == "bwd" and traits.seqlen_q == 1:
             return "cuDNN's backward takes no sequence of one token alone"
         if call.direction == "bwd" and traits.num_segments > 1:
@@ -73,8 +76,10 @@ class CudnnPrepared(PackedPrepared):
             if host_ms > MOST_HOST_MS:
                 # torch 2.11 looks plans up in its cache but never stores them:
                 # https://github.com/pytorch/pytorch/pull/191576
-                self.notes.append("torch plans cuDNN's graph anew on every call for packed documents: "
-                                  f"{host_ms:.0f} ms of each call pass on the host")
+                self.notes.append(
+                    "torch plans cuDNN's graph anew on every call for packed documents: "
+                    f"{host_ms:.0f} ms of each call pass on the host"
+                )
 
     def _host_ms(self) -> float:
         """Host time of one call, in ms, after a first call that loaded all kernels."""
@@ -122,16 +127,48 @@ class CudnnPrepared(PackedPrepared):
         import torch
 
         out, lse, *_ = torch.ops.aten._cudnn_attention_forward(
-            q, k, v, None, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, True, 0.0,
-                                                               self.causal, False,
-            scale=self.problem.scale)
+            q,
+            k,
+            v,
+            None,
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            True,
+            0.0,
+            self.causal,
+            False,
+            scale=self.problem.scale,
+        )
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         return torch.ops.aten._cudnn_attention_backward(
-            dout, q, k, v, out, lse, self._no_random, self._no_random, None, self.cu_seqlens, self.cu_seqlens,
-            self.max_seqlen, self.max_seqlen, 0.0, self.causal, scale=self.problem.scale)
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            self._no_random,
+            self._no_random,
+            None,
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            0.0,
+            self.causal,
+            scale=self.problem.scale,
+        )

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import unfit_device
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,10 @@ HEAD_DIMS = (64, 128)
 class CudnnBsa(Kernel):
     label = "cuDNN BSA"
     family = "sparse"
-    summary = "cudnn.block_sparse_attention of the cuDNN frontend (experimental): blocks of 64 and 128; backward MHA only"
+    summary = (
+        "cudnn.block_sparse_attention of the cuDNN frontend (experimental): blocks of 64 and 128; "
+        "backward MHA only"
+    )
     url = "https://github.com/NVIDIA/cudnn-frontend"
     needs = ("torch", "cudnn.block_sparse_attention", "cutlass", "tvm_ffi", "cuda.bindings")
     returns_lse = True
@@ -107,9 +110,15 @@ class CudnnBsaPrepared(Prepared):
         )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
         Args:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms
 from longca.kernels.packed import unfit_device
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,10 @@ MAX_TABLE_BYTES = 1 << 30
 class CudnnFlex(Kernel):
     label = "cuDNN FlexAttention"
     family = "both"
-    summary = "cudnn.flex_attention of the cuDNN frontend (experimental): any mask as intervals of keys for each query"
+    summary = (
+        "cudnn.flex_attention of the cuDNN frontend (experimental): any mask as intervals of keys for "
+        "each query"
+    )
     url = "https://github.com/NVIDIA/cudnn-frontend"
     needs = ("torch", "cudnn.flex_attention", "cutlass", "tvm_ffi")
     returns_lse = True
@@ -67,10 +70,15 @@ class CudnnFlexPrepared(Prepared):
             .contiguous()
         )
         lowering_ms = (time.perf_counter() - start) * 1e3
-        q, k = (torch.zeros(1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype,
-                            device=problem.device)
-                for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
-                                              (problem.mask.seqlen_k, problem.num_kv_heads)))
+        q, k = (
+            torch.zeros(
+                1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device
+            )
+            for num_tokens, num_heads in (
+                (problem.mask.seqlen_q, problem.num_q_heads),
+                (problem.mask.seqlen_k, problem.num_kv_heads),
+            )
+        )
         # also compiles the planner's kernels, unless they are compiled already
         first_ms = plan_ms = self._plan(table, q, k)
         if problem.records_costs:
@@ -121,9 +129,15 @@ class CudnnFlexPrepared(Prepared):
         )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
         Args:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,10 @@ MOST_SEGMENTS = (1 << 16) - 1
 
 class CudnnGraph(Kernel):
     label = "cuDNN graph"
-    summary = "cuDNN's fused attention by graphs of its frontend: causal, windows, packed documents, both directions"
+    summary = (
+        "cuDNN's fused attention by graphs of its frontend: causal, windows, packed documents, both "
+        "directions"
+    )
     url = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
     needs = ("torch", "cudnn")
     returns_lse = True
@@ -82,9 +85,15 @@ class CudnnGraphPrepared(PackedPrepared):
         self._graphs["fwd"].run(q=q, k=k, v=v, out=out, lse=lse)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         self._graphs["bwd"].run(q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
         return dq, dk, dv

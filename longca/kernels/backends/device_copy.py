@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import DTYPE_BYTES, Cell
-from longca.core.record import Accuracy, Samples, Work
 from longca.kernels.contract import Problem
 from longca.kernels.control import Control, PreparedControl
+from longca.lab.studies.cell import DTYPE_BYTES, Cell
+from longca.lab.studies.record import Accuracy, Samples, Work
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,10 @@ SEED = 0
 
 class DeviceCopy(Control):
     label = "Device copy"
-    summary = "Ceiling: a copy of a tensor of the size of q inside device memory; bytes read and bytes written count"
+    summary = (
+        "Ceiling: a copy of a tensor of the size of q inside device memory; bytes read and bytes "
+        "written count"
+    )
     url = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html"
 
     def work(self, cell: Cell) -> Work:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,10 @@ ROWS = 16  # its LSE is padded to a multiple of this
 
 class Fa1(Kernel):
     label = "FA1"
-    summary = "flash-attn 1.0.9, the first FlashAttention: full, causal and packed documents, as many KV as query heads"
+    summary = (
+        "flash-attn 1.0.9, the first FlashAttention: full, causal and packed documents, as many KV as "
+        "query heads"
+    )
     needs = ("torch", "flash_attn_cuda")
     url = "https://pypi.org/project/flash-attn/1.0.9/"
     returns_lse = True
@@ -81,17 +84,54 @@ class Fa1Prepared(PackedPrepared):
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = q.new_empty(q.shape)
         lse, *_ = self._extension.fwd(
-            q, k, v, out, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
-                                      self.problem.scale,
-            False, self.causal, False, 0, None)
+            q,
+            k,
+            v,
+            out,
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            0.0,
+            self.problem.scale,
+            False,
+            self.causal,
+            False,
+            0,
+            None,
+        )
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         self._extension.bwd(
-            dout, q, k, v, out, lse, dq, dk, dv, self.cu_seqlens, self.cu_seqlens, self.max_seqlen,
-                            self.max_seqlen, 0.0,
-            self.problem.scale, False, self.causal, 0, None, None)
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            dq,
+            dk,
+            dv,
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            0.0,
+            self.problem.scale,
+            False,
+            self.causal,
+            0,
+            None,
+            None,
+        )
         return dq, dk, dv

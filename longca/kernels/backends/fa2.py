@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -51,24 +51,89 @@ class Fa2Prepared(PackedPrepared):
             )
         else:
             out, lse, *_ = self._extension.varlen_fwd(
-                q, k, v, None, self.cu_seqlens, self.cu_seqlens, None, None, None, None, self.max_seqlen,
-                                                      self.max_seqlen,
-                0.0, scale, False, self.causal, left, right, 0.0, False, None)
+                q,
+                k,
+                v,
+                None,
+                self.cu_seqlens,
+                self.cu_seqlens,
+                None,
+                None,
+                None,
+                None,
+                self.max_seqlen,
+                self.max_seqlen,
+                0.0,
+                scale,
+                False,
+                self.causal,
+                left,
+                right,
+                0.0,
+                False,
+                None,
+            )
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         left, right = self.window
         scale = self.problem.scale
         # (…, dq, dk, dv, alibi, dropout, scale, causal, window, softcap, deterministic, …)
         if self.cu_seqlens is None:
-            dq, dk, dv, _ = self._extension.bwd(dout, q, k, v, out, lse, None, None, None, None, 0.0, scale,
-                                                self.causal,
-                                                left, right, 0.0, False, None, None)
+            dq, dk, dv, _ = self._extension.bwd(
+                dout,
+                q,
+                k,
+                v,
+                out,
+                lse,
+                None,
+                None,
+                None,
+                None,
+                0.0,
+                scale,
+                self.causal,
+                left,
+                right,
+                0.0,
+                False,
+                None,
+                None,
+            )
         else:
             dq, dk, dv, _ = self._extension.varlen_bwd(
-                dout, q, k, v, out, lse, None, None, None, self.cu_seqlens, self.cu_seqlens, None,
-                                                       self.max_seqlen,
-                self.max_seqlen, 0.0, scale, False, self.causal, left, right, 0.0, False, None, None)
+                dout,
+                q,
+                k,
+                v,
+                out,
+                lse,
+                None,
+                None,
+                None,
+                self.cu_seqlens,
+                self.cu_seqlens,
+                None,
+                self.max_seqlen,
+                self.max_seqlen,
+                0.0,
+                scale,
+                False,
+                self.causal,
+                left,
+                right,
+                0.0,
+                False,
+                None,
+                None,
+            )
         return dq, dk, dv

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -83,13 +83,27 @@ class Fa2SparsePrepared(Prepared):
         from longca.ops.fa2_sparse import sparse_forward
 
         tables = self._tables
-        out, lse = sparse_forward(q, k, v, tables.q_to_k, tables.q_to_k_counts, self._blocks,
-                                  self.problem.scale, self._tuning.forward)
+        out, lse = sparse_forward(
+            q,
+            k,
+            v,
+            tables.q_to_k,
+            tables.q_to_k_counts,
+            self._blocks,
+            self.problem.scale,
+            self._tuning.forward,
+        )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
         needs.
 
@@ -99,6 +113,16 @@ class Fa2SparsePrepared(Prepared):
         from longca.ops.fa2_sparse import sparse_backward
 
         tables = self._tables
-        return sparse_backward(q, k, v, out, lse, dout, (tables.q_to_k, tables.q_to_k_counts),
-                               (tables.k_to_q, tables.k_to_q_counts), self._blocks, self.problem.scale,
-                               self._tuning)
+        return sparse_backward(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            dout,
+            (tables.q_to_k, tables.q_to_k_counts),
+            (tables.k_to_q, tables.k_to_q_counts),
+            self._blocks,
+            self.problem.scale,
+            self._tuning,
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -44,17 +44,56 @@ class Fa3Prepared(PackedPrepared):
         cu_seqlens, max_seqlen = self.cu_seqlens, self._max_seqlen
         no_cache = (None,) * 9  # pages, offsets, rotary embedding and descaling
         out, lse, *_ = self._interface._flash_attn_forward(
-            q, k, v, None, None, None, None, cu_seqlens, cu_seqlens, None, None, None, max_seqlen, max_seqlen,
-                                                           *no_cache,
-            self.problem.scale, self.causal, self.window)
+            q,
+            k,
+            v,
+            None,
+            None,
+            None,
+            None,
+            cu_seqlens,
+            cu_seqlens,
+            None,
+            None,
+            None,
+            max_seqlen,
+            max_seqlen,
+            *no_cache,
+            self.problem.scale,
+            self.causal,
+            self.window,
+        )
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         cu_seqlens, max_seqlen = self.cu_seqlens, self._max_seqlen
         dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         self._interface._flash_attn_backward(
-            dout, q, k, v, out, lse, cu_seqlens, cu_seqlens, None, None, max_seqlen, max_seqlen, dq, dk, dv,
-            self.problem.scale, self.causal, self.window)
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            cu_seqlens,
+            cu_seqlens,
+            None,
+            None,
+            max_seqlen,
+            max_seqlen,
+            dq,
+            dk,
+            dv,
+            self.problem.scale,
+            self.causal,
+            self.window,
+        )
         return dq, dk, dv

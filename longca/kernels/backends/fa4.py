@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,10 @@ MAX_INTERVALS = 8  # of a row; the element test compares them one by one
 class Fa4(Kernel):
     label = "FA4"
     family = "both"
-    summary = "FlashAttention-4 (CuTe): windows and packed documents natively, other masks by mask_mod and block lists"
+    summary = (
+        "FlashAttention-4 (CuTe): windows and packed documents natively, other masks by mask_mod and "
+        "block lists"
+    )
     needs = ("torch", "flash_attn", "cutlass", "quack")
     url = "https://pypi.org/project/flash-attn-4/"
     returns_lse = True
@@ -80,8 +83,12 @@ class Fa4PackedPrepared(PackedPrepared):
         if not self.causal:
             self._options |= {"window_size_left": left, "window_size_right": right}
         if self.cu_seqlens is not None:
-            self._options |= {"cu_seqlens_q": self.cu_seqlens, "cu_seqlens_k": self.cu_seqlens,
-                              "max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
+            self._options |= {
+                "cu_seqlens_q": self.cu_seqlens,
+                "cu_seqlens_k": self.cu_seqlens,
+                "max_seqlen_q": self.max_seqlen,
+                "max_seqlen_k": self.max_seqlen,
+            }
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
@@ -89,8 +96,15 @@ class Fa4PackedPrepared(PackedPrepared):
         out, lse, *_ = self._interface._flash_attn_fwd(q, k, v, return_lse=True, **self._options)
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dq, dk, dv, *_ = self._interface._flash_attn_bwd(q, k, v, out, dout, lse, **self._options)
         return dq, dk, dv
 
@@ -130,8 +144,11 @@ class Fa4MaskedPrepared(Prepared):
         if mask.grid is not None and not self._forward_blocks.mask_block_cnt.any():
             return {}  # every block is full
         tables = element_tables(mask)
-        mod = (fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group) if mask.grid is None
-               else fa4_mask_mod.grid_mask_mod(heads_per_group))
+        mod = (
+            fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group)
+            if mask.grid is None
+            else fa4_mask_mod.grid_mask_mod(heads_per_group)
+        )
         self.costs["metadata_bytes"] += sum(table.nbytes for table in tables)
         return {
             "mask_mod": mod,
@@ -152,16 +169,24 @@ class Fa4MaskedPrepared(Prepared):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         out, lse, *_ = self._interface._flash_attn_fwd(
-            q, k, v, return_lse=True, block_sparse_tensors=self._forward_blocks, **self._options)
+            q, k, v, return_lse=True, block_sparse_tensors=self._forward_blocks, **self._options
+        )
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
         needs."""
         dq, dk, dv, *_ = self._interface._flash_attn_bwd(
-            q, k, v, out, dout, lse, block_sparse_tensors=self._backward_blocks, **self._options)
+            q, k, v, out, dout, lse, block_sparse_tensors=self._backward_blocks, **self._options
+        )
         return dq, dk, dv
 
 

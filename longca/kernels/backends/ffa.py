@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.packed import unfit_build, unfit_device
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -81,8 +81,9 @@ class FlashInferPrepared(Prepared):
 
         one = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
         workspace = torch.empty(FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
-        _wrapper(workspace, self._backend).plan(one.bool().unsqueeze(0), one, one, 1, 1, problem.head_dim,
-                                                q_data_type=problem.dtype)
+        _wrapper(workspace, self._backend).plan(
+            one.bool().unsqueeze(0), one, one, 1, 1, problem.head_dim, q_data_type=problem.dtype
+        )
 
     def _plan(self, problem: Problem) -> None:
         import numpy as np
@@ -94,8 +95,10 @@ class FlashInferPrepared(Prepared):
         row_sizes, col_sizes = (
             np.diff(bounds, axis=1).astype(np.int32) for bounds in (grid.q_bounds, grid.k_bounds)
         )
-        visible, rows, cols = (torch.from_numpy(part).to(problem.device).repeat_interleave(share, 0)
-                               for part in (grid.visible, row_sizes, col_sizes))
+        visible, rows, cols = (
+            torch.from_numpy(part).to(problem.device).repeat_interleave(share, 0)
+            for part in (grid.visible, row_sizes, col_sizes)
+        )
         num_indices = int((visible.sum(1) * cols).sum())
         if num_indices > MOST_INDICES:
             raise ValueError(TOO_MANY.format(num_indices))
@@ -103,8 +106,16 @@ class FlashInferPrepared(Prepared):
         workspace = torch.empty(FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
         self._wrapper = _wrapper(workspace, self._backend)
         self._make_room(problem, workspace, num_lists)
-        self._wrapper.plan(visible, rows, cols, problem.num_q_heads, problem.num_kv_heads, problem.head_dim,
-                           sm_scale=problem.scale, q_data_type=problem.dtype)
+        self._wrapper.plan(
+            visible,
+            rows,
+            cols,
+            problem.num_q_heads,
+            problem.num_kv_heads,
+            problem.head_dim,
+            sm_scale=problem.scale,
+            q_data_type=problem.dtype,
+        )
         self.costs["metadata_bytes"] = 4 * (num_indices + 3 * num_lists + 2)
 
     def _make_room(self, problem: Problem, workspace: torch.Tensor, num_lists: int) -> None:
@@ -140,8 +151,6 @@ class FlashInferPrepared(Prepared):
 
 def _wrapper(workspace: torch.Tensor, backend: str) -> Any:
     # where FlashInfer is not installed, a type checker takes this file for it
-    from flashinfer import (
-        VariableBlockSparseAttentionWrapper,  # pyright: ignore[reportAttributeAccessIssue]
-    )
+    from flashinfer import VariableBlockSparseAttentionWrapper  # pyright: ignore[reportAttributeAccessIssue]
 
     return VariableBlockSparseAttentionWrapper(workspace, backend=backend)

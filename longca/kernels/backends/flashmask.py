@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,10 @@ class FlashMask(Kernel):
             return "takes head dims 64 and 128 only"
         most = 1 if traits.is_block_grid else 3  # two hidden runs leave at most three visible ones
         if traits.max_col_intervals > most:
-            return (f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
-                    "and FlashMask's columns can hide two runs from a key")
+            return (
+                f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
+                "and FlashMask's columns can hide two runs from a key"
+            )
         return None
 
     def prepare(self, problem: Problem) -> FlashMaskPrepared:
@@ -92,9 +94,15 @@ class FlashMaskPrepared(Prepared):
         out, lse = forward(q, k, v, self._mask, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
         Args:

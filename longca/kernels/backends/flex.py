@@ -7,9 +7,9 @@ import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch

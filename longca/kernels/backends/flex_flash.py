@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.backends.flex import SMALLEST_HEAD_DIM, FlexPrepared
 from longca.kernels.contract import Kernel, Problem, missing_for_triton
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 class FlexFlash(Kernel):
     label = "FlexAttention, FLASH"
     family = "both"
-    summary = "torch.compile of flex_attention with BACKEND=FLASH: FlashAttention-4's kernels under a block mask of 128"
+    summary = (
+        "torch.compile of flex_attention with BACKEND=FLASH: FlashAttention-4's kernels under a block "
+        "mask of 128"
+    )
     url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
     needs = ("torch", "triton", "flash_attn.cute", "cutlass")
     transposes = True
@@ -27,7 +30,10 @@ class FlexFlash(Kernel):
         if call.dtype not in ("bf16", "fp16"):
             return "FlashAttention-4 takes bf16 and fp16 only"
         if call.head_dim % 8 or not SMALLEST_HEAD_DIM <= call.head_dim <= 128:
-            return f"with blocks of 128, torch gives FlashAttention-4 head dims from {SMALLEST_HEAD_DIM} to 128 in steps of 8"
+            return (
+                f"with blocks of 128, torch gives FlashAttention-4 head dims from {SMALLEST_HEAD_DIM} to "
+                f"128 in steps of 8"
+            )
         return None
 
     def prepare(self, problem: Problem) -> FlexFlashPrepared:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
-from longca.core.record import Accuracy, Samples, Work
 from longca.kernels.contract import Problem
 from longca.kernels.control import Control, PreparedControl
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Accuracy, Samples, Work
 
 if TYPE_CHECKING:
     import torch
@@ -71,5 +71,10 @@ class MatmulPrepared(PreparedControl):
         error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())
         budget = torch.finfo(self._a.dtype).eps / 2 + torch.finfo(torch.float32).eps * math.sqrt(size)
         finite = math.isfinite(error) and bool(self._out.isfinite().all())
-        return Accuracy(reference="float64", scope=f"{len(rows)} of {size} rows", budget={"out": budget},
-                        relative={"out": error} if finite else {}, max_abs={"out": largest} if finite else {})
+        return Accuracy(
+            reference="float64",
+            scope=f"{len(rows)} of {size} rows",
+            budget={"out": budget},
+            relative={"out": error} if finite else {},
+            max_abs={"out": largest} if finite else {},
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -83,9 +83,15 @@ class NaivePrepared(Prepared):
         q, k, v, out, probs = forward.saved
         return self._gradients(q, k, v, out, probs, dout)
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism
         needs.
 
@@ -103,9 +109,15 @@ class NaivePrepared(Prepared):
             scores.view(groups, -1, *scores.shape[-2:]).masked_fill_(self._hidden, float("-inf"))
         return scores
 
-    def _gradients(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                   probs: torch.Tensor,
-                   dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _gradients(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        probs: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         delta = (dout.float() * out.float()).sum(-1, keepdim=True)
         dscores = (_matmul(dout, v.mT).float() - delta).mul_(probs).mul_(self.problem.scale).to(q.dtype)
         return _matmul(dscores, k), _matmul_over_rows(dscores, q), _matmul_over_rows(probs, dout)

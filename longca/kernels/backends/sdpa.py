@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -92,9 +92,15 @@ class SdpaPrepared(Prepared):
         from torch.nn.attention import SDPBackend
 
         def empty(num_heads: int, num_tokens: int) -> torch.Tensor:
-            return torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim,
-                               dtype=problem.dtype,
-                               device=problem.device, requires_grad=problem.needs_backward)
+            return torch.empty(
+                self._batch,
+                num_heads // self._batch,
+                num_tokens,
+                problem.head_dim,
+                dtype=problem.dtype,
+                device=problem.device,
+                requires_grad=problem.needs_backward,
+            )
 
         q = empty(problem.num_q_heads, problem.mask.seqlen_q)
         k = empty(problem.num_kv_heads * self._num_copies, problem.mask.seqlen_k)

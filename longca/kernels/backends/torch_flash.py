@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.lab.studies.cell import CallSpec
 
 if TYPE_CHECKING:
     import torch
@@ -50,19 +50,50 @@ class TorchFlashPrepared(PackedPrepared):
 
         left, right = self.window
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            q, k, v, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.causal,
-                                                               False,
-            scale=self.problem.scale, window_size_left=left, window_size_right=right)
+            q,
+            k,
+            v,
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            0.0,
+            self.causal,
+            False,
+            scale=self.problem.scale,
+            window_size_left=left,
+            window_size_right=right,
+        )
         return out, lse
 
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
-                     lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def raw_backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        dout: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
         left, right = self.window
         return torch.ops.aten._flash_attention_backward(
-            dout, q, k, v, out, lse, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
-                                                        self.causal,
-            self._no_random, self._unused, scale=self.problem.scale, window_size_left=left,
-                                                        window_size_right=right)
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            0.0,
+            self.causal,
+            self._no_random,
+            self._unused,
+            scale=self.problem.scale,
+            window_size_left=left,
+            window_size_right=right,
+        )

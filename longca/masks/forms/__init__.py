@@ -21,8 +21,23 @@ from longca.masks.forms.types import AttnSlices, BlockMap, FlashMaskColumns, Sli
 from longca.masks.forms.values import refused, rows_of, whole_numbers
 
 __all__ = [
-    "AttnSlices", "BlockMap", "Documents", "FlashMaskColumns", "SliceType", "Varlen", "Window",
-    "of_block_map", "of_block_mask", "of_cu_seqlens", "of_dense", "of_document_ids", "of_flashmask",
-           "of_position_ids", "of_slices",
-    "of_windows", "refused", "rows_of", "whole_numbers",
+    "AttnSlices",
+    "BlockMap",
+    "Documents",
+    "FlashMaskColumns",
+    "SliceType",
+    "Varlen",
+    "Window",
+    "of_block_map",
+    "of_block_mask",
+    "of_cu_seqlens",
+    "of_dense",
+    "of_document_ids",
+    "of_flashmask",
+    "of_position_ids",
+    "of_slices",
+    "of_windows",
+    "refused",
+    "rows_of",
+    "whole_numbers",
 ]

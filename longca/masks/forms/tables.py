@@ -44,8 +44,10 @@ def of_flashmask(columns: Any, causal: bool, seqlen_q: int | None) -> tuple[tupl
 def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
     """The bands of attention slices: one for each non-empty slice."""
     known = ", ".join(f"{kind.value} for {kind.name}" for kind in SliceType)
-    q, k, kind = (whole_numbers(values, name) for values, name in
-                  ((q_ranges, "q_ranges"), (k_ranges, "k_ranges"), (types, f"types ({known})")))
+    q, k, kind = (
+        whole_numbers(values, name)
+        for values, name in ((q_ranges, "q_ranges"), (k_ranges, "k_ranges"), (types, f"types ({known})"))
+    )
     for name, ranges in (("q_ranges", q), ("k_ranges", k)):
         if ranges.size % 2 or (ranges.ndim > 1 and ranges.shape[-1] != 2):
             raise ValueError(f"{name} must be (n, 2), a start and an end each, and these are {ranges.shape}")
@@ -67,8 +69,10 @@ def of_dense(raster: Any) -> tuple[tuple[np.ndarray, ...], int, int]:
     """(bands of each head group, queries, keys) of a bool (Sq, Sk) or (G, Sq, Sk); True is visible."""
     visible = host_array(raster, "a raster must be bool (queries, keys)")
     if visible.dtype != bool or visible.ndim not in (2, 3):
-        raise ValueError("a raster must be bool (queries, keys) or (groups, queries, keys), and it is "
-                         f"{kind(visible, raster)}{f' {visible.shape}' if visible.ndim else ''}")
+        raise ValueError(
+            "a raster must be bool (queries, keys) or (groups, queries, keys), and it is "
+            f"{kind(visible, raster)}{f' {visible.shape}' if visible.ndim else ''}"
+        )
     groups = visible if visible.ndim == 3 else visible[None]
     return tuple(band.of_runs(*runs(group)) for group in groups), *visible.shape[-2:]
 

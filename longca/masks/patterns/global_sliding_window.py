@@ -41,9 +41,16 @@ class GlobalSlidingWindow(Pattern):
         seqlen = draw.seqlen
         if params.paper_compat:
             size = int(draw.rng.integers(1, seqlen // 3 - 1, endpoint=True))
-            return draw.mask(band.make(0, seqlen, 0, size, hi=size - seqlen),
-                             band.make(0, size, size, seqlen, hi=seqlen - size),
-                             band.make(size, seqlen, size, seqlen, -size, size), num_global=size, window=size)
+            return draw.mask(
+                band.make(0, seqlen, 0, size, hi=size - seqlen),
+                band.make(0, size, size, seqlen, hi=seqlen - size),
+                band.make(size, seqlen, size, seqlen, -size, size),
+                num_global=size,
+                window=size,
+            )
         first = min(params.num_global, seqlen)
-        return draw.mask(band.make(0, first, 0, seqlen), band.make(first, seqlen, 0, first),
-                         band.make(first, seqlen, first, seqlen, -params.window, params.window))
+        return draw.mask(
+            band.make(0, first, 0, seqlen),
+            band.make(first, seqlen, 0, first),
+            band.make(first, seqlen, first, seqlen, -params.window, params.window),
+        )

@@ -25,10 +25,17 @@ from longca.ops.band.torch_op import band_forward_op, flatten
 __all__ = ["BandPlan", "band_attention", "band_backward", "band_forward", "plan_band_attention"]
 
 
-def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, scale: float | None = None,
-                   return_lse: bool = False,
-                   initial: tuple[Tensor, Tensor] | None = None,
-                   out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
+def band_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | BandPlan,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    initial: tuple[Tensor, Tensor] | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and
     v, by out and LSE.
 
@@ -52,7 +59,8 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if needs_grad and BandKernel.DKDV not in plan.kernels:
         raise ValueError(
-            "the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True"
+            "the plan is for the forward pass alone, and an input requires gradients: make it with "
+            "needs_backward=True"
         )
     if not eager.is_eager(q, k, v):
         out, lse = _by_operator(q, k, v, plan, scale, initial, out_dtype)
@@ -74,22 +82,43 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     return (out, lse) if return_lse else out
 
 
-def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None,
-                 initial: tuple[Tensor, Tensor] | None,
-                 out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+def _by_operator(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: BandPlan,
+    scale: float | None,
+    initial: tuple[Tensor, Tensor] | None,
+    out_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
     """(out, LSE) of flat queries, by a custom operator that torch.compile and other tracers support."""
     check_inputs(plan, q, k, v)
     check_result("out_dtype", out_dtype)
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
     tables, numbers = flatten(plan)
-    return band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
-                           *(flat_initial(q, initial) if initial is not None else (None, None)),
-                           out_dtype or q.dtype)
+    return band_forward_op(
+        flat_q,
+        flat_k,
+        flat_v,
+        tables,
+        numbers,
+        checked_scale(plan, scale),
+        *(flat_initial(q, initial) if initial is not None else (None, None)),
+        out_dtype or q.dtype,
+    )
 
 
-def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
-                 initial: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None,
-                 into: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+def band_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: BandPlan,
+    scale: float | None = None,
+    *,
+    initial: tuple[Tensor, Tensor] | None = None,
+    out_dtype: torch.dtype | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     """(out (Tq, H, D), LSE (Tq, H) float32), without autograd.
 
     Args:
@@ -99,10 +128,19 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
     return eager.forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype, into=into)
 
 
-def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
-                  scale: float | None = None, *,
-                  dlse: Tensor | None = None,
-                  grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def band_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    plan: BandPlan,
+    scale: float | None = None,
+    *,
+    dlse: Tensor | None = None,
+    grad_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) from an output and LSE that may cover more keys: the contribution of the given keys to the
     gradients.
 
@@ -114,10 +152,17 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
     return eager.backward(q, k, v, out, lse, dout, plan, scale, dlse=dlse, grad_dtype=grad_dtype)
 
 
-def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-                       plan: BandPlan,
-                       parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
-                       scale: float | None = None) -> tuple[Tensor, Tensor]:
+def band_backward_onto(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    plan: BandPlan,
+    parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
     """(dk, dv) of `band_backward`; dq is added to that of other keys, for one part of the queries after
     another.
 

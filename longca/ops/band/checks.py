@@ -27,19 +27,24 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
     check_device(q)
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
         raise ValueError(
-            f"q, k and v must all be {' or all '.join(DTYPES.values())}; they are {q.dtype}, {k.dtype} and {v.dtype}"
+            f"q, k and v must all be {' or all '.join(DTYPES.values())}; they are {q.dtype}, {k.dtype} and "
+            f"{v.dtype}"
         )
     if not (q.device == k.device == v.device == plan.device):
         raise ValueError(
-            f"q, k, v and the plan must be on one device; they are on {q.device}, {k.device}, {v.device} and {plan.device}"
+            f"q, k, v and the plan must be on one device; they are on {q.device}, {k.device}, {v.device} and "
+            f"{plan.device}"
         )
     if min(q.ndim, k.ndim) < 3 or k.shape != v.shape:
         raise ValueError(
-            f"q must be (…, tokens, heads, D), k and v alike of one shape; they are {tuple(q.shape)}, {tuple(k.shape)} and "
+            f"q must be (…, tokens, heads, D), k and v alike of one shape; they are {tuple(q.shape)}, "
+            f"{tuple(k.shape)} and "
             f"{tuple(v.shape)}"
         )
-    found, planned = ((*q.shape[-2:], *k.shape[-2:]),
-                      (plan.num_q_heads, plan.head_dim, plan.num_kv_heads, plan.head_dim))
+    found, planned = (
+        (*q.shape[-2:], *k.shape[-2:]),
+        (plan.num_q_heads, plan.head_dim, plan.num_kv_heads, plan.head_dim),
+    )
     if found != planned:
         raise ValueError(
             f"(query heads, D, KV heads, D) are {found} here and {planned} in the plan: make a plan for these"
@@ -47,7 +52,8 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
     lengths, masked = (q.shape[:-2].numel(), k.shape[:-2].numel()), (plan.seqlen_q, plan.seqlen_k)
     if lengths != masked:
         raise ValueError(
-            f"the mask is over {masked[0]} queries × {masked[1]} keys, and q and k have {lengths[0]} and {lengths[1]} tokens "
+            f"the mask is over {masked[0]} queries × {masked[1]} keys, and q and k have {lengths[0]} and "
+            f"{lengths[1]} tokens "
             "(leading dimensions times tokens): build a mask of these lengths"
         )
 
@@ -55,7 +61,7 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
 def checked_scale(plan: BandPlan, scale: float | None) -> float:
     """The factor on q·k: the given one, or 1 / √D. It must be positive, so that hidden scores stay −∞."""
     if scale is None:
-        return plan.head_dim ** -0.5
+        return plan.head_dim**-0.5
     if not 0 < scale < math.inf:
         raise ValueError(
             f"scale must be positive and finite, and it is {scale}: to turn signs, turn those of q"
@@ -71,7 +77,8 @@ def check_result(name: str, dtype: torch.dtype | None) -> None:
 def check_device(q: Tensor) -> None:
     if not (q.device.type == "cuda" or INTERPRETED):
         raise ValueError(
-            f"band attention runs on NVIDIA GPUs, and q is on {q.device}: move q, k and v there with .cuda(), or use "
+            f"band attention runs on NVIDIA GPUs, and q is on {q.device}: move q, k and v there with "
+            f".cuda(), or use "
             "the kernel `naive` on a CPU"
         )
     if INTERPRETED or torch.compiler.is_compiling():  # which does not follow what looks for modules
@@ -83,15 +90,21 @@ def check_device(q: Tensor) -> None:
 def flat_initial(q: Tensor, initial: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """The initial (out, LSE), flat and contiguous."""
     out, lse = initial
-    if not (out.dtype == lse.dtype == torch.float32 and out.shape == q.shape and lse.shape == q.shape[:-1] and
-            out.device == lse.device == q.device):
+    if not (
+        out.dtype == lse.dtype == torch.float32
+        and out.shape == q.shape
+        and lse.shape == q.shape[:-1]
+        and out.device == lse.device == q.device
+    ):
         raise ValueError(
-            f"initial must be float32 on {q.device}, (out {tuple(q.shape)}, LSE {tuple(q.shape[:-1])}); it is "
+            f"initial must be float32 on {q.device}, (out {tuple(q.shape)}, LSE {tuple(q.shape[:-1])}); it "
+            f"is "
             f"{out.dtype} {tuple(out.shape)} and {lse.dtype} {tuple(lse.shape)} on {out.device}"
         )
     if torch.is_grad_enabled() and (out.requires_grad or lse.requires_grad):
         raise ValueError(
-            "initial is a constant to autograd, and it requires gradients: detach it, and use band_backward for its own part"
+            "initial is a constant to autograd, and it requires gradients: detach it, and use band_backward "
+            "for its own part"
         )
     return out.flatten(0, -3).contiguous(), lse.flatten(0, -2).contiguous()
 
@@ -100,7 +113,8 @@ def check_into(q: Tensor, out: Tensor, lse: Tensor) -> None:
     shaped = out.shape == q.shape and lse.shape == q.shape[:2] and lse.dtype == torch.float32
     if not (shaped and out.is_contiguous() and lse.is_contiguous() and out.device == lse.device == q.device):
         raise ValueError(
-            f"`into` must be contiguous and on {q.device}: out of {tuple(q.shape)}, LSE of {tuple(q.shape[:2])} in float32"
+            f"`into` must be contiguous and on {q.device}: out of {tuple(q.shape)}, LSE of "
+            f"{tuple(q.shape[:2])} in float32"
         )
     check_result("the output in `into`", out.dtype)
 
@@ -115,7 +129,8 @@ def check_gradients(q: Tensor, initial: Tensor | None, dq: Tensor) -> None:
             x.shape == q.shape and x.dtype in dtypes and x.is_contiguous() and x.device == q.device
         ):
             raise ValueError(
-                f"{name} must be contiguous, of {tuple(q.shape)} on {q.device} and {' or '.join(map(str, dtypes))}; it is "
+                f"{name} must be contiguous, of {tuple(q.shape)} on {q.device} and "
+                f"{' or '.join(map(str, dtypes))}; it is "
                 f"{x.dtype} {tuple(x.shape)} on {x.device}"
             )
 

@@ -51,11 +51,16 @@ class TileConfig:
 # all kinds: forward 486, keys 554, queries 583 TFLOP/s). Head dim 64 was not swept: the same tiles, whose
 # accumulators are half as large. Without packed heads (MHA), the same tiles hold tokens of one head.
 PORTABLE_TILES = {
-    64: {BandKernel.FORWARD: TileConfig(128, 64, 4, 3), BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
-         BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2)},
-    128: {BandKernel.FORWARD: TileConfig(128, 64, 4, 2, loop=2),
-          BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
-          BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2)},
+    64: {
+        BandKernel.FORWARD: TileConfig(128, 64, 4, 3),
+        BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
+        BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2),
+    },
+    128: {
+        BandKernel.FORWARD: TileConfig(128, 64, 4, 2, loop=2),
+        BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
+        BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2),
+    },
 }
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the largest tiles that fit into registers. Compiled,
 # never measured.
@@ -74,9 +79,14 @@ SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, narrow_n=32)
 SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)
 
 
-def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: int | None = None,
-                 block_rows: int | None = None,
-                 dq_order: AddOrder | None = None) -> dict[BandKernel, TileConfig]:
+def choose_tiles(
+    head_dim: int,
+    capability: tuple[int, int] | None,
+    *,
+    block: int | None = None,
+    block_rows: int | None = None,
+    dq_order: AddOrder | None = None,
+) -> dict[BandKernel, TileConfig]:
     """The tile sizes of each kernel.
 
     Args:

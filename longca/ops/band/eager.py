@@ -37,17 +37,33 @@ def is_eager(*tensors: Tensor) -> bool:
     """True if kernels can be started directly: these tensors are not traced, intercepted or transformed."""
     if torch.compiler.is_compiling():
         return False
-    return (all(type(x) in PLAIN for x in tensors) and _len_torch_dispatch_stack() == 0 and
-            _functorch.peek_interpreter_stack() is None)
+    return (
+        all(type(x) in PLAIN for x in tensors)
+        and _len_torch_dispatch_stack() == 0
+        and _functorch.peek_interpreter_stack() is None
+    )
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
-            initial: tuple[Tensor, Tensor] | None = None,
-            out_dtype: torch.dtype | None = None,
-            into: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: BandPlan,
+    scale: float | None = None,
+    *,
+    initial: tuple[Tensor, Tensor] | None = None,
+    out_dtype: torch.dtype | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     """(out, LSE); see `api.band_forward`."""
-    key = "forward", *_known_by(q, k,
-                                v), scale, out_dtype, initial is None, None if into is None else into[0].dtype
+    key = (
+        "forward",
+        *_known_by(q, k, v),
+        scale,
+        out_dtype,
+        initial is None,
+        None if into is None else into[0].dtype,
+    )
     if key not in plan.calls:
         check_inputs(plan, q, k, v)
         check_result("out_dtype", out_dtype)
@@ -67,10 +83,19 @@ def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None
     return out, lse
 
 
-def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
-             scale: float | None = None, *,
-             dlse: Tensor | None = None,
-             grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    plan: BandPlan,
+    scale: float | None = None,
+    *,
+    dlse: Tensor | None = None,
+    grad_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv); see `api.band_backward`."""
     key = (
         "backward",
@@ -87,14 +112,26 @@ def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Te
     return dq, dk, dv
 
 
-def backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
-                  parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
-                  scale: float | None = None) -> tuple[Tensor, Tensor]:
+def backward_onto(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    plan: BandPlan,
+    parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]],
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
     """(dk, dv); see `api.band_backward_onto`."""
     targets = [DqTarget(rows, dq, initial) for rows, initial, dq in parts]
     # a recording holds the tables of its parts, and so the identities of their plans
-    key = ("backward onto", *_known_by(q, k, v, out, lse, dout), scale,
-           *((rows.calls.identity, initial is None, dq.dtype) for rows, initial, dq in parts))
+    key = (
+        "backward onto",
+        *_known_by(q, k, v, out, lse, dout),
+        scale,
+        *((rows.calls.identity, initial is None, dq.dtype) for rows, initial, dq in parts),
+    )
     if key not in plan.calls:
         check_inputs(plan, q, k, v)
         check_backward(plan, q, out, lse, dout, None)
@@ -105,13 +142,38 @@ def backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
     return dk, dv
 
 
-def _backward(key: Hashable, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-              dlse: Tensor | None, plan: BandPlan,
-              scale: float | None, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
+def _backward(
+    key: Hashable,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor | None,
+    plan: BandPlan,
+    scale: float | None,
+    targets: Sequence[DqTarget],
+    dk: Tensor,
+    dv: Tensor,
+) -> None:
     if not plan.calls.replay(key, backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv)):
         check_layout(q=q, k=k, v=v, dout=dout, out=out)
-        launch_backward(q, k, v, out, lse, dout, dlse, plan, checked_scale(plan, scale), targets=targets,
-                        dk=dk, dv=dv, key=key)
+        launch_backward(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            dout,
+            dlse,
+            plan,
+            checked_scale(plan, scale),
+            targets=targets,
+            dk=dk,
+            dv=dv,
+            key=key,
+        )
 
 
 def _known_by(*tensors: Tensor) -> list[Hashable]:
@@ -122,9 +184,16 @@ class BandAttention(torch.autograd.Function):
     """Band attention for autograd: (out, LSE), differentiable once in q, k and v."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None,
-                initial: tuple[Tensor, Tensor] | None,
-                out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: BandPlan,
+        scale: float | None,
+        initial: tuple[Tensor, Tensor] | None,
+        out_dtype: torch.dtype | None,
+    ) -> tuple[Tensor, Tensor]:
         out, lse = forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan, ctx.scale = plan, scale

@@ -25,6 +25,7 @@ def on_the_device_of_q(
     launch: Callable[Concatenate[Tensor, P], None],
 ) -> Callable[Concatenate[Tensor, P], None]:
     """Triton starts kernels on the current device, which need not be that of the tensors."""
+
     @wraps(launch)
     def run(q: Tensor, *others: P.args, **named: P.kwargs) -> None:
         with torch.cuda.device_of(q):
@@ -34,8 +35,18 @@ def on_the_device_of_q(
 
 
 @on_the_device_of_q
-def launch_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float, *, out: Tensor, lse: Tensor,
-                   initial: tuple[Tensor, Tensor] | None, key: Hashable | None = None) -> None:
+def launch_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: BandPlan,
+    scale: float,
+    *,
+    out: Tensor,
+    lse: Tensor,
+    initial: tuple[Tensor, Tensor] | None,
+    key: Hashable | None = None,
+) -> None:
     """Writes `out` and `lse`, merged with the initial (out, LSE), which may be the same two tensors.
 
     Args:
@@ -51,10 +62,22 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float
 
 
 @on_the_device_of_q
-def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-                    dlse: Tensor | None, plan: BandPlan,
-                    scale: float, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor,
-                    key: Hashable | None = None) -> None:
+def launch_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor | None,
+    plan: BandPlan,
+    scale: float,
+    *,
+    targets: Sequence[DqTarget],
+    dk: Tensor,
+    dv: Tensor,
+    key: Hashable | None = None,
+) -> None:
     """Writes the dQ of each target, `dk` and `dv`. `key` as above."""
     if len(q) == 0 or len(k) == 0:
         for target in targets:
@@ -63,34 +86,83 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
             grad.zero_()
         return
     tables = [table for some in (plan, *(target.plan for target in targets)) for table in some.tables]
-    plan.calls.start(key, backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv), tables,
-                     partial(_backward, plan, scale, dlse is not None, [(target.plan, target.initial is not None) for target in targets]))
+    plan.calls.start(
+        key,
+        backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv),
+        tables,
+        partial(
+            _backward,
+            plan,
+            scale,
+            dlse is not None,
+            [(target.plan, target.initial is not None) for target in targets],
+        ),
+    )
 
 
-def backward_inputs(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-                    dlse: Tensor | None,
-                    targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> list[Tensor]:
+def backward_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor | None,
+    targets: Sequence[DqTarget],
+    dk: Tensor,
+    dv: Tensor,
+) -> list[Tensor]:
     """All tensors of a backward pass, in the order that `Calls` expects."""
     others = (dlse, *(x for target in targets for x in (target.dq, target.initial)))
     return [q, k, v, out, lse, dout, dk, dv, *(x for x in others if x is not None)]
 
 
-def _forward(plan: BandPlan, scale: float, launches: Launches, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-             lse: Tensor,
-             *initial: Tensor) -> None:
+def _forward(
+    plan: BandPlan,
+    scale: float,
+    launches: Launches,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *initial: Tensor,
+) -> None:
     schedule, config = plan.kernels[BandKernel.FORWARD]
     pack, run = config.block_m // schedule.tile_m, forward
     if config.sm90:
         from longca.ops.band.sm90.launch import forward as run  # Gluon, which other GPUs need not support
-    run(launches, q, k, v, schedule, scale, config, out=out, lse=lse,
+    run(
+        launches,
+        q,
+        k,
+        v,
+        schedule,
+        scale,
+        config,
+        out=out,
+        lse=lse,
         initial=(initial[0], initial[1]) if initial else None,
-        packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack)
+        packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack,
+    )
 
 
-def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tuple[BandPlan, bool]],
-              launches: Launches, q: Tensor,
-              k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dk: Tensor, dv: Tensor,
-              *others: Tensor) -> None:
+def _backward(
+    plan: BandPlan,
+    scale: float,
+    has_dlse: bool,
+    parts: Sequence[tuple[BandPlan, bool]],
+    launches: Launches,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    *others: Tensor,
+) -> None:
     """
     Args:
         parts: (plan, whether dQ is added to an initial one) of each target.
@@ -123,10 +195,20 @@ def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tupl
         from longca.ops.band.sm90.launch import backward_dq as run_dq
     for target in targets:
         with launches.stage():
-            run_dq(launches, q, k, v, dout, stats, target.plan.kernels[BandKernel.DQ][0], scale, dq_config,
-                   dq=target.dq,
-                   initial=target.initial,
-                   packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack)
+            run_dq(
+                launches,
+                q,
+                k,
+                v,
+                dout,
+                stats,
+                target.plan.kernels[BandKernel.DQ][0],
+                scale,
+                dq_config,
+                dq=target.dq,
+                initial=target.initial,
+                packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack,
+            )
 
 
 def backward_memory(

@@ -32,7 +32,10 @@ def unknown_launchers() -> str | None:
 
     if triton.__version__.startswith(VERSIONS):
         return None
-    return f"launches are not replayed with Triton {triton.__version__}, whose launchers are unknown: calls take the host longer"
+    return (
+        f"launches are not replayed with Triton {triton.__version__}, whose launchers are unknown: calls "
+        f"take the host longer"
+    )
 
 
 class Run(Protocol):
@@ -58,8 +61,13 @@ class _Launcher(NamedTuple):
 class RecordedLaunch:
     """One kernel with its constant arguments."""
 
-    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any],
-                 changing: Sequence[tuple[int, int, int, Any]]) -> None:
+    def __init__(
+        self,
+        build: Any,
+        grid: tuple[int, ...],
+        args: list[Any],
+        changing: Sequence[tuple[int, int, int, Any]],
+    ) -> None:
         """
         Args:
             changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or
@@ -177,8 +185,14 @@ class _Box:
 
     __slots__ = ("address", "padding", "round_f32_to_tf32", "shape", "strides")
 
-    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str,
-                 round_f32_to_tf32: bool) -> None:
+    def __init__(
+        self,
+        address: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        padding: str,
+        round_f32_to_tf32: bool,
+    ) -> None:
         self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
         self.round_f32_to_tf32 = round_f32_to_tf32
 

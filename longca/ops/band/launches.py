@@ -222,8 +222,13 @@ class Calls:
         recording = self._recordings.get(key)
         return recording is not None and recording.replay(inputs, self.counters)
 
-    def start(self, key: Hashable | None, inputs: Sequence[Tensor], tables: Iterable[Tensor],
-              call: Callable[..., None]) -> None:
+    def start(
+        self,
+        key: Hashable | None,
+        inputs: Sequence[Tensor],
+        tables: Iterable[Tensor],
+        call: Callable[..., None],
+    ) -> None:
         """Runs a call normally, and records it under this key, unless the key is None or already recorded.
 
         Args:

@@ -106,10 +106,17 @@ def bytes_of(plans: Sequence[BandPlan]) -> int:
 
 
 @torch.inference_mode(False)  # tables created in inference mode could not be saved for a backward pass
-def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int,
-                        device: torch.device | str,
-                        needs_backward: bool = True, deterministic: bool = True,
-                        tiles: dict[BandKernel, TileConfig] | None = None) -> BandPlan:
+def plan_band_attention(
+    mask: Mask,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    device: torch.device | str,
+    needs_backward: bool = True,
+    deterministic: bool = True,
+    tiles: dict[BandKernel, TileConfig] | None = None,
+) -> BandPlan:
     """Makes the plan of a mask.
 
     Args:
@@ -128,7 +135,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         )
     if min(num_q_heads, num_kv_heads) < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
         raise ValueError(
-            f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
+            f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the "
+            f"mask: each "
             "must be a multiple of the next, and none 0"
         )
     device = torch.device(device)
@@ -160,8 +168,16 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     made = {kernel: (schedule, configs[kernel]) for kernel, schedule in schedules.items()}
     kernels, _ = _on_device(made, device)
     device = kernels[BandKernel.FORWARD][0].work_tiles.device  # with its index, like the device of tensors
-    return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels,
-                    made_on_host=made if where.type != device.type else None)
+    return BandPlan(
+        mask.seqlen_q,
+        mask.seqlen_k,
+        num_q_heads,
+        num_kv_heads,
+        head_dim,
+        device,
+        kernels,
+        made_on_host=made if where.type != device.type else None,
+    )
 
 
 def _is_small(mask: Mask) -> bool:
@@ -179,8 +195,10 @@ def _on_device(kernels: Kernels, device: torch.device, *others: Tensor) -> tuple
             [*(table for schedule, _ in kernels.values() for table in schedule.tables), *others], device
         )
     )
-    found = {kernel: (schedule.with_tables([next(moved) for _ in schedule.tables]), config)
-             for kernel, (schedule, config) in kernels.items()}
+    found = {
+        kernel: (schedule.with_tables([next(moved) for _ in schedule.tables]), config)
+        for kernel, (schedule, config) in kernels.items()
+    }
     return found, list(moved)
 
 
@@ -208,8 +226,14 @@ def _fit_keys(
     max_fraction = (
         1.0 if config.in_order else at_once * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
     )
-    spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
-                    stores_first=config.stores_first)
+    spec = TileSpec(
+        config.block_m,
+        config.block_n // pack,
+        True,
+        max_fraction,
+        in_order=config.in_order,
+        stores_first=config.stores_first,
+    )
     if config.fused:  # it also adds to memory, so fewer heads run at once; with several, waits are shorter
         section, rounds = heads_at_once(
             mask, config.in_order, num_kv_heads, head_rounds, config.heads_per_item, config.block_m
@@ -259,8 +283,11 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
         ranges: (start, end), ascending and disjoint, each of whole units of `UNIT` rows, or to the last row.
             Only for masks of bands, whose row tiles begin at multiples of their length.
     """
-    assert all(UNIT % schedule.tile_m == 0 for kernel, (schedule, _) in plan.kernels.items()
-               if kernel is not BandKernel.DKDV), "a row tile would be in two units"
+    assert all(
+        UNIT % schedule.tile_m == 0
+        for kernel, (schedule, _) in plan.kernels.items()
+        if kernel is not BandKernel.DKDV
+    ), "a row tile would be in two units"
     source = plan.made_on_host or plan.kernels
     bounds = torch.tensor(
         ranges, dtype=torch.int32, device=source[BandKernel.FORWARD][0].work_tiles.device
@@ -283,8 +310,10 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
     units = torch.tensor(
         [unit for start, end in ranges for unit in range(start, end, UNIT)], dtype=torch.int32
     )
-    chosen = {kernel: (schedule if kernel is BandKernel.DKDV else of_queries(kernel), config)
-              for kernel, (schedule, config) in plan.kernels.items()}
+    chosen = {
+        kernel: (schedule if kernel is BandKernel.DKDV else of_queries(kernel), config)
+        for kernel, (schedule, config) in plan.kernels.items()
+    }
     kernels, (units,) = _on_device(chosen, plan.device, units)
     return replace(plan, kernels=kernels, units=units, made_on_host=None)
 

@@ -36,12 +36,12 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[Any], q: Tensor, k: Tensor) -> BandPlan:
     """A plan for flat q and k, from the result of `flatten`: numbers are also truth values and orders."""
     kernels = {}
-    for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
+    for place, kernel in enumerate(list(BandKernel)[: len(tables) // NUM_TABLES]):
         of_schedule: dict[str, Any] = dict(
             zip(TABLES, tables[place * NUM_TABLES : (place + 1) * NUM_TABLES], strict=True)
         )
-        of_kernel = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
-        values, config = of_kernel[:len(NUMBERS)], of_kernel[len(NUMBERS):]
+        of_kernel = numbers[place * NUM_NUMBERS : (place + 1) * NUM_NUMBERS]
+        values, config = of_kernel[: len(NUMBERS)], of_kernel[len(NUMBERS) :]
         others: dict[str, Any] = {
             name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=True)
         }
@@ -50,10 +50,17 @@ def unflatten(tables: Sequence[Tensor], numbers: Sequence[Any], q: Tensor, k: Te
 
 
 @torch.library.custom_op("longca::band_forward", mutates_args=())
-def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int],
-                    scale: float,
-                    initial_out: Tensor | None, initial_lse: Tensor | None,
-                    out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def band_forward_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Sequence[Tensor],
+    numbers: Sequence[int],
+    scale: float,
+    initial_out: Tensor | None,
+    initial_lse: Tensor | None,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
     initial = (
@@ -66,34 +73,73 @@ def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], n
 
 
 @band_forward_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float,
-      initial_out: Tensor | None,
-      initial_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Sequence[Tensor],
+    numbers: Sequence[int],
+    scale: float,
+    initial_out: Tensor | None,
+    initial_lse: Tensor | None,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
     return _forward_memory(q, out_dtype)
 
 
 @torch.library.custom_op("longca::band_backward", mutates_args=())
-def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-                     dlse: Tensor | None,
-                     tables: Sequence[Tensor], numbers: Sequence[int],
-                     scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def band_backward_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor | None,
+    tables: Sequence[Tensor],
+    numbers: Sequence[int],
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     plan, (dq, dk, dv) = unflatten(tables, numbers, q, k), backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, plan, scale,
-                    targets=[DqTarget(plan, dq)], dk=dk, dv=dv)
+    launch_backward(
+        q,
+        k,
+        v,
+        out,
+        lse,
+        as_usable(dout.to(q.dtype)),
+        dlse,
+        plan,
+        scale,
+        targets=[DqTarget(plan, dq)],
+        dk=dk,
+        dv=dv,
+    )
     return dq, dk, dv
 
 
 @band_backward_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
-      tables: Sequence[Tensor],
-      numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor | None,
+    tables: Sequence[Tensor],
+    numbers: Sequence[int],
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     return backward_memory(q, k, v, None)
 
 
 def _forward_memory(q: Tensor, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return (torch.empty(q.shape, dtype=out_dtype, device=q.device),
-            torch.empty(q.shape[:2], dtype=torch.float32, device=q.device))
+    return (
+        torch.empty(q.shape, dtype=out_dtype, device=q.device),
+        torch.empty(q.shape[:2], dtype=torch.float32, device=q.device),
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -107,8 +153,18 @@ def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[
     q, k, v, out, lse, *tables = ctx.saved_tensors
     grads: tuple[Tensor | None, ...] = (None, None, None)
     if dout is not None or dlse is not None:
-        grads = band_backward_op(q, k, v, out, lse, torch.zeros_like(out) if dout is None else dout, dlse,
-                                 tables, ctx.numbers, ctx.scale)
+        grads = band_backward_op(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            torch.zeros_like(out) if dout is None else dout,
+            dlse,
+            tables,
+            ctx.numbers,
+            ctx.scale,
+        )
     return *grads, [None] * len(tables), None, None, None, None, None
 
 

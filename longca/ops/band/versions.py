@@ -10,7 +10,10 @@ from pathlib import Path
 # Every build is compiled with the last release of each (`tests/ops/test_triton_versions.py`). GPUs have run
 # 3.6 alone.
 KNOWN = ("3.6", "3.7", "3.8", "3.9")
-REMEDY = f"install Triton {KNOWN[0]} to {KNOWN[-1]}, best by one of torch 2.11 to 2.15, each of which brings one of them"
+REMEDY = (
+    f"install Triton {KNOWN[0]} to {KNOWN[-1]}, best by one of torch 2.11 to 2.15, each of which "
+    f"brings one of them"
+)
 
 
 def unusable_triton() -> str | None:

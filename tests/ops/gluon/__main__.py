@@ -1,6 +1,6 @@
 """Runs a module with the emulator in Gluon's place, and Triton's own kernels by Triton's interpreter.
 
-    python -m tests.ops.gluon MODULE [ARGUMENT...]
+python -m tests.ops.gluon MODULE [ARGUMENT...]
 """
 
 import os

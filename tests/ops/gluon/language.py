@@ -20,11 +20,15 @@ def load(pointer: Pointer, mask: Any = None, other: Any = 0) -> Tensor:
     where, mask, other = torch.broadcast_tensors(where, mask, torch.as_tensor(raw(other)))
     if not mask.any():
         return Tensor(other.to(pointer.memory.dtype).clone())
-    return Tensor(torch.where(mask, pointer.memory[torch.where(mask, where, 0)], other.to(pointer.memory.dtype)))
+    return Tensor(
+        torch.where(mask, pointer.memory[torch.where(mask, where, 0)], other.to(pointer.memory.dtype))
+    )
 
 
 def store(pointer: Pointer, value: Any, mask: Any = True) -> None:
-    where, value, mask = torch.broadcast_tensors(torch.as_tensor(pointer.offset), torch.as_tensor(raw(value)), torch.as_tensor(raw(mask)))
+    where, value, mask = torch.broadcast_tensors(
+        torch.as_tensor(pointer.offset), torch.as_tensor(raw(value)), torch.as_tensor(raw(mask))
+    )
     pointer.memory[where[mask]] = value[mask].to(pointer.memory.dtype)
 
 
@@ -34,7 +38,9 @@ def atomic_add(pointer: Pointer, value: Tensor, mask: Tensor, sem: str = "") -> 
     return before
 
 
-def inline_asm_elementwise(asm: str, constraints: str, args: list[Any], dtype: DType, is_pure: bool, pack: int) -> Any:
+def inline_asm_elementwise(
+    asm: str, constraints: str, args: list[Any], dtype: DType, is_pure: bool, pack: int
+) -> Any:
     if asm.startswith("cvt.rn."):
         of = torch.bfloat16 if "bf16" in asm else torch.float16
         low, high = (raw(x).to(of).view(torch.int16).int() for x in args)
@@ -51,7 +57,13 @@ def inline_asm_elementwise(asm: str, constraints: str, args: list[Any], dtype: D
         barrier = me().program.named.setdefault(int(args[0]), NamedBarrier())
         rounds = barrier.rounds
         barrier.arrive(me().num_threads, int(args[1]))
-        me().pause(*((lambda: barrier.rounds > rounds, f"named barrier {int(args[0])}") if asm.startswith("bar.sync") else ()))
+        me().pause(
+            *(
+                (lambda: barrier.rounds > rounds, f"named barrier {int(args[0])}")
+                if asm.startswith("bar.sync")
+                else ()
+            )
+        )
         return args[0]
     if "st.volatile" in asm:
         return args[0]
@@ -119,7 +131,9 @@ def mbarrier_expect(bar: SharedMemory, num_bytes: int, pred: Any = True) -> None
         _mbarrier(bar).arrive(1, num_bytes)
 
 
-def async_copy_global_to_shared(desc: Descriptor, coordinates: list[Any], bar: SharedMemory, target: SharedMemory) -> None:
+def async_copy_global_to_shared(
+    desc: Descriptor, coordinates: list[Any], bar: SharedMemory, target: SharedMemory
+) -> None:
     barrier, where = _mbarrier(bar), [int(c) for c in coordinates]
     box = desc.box_at(where)
     target.spoil()
@@ -158,8 +172,12 @@ def store_wait(outstanding: int) -> None:
         me().reductions.pop(0)()
 
 
-def warp_specialize(roles: list[tuple[Callable[..., None], tuple[Any, ...]]], warps: list[int], _registers: list[int]) -> None:
-    Program.current.partitions = [(function, arguments, num) for (function, arguments), num in zip(roles, [4, *warps], strict=True)]
+def warp_specialize(
+    roles: list[tuple[Callable[..., None], tuple[Any, ...]]], warps: list[int], _registers: list[int]
+) -> None:
+    Program.current.partitions = [
+        (function, arguments, num) for (function, arguments), num in zip(roles, [4, *warps], strict=True)
+    ]
 
 
 class Kernel:
@@ -183,8 +201,12 @@ class Kernel:
                 Program.current = Program(number, grid[0])
                 self.fn(*given)
                 programs.append(Program.current)
-                partitions += [Partition(world, Program.current, f"program {number}, role {role}", function, parts, warps)
-                               for role, (function, parts, warps) in enumerate(Program.current.partitions)]
+                partitions += [
+                    Partition(
+                        world, Program.current, f"program {number}, role {role}", function, parts, warps
+                    )
+                    for role, (function, parts, warps) in enumerate(Program.current.partitions)
+                ]
             world.run(partitions)
             for program in programs:
                 left = {name: barrier.arrived for name, barrier in program.named.items() if barrier.arrived}
@@ -212,6 +234,7 @@ def emulate() -> None:
     from triton.runtime.jit import mangle_type
 
     mangle_type(torch.zeros(1))  # Triton's own interpreter finds its kinds of descriptors now, or never
+
     def of(function: Callable[..., Any]) -> Callable[..., Tensor]:
         return lambda *args, **named: Tensor(torch.as_tensor(function(*(raw(x) for x in args), **named)))
 
@@ -224,32 +247,65 @@ def emulate() -> None:
     language = types.ModuleType("triton.experimental.gluon.language")
     for name, dtype in DTYPES.items():
         setattr(language, name, dtype)
-    for name in ("SliceLayout", "BlockedLayout", "NVMMADistributedLayout", "DotOperandLayout", "SwizzledSharedLayout"):
+    for name in (
+        "SliceLayout",
+        "BlockedLayout",
+        "NVMMADistributedLayout",
+        "DotOperandLayout",
+        "SwizzledSharedLayout",
+    ):
         setattr(language, name, lambda *args, **named: LAYOUT)
-    language.NVMMASharedLayout = type("NVMMASharedLayout", (), {
-        "__init__": lambda self, *args: None, "get_default_for": staticmethod(lambda *args: LAYOUT)})
-    language.constexpr, language.tensor, language.shared_memory_descriptor, language.dtype = Constexpr, Tensor, SharedMemory, DType
+    language.NVMMASharedLayout = type(
+        "NVMMASharedLayout",
+        (),
+        {"__init__": lambda self, *args: None, "get_default_for": staticmethod(lambda *args: LAYOUT)},
+    )
+    language.constexpr, language.tensor, language.shared_memory_descriptor, language.dtype = (
+        Constexpr,
+        Tensor,
+        SharedMemory,
+        DType,
+    )
     language.load, language.store, language.atomic_add = load, store, atomic_add
-    language.inline_asm_elementwise, language.allocate_shared_memory = inline_asm_elementwise, allocate_shared_memory
+    language.inline_asm_elementwise, language.allocate_shared_memory = (
+        inline_asm_elementwise,
+        allocate_shared_memory,
+    )
     language.warp_specialize, language.static_range = warp_specialize, range
     language.thread_barrier = lambda: None
     language.convert_layout = lambda x, layout: x
     language.arange = lambda start, end, layout=None: Tensor(torch.arange(start, end, dtype=torch.int32))
     language.zeros = lambda shape, dtype, layout=None: Tensor(torch.zeros(shape, dtype=dtype.torch))
-    language.full = lambda shape, value, dtype, layout=None: Tensor(torch.full(shape, value, dtype=dtype.torch))
+    language.full = lambda shape, value, dtype, layout=None: Tensor(
+        torch.full(shape, value, dtype=dtype.torch)
+    )
     language.where = broadcast(lambda c, a, b: torch.where(c, a, b))
     language.maximum, language.minimum = broadcast(torch.maximum), broadcast(torch.minimum)
     language.thread_barrier = lambda: None
-    language.exp, language.exp2, language.log, language.log2 = of(torch.exp), of(torch.exp2), of(torch.log), of(torch.log2)
+    language.exp, language.exp2, language.log, language.log2 = (
+        of(torch.exp),
+        of(torch.exp2),
+        of(torch.log),
+        of(torch.log2),
+    )
     language.sum, language.max = reduced(torch.sum), reduced(torch.amax)
     language.join = lambda a, b: Tensor(torch.stack([a.x, b.x], -1))
     language.program_id = lambda axis: me().program.number
     language.num_programs = lambda axis: me().program.num_programs
-    tma = types.SimpleNamespace(async_copy_global_to_shared=async_copy_global_to_shared, store_wait=store_wait,
-                                async_copy_shared_to_global=async_copy_shared_to_global, tensor_descriptor=Descriptor)
+    tma = types.SimpleNamespace(
+        async_copy_global_to_shared=async_copy_global_to_shared,
+        store_wait=store_wait,
+        async_copy_shared_to_global=async_copy_shared_to_global,
+        tensor_descriptor=Descriptor,
+    )
     hopper = types.ModuleType("triton.experimental.gluon.language.nvidia.hopper")
-    hopper.mbarrier = types.SimpleNamespace(init=mbarrier_init, wait=mbarrier_wait, arrive=mbarrier_arrive, expect=mbarrier_expect,
-                                            MBarrierLayout=lambda: LAYOUT)
+    hopper.mbarrier = types.SimpleNamespace(
+        init=mbarrier_init,
+        wait=mbarrier_wait,
+        arrive=mbarrier_arrive,
+        expect=mbarrier_expect,
+        MBarrierLayout=lambda: LAYOUT,
+    )
     hopper.tma, hopper.warpgroup_mma, hopper.warpgroup_mma_wait = tma, warpgroup_mma, warpgroup_mma_wait
     hopper.fence_async_shared = lambda cluster=False: None
     gluon = types.ModuleType("triton.experimental.gluon")
@@ -259,9 +315,12 @@ def emulate() -> None:
     internals = types.ModuleType("triton.experimental.gluon.language._core")
     internals.builtin = lambda fn: {"async_add": async_add}[fn.__name__]
     core._aggregate, triton.experimental.gluon = lambda cls: cls, gluon
-    sys.modules |= {"triton.experimental.gluon": gluon, "triton.experimental.gluon.language": language,
-                    "triton.experimental.gluon.language._core": internals,
-                    "triton.experimental.gluon.language.nvidia": types.ModuleType("nvidia"),
-                    "triton.experimental.gluon.language.nvidia.hopper": hopper,
-                    "triton.experimental.gluon.nvidia": types.ModuleType("nvidia"),
-                    "triton.experimental.gluon.nvidia.hopper": host}
+    sys.modules |= {
+        "triton.experimental.gluon": gluon,
+        "triton.experimental.gluon.language": language,
+        "triton.experimental.gluon.language._core": internals,
+        "triton.experimental.gluon.language.nvidia": types.ModuleType("nvidia"),
+        "triton.experimental.gluon.language.nvidia.hopper": hopper,
+        "triton.experimental.gluon.nvidia": types.ModuleType("nvidia"),
+        "triton.experimental.gluon.nvidia.hopper": host,
+    }

@@ -54,12 +54,20 @@ class World:
     def _next(self) -> None:
         """Lets something asynchronous happen, perhaps, and gives the turn to somebody who can go on."""
         while True:
-            ready = [partition for partition in self.threads if partition.blocked_by is None or partition.blocked_by()]
+            ready = [
+                partition
+                for partition in self.threads
+                if partition.blocked_by is None or partition.blocked_by()
+            ]
             if self.under_way and (not ready or self.random.random() < 0.3):
                 self.under_way.pop(self.random.randrange(len(self.under_way)))()
                 continue
-            if self.threads and not ready and self.failed is None:  # those that end because of it must not say it anew
-                waiting = "; ".join(f"{partition.name} for {partition.waits_for}" for partition in self.threads)
+            if (
+                self.threads and not ready and self.failed is None
+            ):  # those that end because of it must not say it anew
+                waiting = "; ".join(
+                    f"{partition.name} for {partition.waits_for}" for partition in self.threads
+                )
                 self.failed = Stuck(f"everybody waits: {waiting}")
             self.turn = self.random.choice(ready) if ready else None
             self.lock.notify_all()
@@ -71,8 +79,15 @@ class Partition:
 
     current = threading.local()
 
-    def __init__(self, world: World, program: "Program", name: str, function: Callable[..., None], arguments: tuple[Any, ...],
-                 num_warps: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        program: "Program",
+        name: str,
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
+        num_warps: int,
+    ) -> None:
         self.world, self.program, self.name, self.num_threads = world, program, name, 32 * num_warps
         self.blocked_by: Callable[[], bool] | None = None
         self.waits_for = "its turn"
@@ -138,7 +153,10 @@ class MBarrier:
         self.count, self.pending, self.bytes, self.phase, self.number = count, count, 0, 0, number
 
     def __str__(self) -> str:
-        return f"mbarrier {self.number} in phase {self.phase}, with {self.pending} arrivals and {self.bytes} bytes to come"
+        return (
+            f"mbarrier {self.number} in phase {self.phase}, with {self.pending} arrivals and "
+            f"{self.bytes} bytes to come"
+        )
 
     def arrive(self, count: int, more_bytes: int = 0) -> None:
         self.pending -= count
@@ -169,7 +187,9 @@ class Matmul:
 
     def __init__(self, a: Any, b: SharedMemory, acc: Any, use_acc: bool) -> None:
         self.a, self.b, self.acc, self.use_acc, self.value = a, b, acc, use_acc, None
-        self.operands = self._read() if me().world.random.random() < 0.5 or not isinstance(b, SharedMemory) else None
+        self.operands = (
+            self._read() if me().world.random.random() < 0.5 or not isinstance(b, SharedMemory) else None
+        )
         self.shape = [a.shape[0], b.shape[1]]
 
     def _read(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,10 +205,20 @@ class Matmul:
 class Descriptor:
     """A tensor as TMA sees it, in boxes. What is outside of it is 0."""
 
-    def __init__(self, base: torch.Tensor, shape: list[int], strides: list[int], block_shape: list[int], layout: Any) -> None:
-        self.base, self.shape, self.strides, self.box, self.layout = base, shape, strides, list(block_shape), layout
+    def __init__(
+        self, base: torch.Tensor, shape: list[int], strides: list[int], block_shape: list[int], layout: Any
+    ) -> None:
+        self.base, self.shape, self.strides, self.box, self.layout = (
+            base,
+            shape,
+            strides,
+            list(block_shape),
+            layout,
+        )
         self.dtype = OF_TORCH[base.dtype]
-        self.block_type = types.SimpleNamespace(shape=self.box, nbytes=math.prod(self.box) * base.element_size())
+        self.block_type = types.SimpleNamespace(
+            shape=self.box, nbytes=math.prod(self.box) * base.element_size()
+        )
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor, block_shape: list[int], layout: Any) -> "Descriptor":

@@ -19,9 +19,19 @@ class DType:
         return self.name
 
 
-DTYPES = {name: DType(name, dtype) for name, dtype in {
-    "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int16": torch.int16, "int32": torch.int32,
-    "int64": torch.int64, "int1": torch.bool, "uint32": torch.int64}.items()}
+DTYPES = {
+    name: DType(name, dtype)
+    for name, dtype in {
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+        "int16": torch.int16,
+        "int32": torch.int32,
+        "int64": torch.int64,
+        "int1": torch.bool,
+        "uint32": torch.int64,
+    }.items()
+}
 OF_TORCH = {dtype.torch: dtype for name, dtype in DTYPES.items() if name != "uint32"}
 
 
@@ -76,7 +86,11 @@ class Tensor:
 
 def _binary(name: str, function: Callable[[Any, Any], Any]) -> None:
     setattr(Tensor, f"__{name}__", lambda self, other: Tensor(torch.as_tensor(function(self.x, raw(other)))))
-    setattr(Tensor, f"__r{name}__", lambda self, other: Tensor(torch.as_tensor(function(torch.as_tensor(other), self.x))))
+    setattr(
+        Tensor,
+        f"__r{name}__",
+        lambda self, other: Tensor(torch.as_tensor(function(torch.as_tensor(other), self.x))),
+    )
 
 
 def _truncated(a: torch.Tensor, b: Any) -> torch.Tensor:
@@ -84,11 +98,24 @@ def _truncated(a: torch.Tensor, b: Any) -> torch.Tensor:
 
 
 for _name, _function in {
-        "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "truediv": lambda a, b: a / b,
-        "floordiv": _truncated, "mod": lambda a, b: torch.fmod(a, b), "and": lambda a, b: a & b, "or": lambda a, b: a | b,
-        "xor": lambda a, b: a ^ b, "lshift": lambda a, b: a << b, "rshift": lambda a, b: a >> b, "lt": lambda a, b: a < b,
-        "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b,
-        "ne": lambda a, b: a != b}.items():
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "truediv": lambda a, b: a / b,
+    "floordiv": _truncated,
+    "mod": lambda a, b: torch.fmod(a, b),
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "lshift": lambda a, b: a << b,
+    "rshift": lambda a, b: a >> b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}.items():
     _binary(_name, _function)
 
 
@@ -133,7 +160,7 @@ class SharedMemory:
         return self._view(self.places[int(number)])
 
     def slice(self, start: int, length: int) -> "SharedMemory":
-        return self._view(self.places[start:start + length])
+        return self._view(self.places[start : start + length])
 
     def reshape(self, shape: list[int]) -> "SharedMemory":
         return self._view(self.places.reshape(shape))
@@ -151,7 +178,9 @@ class SharedMemory:
 
     def store(self, value: Tensor) -> None:
         values = raw(value)
-        assert not values.is_floating_point() or value.dtype is self.dtype, f"{value.dtype} stored as {self.dtype}"
+        assert not values.is_floating_point() or value.dtype is self.dtype, (
+            f"{value.dtype} stored as {self.dtype}"
+        )
         self.memory[self.places] = values.to(self.memory.dtype).expand(self.places.shape)
 
     def spoil(self) -> None:
@@ -159,7 +188,8 @@ class SharedMemory:
 
 
 def places_of(dtype: DType, shape: list[int]) -> torch.Tensor:
-    """Where the elements of a buffer lie: rows of more than 128 bytes in columns of 128 bytes, within each stage."""
+    """Where the elements of a buffer lie: rows of more than 128 bytes in columns of 128 bytes, within each
+    stage."""
     width = 128 // dtype.itemsize
     if len(shape) < 3 or shape[-1] <= width:
         return torch.arange(math.prod(shape)).reshape(shape)

@@ -1,4 +1,5 @@
-"""`python -m tests.slurm.cluster [--nodes N] COMMAND …` runs a command as a plain user on a cluster made for it."""
+"""`python -m tests.slurm.cluster [--nodes N] COMMAND …` runs a command as a plain user on a cluster made for
+it."""
 
 import argparse
 import subprocess

@@ -35,12 +35,25 @@ class Job:
 class Cluster:
     """Slurm in namespaces; a context manager."""
 
-    def __init__(self, num_nodes: int = 2, *, accounting: bool = True, gpus_per_node: int = 2, cores_per_node: int = 16,
-                 cgroups: bool = True) -> None:
+    def __init__(
+        self,
+        num_nodes: int = 2,
+        *,
+        accounting: bool = True,
+        gpus_per_node: int = 2,
+        cores_per_node: int = 16,
+        cgroups: bool = True,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="longca-slurm-"))
         self.folder.chmod(0o755)
-        self.layout = Layout(self.folder, num_nodes, gpus_per_node, cores_per_node, accounting=accounting,
-                             cgroups=cgroups and has_cgroups())
+        self.layout = Layout(
+            self.folder,
+            num_nodes,
+            gpus_per_node,
+            cores_per_node,
+            accounting=accounting,
+            cgroups=cgroups and has_cgroups(),
+        )
         self._stack = ExitStack()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -84,11 +97,24 @@ class Cluster:
     def _prepare(self) -> None:
         space, layout = self.space, self.layout
         space.make_readable(python_paths())
-        hosts = [f"127.0.0.1 localhost\n{HEAD_IP} {HEAD}", *(f"{layout.ip(node)} {node}" for node in layout.nodes)]
-        space.own_etc("\n".join([f"rm -rf slurm; cp -a {layout.etc} slurm; : > hosts", *(f"echo '{line}' >> hosts" for line in hosts),
-                                 f"echo {USER}:x:{UID}:{UID}::{space.home}:/bin/bash >> passwd; echo {USER}:x:{UID}: >> group"]))
-        devices = "\n".join(f"mknod -m 666 {self.folder}/dev/nvidia{number} c {GPU_MAJOR} {number}"
-                            for number in range(layout.gpus_per_node))
+        hosts = [
+            f"127.0.0.1 localhost\n{HEAD_IP} {HEAD}",
+            *(f"{layout.ip(node)} {node}" for node in layout.nodes),
+        ]
+        space.own_etc(
+            "\n".join(
+                [
+                    f"rm -rf slurm; cp -a {layout.etc} slurm; : > hosts",
+                    *(f"echo '{line}' >> hosts" for line in hosts),
+                    f"echo {USER}:x:{UID}:{UID}::{space.home}:/bin/bash >> passwd; echo {USER}:x:{UID}: >> "
+                    f"group",
+                ]
+            )
+        )
+        devices = "\n".join(
+            f"mknod -m 666 {self.folder}/dev/nvidia{number} c {GPU_MAJOR} {number}"
+            for number in range(layout.gpus_per_node)
+        )
         space.run(f"""
             hostname {HEAD}
             ip link set lo up
@@ -101,7 +127,10 @@ class Cluster:
             space.add_node(node, layout.ip(node), BRIDGE)
 
     def _start_daemons(self) -> None:
-        munge = f"--key-file={self.folder}/munge.key --seed-file={self.folder}/munge.seed --log-file={self.folder}/log/munged.log"
+        munge = (
+            f"--key-file={self.folder}/munge.key --seed-file={self.folder}/munge.seed "
+            f"--log-file={self.folder}/log/munged.log"
+        )
         self._start("munged", ["munged", "--foreground", "--force", *munge.split()])
         self._wait(lambda: self._succeeds("munge -n"), "munged")
         if self.layout.accounting:
@@ -113,14 +142,22 @@ class Cluster:
 
     def _start_accounting(self) -> None:
         options = DATABASE_OPTIONS.format(folder=self.folder)
-        self.space.run(f"mariadb-install-db {options} --skip-test-db --auth-root-authentication-method=normal"
-                       f" > {self.folder}/log/db.log 2>&1")
-        small = "--innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900 --bind-address=127.0.0.1"
+        self.space.run(
+            f"mariadb-install-db {options} --skip-test-db --auth-root-authentication-method=normal"
+            f" > {self.folder}/log/db.log 2>&1"
+        )
+        small = (
+            "--innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=0 "
+            "--innodb-lock-wait-timeout=900 --bind-address=127.0.0.1"
+        )
         self._start("mariadbd", ["mariadbd", *options.split(), *small.split()])
         client = f"mariadb --no-defaults --socket={self.folder}/mysql.sock -uroot -e"
         self._wait(lambda: self._succeeds(f"{client} 'select 1'"), "mariadbd")
         for host in ("localhost", "127.0.0.1"):
-            self.space.run(f"{client} \"create user slurm@'{host}' identified by 'slurm'; grant all on {DATABASE}.* to slurm@'{host}'\"")
+            self.space.run(
+                f"{client} \"create user slurm@'{host}' identified by 'slurm'; grant all on {DATABASE}.* to "
+                f"slurm@'{host}'\""
+            )
         self._start("slurmdbd", ["slurmdbd", "-D"])
         self._wait(lambda: self._succeeds("sacctmgr -n list cluster"), "slurmdbd")
         self.space.run(f"""exec >/dev/null
@@ -141,7 +178,10 @@ class Cluster:
         deadline = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{daemon} does not get ready:\n{(self.folder / 'log' / f'{daemon}.log').read_text()[-3000:]}")
+                raise RuntimeError(
+                    f"{daemon} does not get "
+                    f"ready:\n{(self.folder / 'log' / f'{daemon}.log').read_text()[-3000:]}"
+                )
             time.sleep(0.1)
 
 

@@ -11,7 +11,8 @@ ACCOUNT = "bench"
 PARTITION = "gpu"
 GPU_MODEL = "h100"
 DATABASE = "slurm_acct_db"
-GPU_MAJOR = 195  # the character device of NVIDIA's driver, so that opening one without a driver fails as "no such device"
+# the character device of NVIDIA's driver, so that opening one without a driver fails as "no such device"
+GPU_MAJOR = 195
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,12 @@ class Layout:
         self.etc.mkdir(parents=True)
         for name in ("state", "log", "spool"):
             (self.folder / name).mkdir()
-        texts = {"slurm.conf": self._slurm(), "gres.conf": self._gres(), "cgroup.conf": CGROUP, "slurmdbd.conf": self._slurmdbd()}
+        texts = {
+            "slurm.conf": self._slurm(),
+            "gres.conf": self._gres(),
+            "cgroup.conf": CGROUP,
+            "slurmdbd.conf": self._slurmdbd(),
+        }
         prolog = self.folder / "task_prolog.sh"
         prolog.write_text(TASK_PROLOG)
         prolog.chmod(0o755)
@@ -50,17 +56,40 @@ class Layout:
             (self.etc / name).chmod(0o600 if name == "slurmdbd.conf" else 0o644)
 
     def _slurm(self) -> str:
-        accounting = ([f"AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost={HEAD_IP}",
-                       "AccountingStorageTRES=gres/gpu\nAccountingStoreFlags=job_comment"] if self.accounting
-                      else ["AccountingStorageType=accounting_storage/none"])
-        contained = (["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup"] if self.cgroups
-                     else ["ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherParams=OverMemoryKill"])
-        nodes = [f"NodeName={node} NodeAddr={self.ip(node)} CPUs={self.cores_per_node} Boards=1 SocketsPerBoard=1"
-                 f" CoresPerSocket={self.cores_per_node} ThreadsPerCore=1 RealMemory={self.memory_mb}"
-                 f" Gres=gpu:{GPU_MODEL}:{self.gpus_per_node} State=UNKNOWN" for node in self.nodes]
+        accounting = (
+            [
+                f"AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost={HEAD_IP}",
+                "AccountingStorageTRES=gres/gpu\nAccountingStoreFlags=job_comment",
+            ]
+            if self.accounting
+            else ["AccountingStorageType=accounting_storage/none"]
+        )
+        contained = (
+            ["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup"]
+            if self.cgroups
+            else [
+                "ProctrackType=proctrack/linuxproc",
+                "TaskPlugin=task/none",
+                "JobAcctGatherParams=OverMemoryKill",
+            ]
+        )
+        nodes = [
+            f"NodeName={node} NodeAddr={self.ip(node)} CPUs={self.cores_per_node} Boards=1 SocketsPerBoard=1"
+            f" CoresPerSocket={self.cores_per_node} ThreadsPerCore=1 RealMemory={self.memory_mb}"
+            f" Gres=gpu:{GPU_MODEL}:{self.gpus_per_node} State=UNKNOWN"
+            for node in self.nodes
+        ]
         partition = f"Nodes={','.join(self.nodes)} Default=YES MaxTime=02:00:00 DefaultTime=00:10:00 State=UP"
-        return "\n".join([SLURM.format(folder=self.folder, head=HEAD, ip=HEAD_IP), *accounting, *contained, *nodes,
-                          f"PartitionName={PARTITION} {partition}", ""])
+        return "\n".join(
+            [
+                SLURM.format(folder=self.folder, head=HEAD, ip=HEAD_IP),
+                *accounting,
+                *contained,
+                *nodes,
+                f"PartitionName={PARTITION} {partition}",
+                "",
+            ]
+        )
 
     def _gres(self) -> str:
         devices = f"{self.folder}/dev/nvidia[0-{self.gpus_per_node - 1}]"

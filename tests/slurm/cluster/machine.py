@@ -7,7 +7,18 @@ import sys
 from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "slurm-wlm-mysql-plugin", "slurmdbd", "munge", "mariadb-server", "iproute2")
-TOOLS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "mariadb-install-db", "ip", "unshare", "nsenter", "setpriv")
+TOOLS = (
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "munged",
+    "mariadbd",
+    "mariadb-install-db",
+    "ip",
+    "unshare",
+    "nsenter",
+    "setpriv",
+)
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NAMESPACES = ("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc")
 
@@ -19,8 +30,12 @@ def install() -> None:
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     wait = ("-o", "DPkg::Lock::Timeout=300")
     subprocess.run(["apt-get", *wait, "update", "-qq"], env=environ, check=False)
-    subprocess.run(["apt-get", *wait, "install", "-y", "-qq", "--no-install-recommends", *PACKAGES], env=environ, check=False,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["apt-get", *wait, "install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
+        env=environ,
+        check=False,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def missing_tools() -> list[str]:
@@ -36,15 +51,21 @@ def why_not() -> str | None:
     missing = missing_tools()
     if missing:
         return f"not found: {', '.join(missing)} (Debian's packages {' '.join(PACKAGES)})"
-    tried = subprocess.run([*NAMESPACES, "ip", "link", "add", "bridge0", "type", "bridge"], capture_output=True, text=True,
-                           env={**os.environ, "PATH": SYSTEM_PATH}, check=False)
+    tried = subprocess.run(
+        [*NAMESPACES, "ip", "link", "add", "bridge0", "type", "bridge"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": SYSTEM_PATH},
+        check=False,
+    )
     if tried.returncode:
         return f"no network in namespaces here: {(tried.stderr.strip().splitlines() or ['refused'])[-1]}"
     return None
 
 
 def has_cgroups() -> bool:
-    """Whether Slurm can hold jobs to their memory and devices by control groups of version 1, as Debian 12's does."""
+    """Whether Slurm can hold jobs to their memory and devices by control groups of version 1, as Debian 12's
+    does."""
     return all(Path("/sys/fs/cgroup", name, "tasks").exists() for name in ("memory", "devices", "freezer"))
 
 
@@ -54,7 +75,8 @@ def node_name(number: int) -> str:
 
 
 def remove_cgroups() -> None:
-    """The control groups that Slurm's daemons leave behind: those of this process, and of processes that are gone."""
+    """The control groups that Slurm's daemons leave behind: those of this process, and of processes that are
+    gone."""
     for top in Path("/sys/fs/cgroup").glob("*/slurm_p*n*"):
         pid = top.name.removeprefix("slurm_p").partition("n")[0]
         if pid == str(os.getpid()) or not Path("/proc", pid).exists():

@@ -11,7 +11,8 @@ from pathlib import Path
 from tests.slurm.cluster.machine import NAMESPACES, SYSTEM_PATH
 
 USER, UID = "runner", 64007
-KEEP_ALIVE = "trap '' CHLD; exec cat"  # process 1: takes up orphans, and ends with its input, and all others with it
+# process 1: takes up orphans, and ends with its input, and all others with it
+KEEP_ALIVE = "trap '' CHLD; exec cat"
 
 
 class Space:
@@ -19,7 +20,9 @@ class Space:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
-        self._holders: dict[str, tuple[subprocess.Popen[bytes], int]] = {"": _hold([*NAMESPACES, "sh", "-c", KEEP_ALIVE])}
+        self._holders: dict[str, tuple[subprocess.Popen[bytes], int]] = {
+            "": _hold([*NAMESPACES, "sh", "-c", KEEP_ALIVE])
+        }
         self.home.mkdir()
         os.chown(self.home, UID, UID)
 
@@ -40,12 +43,25 @@ class Space:
         self._holders[name] = _hold([*self._enter(""), "unshare", "--net", "--uts", "sh", "-c", KEEP_ALIVE])
         pid = self._holders[name][1]
         self.run(f"ip link add v{name} type veth peer name eth0 && ip link set v{name} master {bridge} up")
-        subprocess.run([*self._enter(""), "ip", "link", "set", "eth0", "netns", str(self._inner_pid(pid))], env=_ENVIRON, check=True)
-        self.run(f"hostname {name}; ip addr add {ip}/24 dev eth0; ip link set eth0 up; ip link set lo up", node=name)
+        subprocess.run(
+            [*self._enter(""), "ip", "link", "set", "eth0", "netns", str(self._inner_pid(pid))],
+            env=_ENVIRON,
+            check=True,
+        )
+        self.run(
+            f"hostname {name}; ip addr add {ip}/24 dev eth0; ip link set eth0 up; ip link set lo up",
+            node=name,
+        )
 
     def run(self, script: str, *, node: str = "") -> subprocess.CompletedProcess[str]:
         """A shell script as root; an error raises."""
-        done = subprocess.run([*self._enter(node), "sh", "-ec", script], capture_output=True, text=True, env=_ENVIRON, check=False)
+        done = subprocess.run(
+            [*self._enter(node), "sh", "-ec", script],
+            capture_output=True,
+            text=True,
+            env=_ENVIRON,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"{script}\n{done.stdout}{done.stderr}")
         return done
@@ -53,15 +69,41 @@ class Space:
     def start(self, command: list[str], log: Path, *, node: str = "") -> subprocess.Popen[bytes]:
         """A daemon as root, in the foreground."""
         with log.open("ab") as output:
-            return subprocess.Popen([*self._enter(node), *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_ENVIRON)
+            return subprocess.Popen(
+                [*self._enter(node), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_ENVIRON,
+            )
 
     def as_user(self, command: list[str], cwd: Path, **environ: str) -> list[str]:
         """The command line that runs `command` as the plain user, with a clean environment."""
-        variables = {"HOME": str(self.home), "USER": USER, "LOGNAME": USER, "TERM": "dumb", "LANG": "C.UTF-8", "PATH": SYSTEM_PATH,
-                     **environ}
+        variables = {
+            "HOME": str(self.home),
+            "USER": USER,
+            "LOGNAME": USER,
+            "TERM": "dumb",
+            "LANG": "C.UTF-8",
+            "PATH": SYSTEM_PATH,
+            **environ,
+        }
         script = f'cd {shlex.quote(str(cwd))} && exec setsid --wait "$@"'
-        return [*self._enter(""), "setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "env", "-i",
-                *(f"{name}={value}" for name, value in variables.items()), "sh", "-c", script, "sh", *command]
+        return [
+            *self._enter(""),
+            "setpriv",
+            f"--reuid={UID}",
+            f"--regid={UID}",
+            "--clear-groups",
+            "env",
+            "-i",
+            *(f"{name}={value}" for name, value in variables.items()),
+            "sh",
+            "-c",
+            script,
+            "sh",
+            *command,
+        ]
 
     def kill_node(self, name: str) -> None:
         """Every process of a node dies at once but the one that holds its namespaces."""
@@ -84,14 +126,19 @@ class Space:
     def own_etc(self, script: str) -> None:
         """A copy of /etc in its place, changed by a script that runs in it.
 
-        The whole folder, since a file mounted over another is gone as soon as somebody outside replaces that one: as adding a user does.
+        The whole folder, since a file mounted over another is gone as soon as somebody outside replaces that
+        one: as adding a user does.
         """
         place = self.folder / "own-etc"
-        self.run(f"mkdir {place}; mount -t tmpfs -o mode=755 tmpfs {place}; cp -a /etc/. {place}; cd {place}\n{script}\n"
-                 f"mount --bind {place} /etc")
+        self.run(
+            f"mkdir {place}; mount -t tmpfs -o mode=755 tmpfs {place}; cp -a /etc/. {place}; cd "
+            f"{place}\n{script}\n"
+            f"mount --bind {place} /etc"
+        )
 
     def make_readable(self, paths: Iterable[Path]) -> None:
-        """Give the plain user a way to folders that lie below one of root's own: that one is hidden, they are put back."""
+        """Give the plain user a way to folders that lie below one of root's own: that one is hidden, they are
+        put back."""
         hidden: dict[Path, set[Path]] = {}
         for path in paths:
             for folder in reversed(path.parents):
@@ -102,7 +149,9 @@ class Space:
             kept = {path: self.folder / f"kept{number}.{index}" for index, path in enumerate(sorted(below))}
             self.run("\n".join(f"mkdir {place}; mount --bind {path} {place}" for path, place in kept.items()))
             self.run(f"mount -t tmpfs -o mode=755 tmpfs {folder}")
-            self.run("\n".join(f"mkdir -p {path}; mount --bind {place} {path}" for path, place in kept.items()))
+            self.run(
+                "\n".join(f"mkdir -p {path}; mount --bind {place} {path}" for path, place in kept.items())
+            )
 
     def _enter(self, node: str) -> list[str]:
         flags = ["--mount", "--net", "--uts", "--ipc", "--pid"]
@@ -110,7 +159,9 @@ class Space:
 
     def _inner_pid(self, pid: int) -> int:
         """That process's number inside."""
-        line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:"))
+        line = next(
+            line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:")
+        )
         return int(line.split()[-1])
 
 

@@ -27,7 +27,17 @@ from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import load_tile
 from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, arrive_at, stage_threads, wait_at
-from longca.ops.band.sm90.pipeline import COLUMN_FIELD, EMPTY, FULL, INFO, MASK_FIELD, Handshake, barriers, is_visible, read_mask
+from longca.ops.band.sm90.pipeline import (
+    COLUMN_FIELD,
+    EMPTY,
+    FULL,
+    INFO,
+    MASK_FIELD,
+    Handshake,
+    barriers,
+    is_visible,
+    read_mask,
+)
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
     FROM_LAST,

@@ -24,7 +24,12 @@ is the PACK query heads of one KV head that share a tile.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import block_barrier
@@ -40,7 +45,16 @@ from longca.ops.band.sm90.pipeline import (
     store_rows_through_smem,
     where_seen,
 )
-from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGrid, Scalar, Tables, WorkTileQueue, scalar
+from longca.ops.band.sm90.tile_scheduler import (
+    MESSAGE,
+    RANGE,
+    WG_ROWS,
+    QueryGrid,
+    Scalar,
+    Tables,
+    WorkTileQueue,
+    scalar,
+)
 
 TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 LN2 = gl.constexpr(0.6931471805599453)
@@ -199,7 +213,8 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
     s = _start_qk(q, pipeline, count, COLUMNS)
     acc = _start_pv(operand, acc, pipeline, count - 1)
-    block_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
+    # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
+    block_barrier()
     s = warpgroup_mma_wait(1, deps=[s])
     arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
     if MASKED:
@@ -315,7 +330,9 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
                                                     PARTS, TILE)
             count += 1
         if NARROW_N:
-            if tile.narrow > 0:  # a round like those before, but of fewer columns: its values have other shapes than a loop carries
+            # a round like those before, but of fewer columns: its values have other shapes than a loop
+            # carries
+            if tile.narrow > 0:
                 # read again: if the loops' Q is used here, the assembler waits earlier for P·V in them
                 narrow_q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
                 seen = gl.load(row_masks + (tile.narrow - 1) * MASK_ROWS)

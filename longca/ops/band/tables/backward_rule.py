@@ -95,9 +95,15 @@ def orders_of_parts(
     )
 
 
-def _are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int,
-              mean_keys: int,
-             longest: int = INF) -> np.ndarray:
+def _are_long(
+    area: Sizes,
+    num_queries: Sizes,
+    num_keys: Sizes,
+    num_kv_heads: int,
+    mean_queries: int,
+    mean_keys: int,
+    longest: int = INF,
+) -> np.ndarray:
     """True if work tiles are long and numerous enough for one pass. All numbers refer to one head group.
 
     Args:
@@ -105,8 +111,11 @@ def _are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: in
         mean_keys: that a query sees, at least.
         longest: rows of the longest work tile of the whole mask. No part has more than its queries.
     """
-    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
-             & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
+    found = (
+        np.greater(area, 0)
+        & np.greater_equal(area, np.multiply(mean_queries, num_keys))
+        & np.greater_equal(area, np.multiply(mean_keys, num_queries))
+    )
     if num_kv_heads % KV_HEADS:
         found &= np.greater_equal(
             area, VISIBLE_SHARE * np.multiply(np.minimum(num_queries, longest), num_keys)

@@ -28,7 +28,7 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
     specs, (tile, position, end) = intervals.row_tiles.specs, partial.unbind(0)
     width = max(spec.tile_m for spec in specs)
     base = width + max(spec.tile_n for spec in specs) + 1  # no field of a mask's key has as many values
-    assert len(specs) * base ** 6 < 1 << 63
+    assert len(specs) * base**6 < 1 << 63
     if len(tile) == 0:
         return PartialBlocks(
             partial, tile.new_zeros(0, width, dtype=torch.int32), tile.new_zeros(len(specs) + 1)
@@ -48,13 +48,13 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
             torch.cat([slice_[alone], slice_[blocks][owner] + rank]),
         )
         fields, number = _relative(intervals, partial.index_select(1, met), slice_)
-        masks, mask, number = _of_one_slice(fields[:, :len(alone)], number[:len(alone)], width, base)
-        depth, layers = _of_several_slices(owner, fields[:, len(alone):], num_several, width, base)
+        masks, mask, number = _of_one_slice(fields[:, : len(alone)], number[: len(alone)], width, base)
+        depth, layers = _of_several_slices(owner, fields[:, len(alone) :], num_several, width, base)
 
         blocks = blocks[torch.repeat_interleave(depth, output_size=len(layers))]
         number, order = torch.sort(torch.cat([number, _spec_of(intervals, tile[blocks])]), stable=True)
         count = torch.arange(len(order), device=tile.device)
-        mask = torch.empty_like(order).scatter_(0, order, count)[torch.cat([mask, count[len(masks):]])]
+        mask = torch.empty_like(order).scatter_(0, order, count)[torch.cat([mask, count[len(masks) :]])]
         masks = torch.cat([masks, layers])[order]
         blocks, order = torch.sort(torch.cat([alone, blocks]), stable=True)
         mask, (tile, position, _) = mask[order], partial.index_select(1, blocks).unbind(0)

@@ -72,15 +72,31 @@ def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> Ro
     for number, spec in enumerate(specs):
         num_rows = mask.seqlen_k if spec.transposed else mask.seqlen_q
         for _ in range(mask.num_groups):
-            parts.append((sum(num_tiles), sum(num_tiles), number, spec.tile_m, spec.tile_n, num_rows, -(-num_rows // spec.tile_m)))
+            parts.append(
+                (
+                    sum(num_tiles),
+                    sum(num_tiles),
+                    number,
+                    spec.tile_m,
+                    spec.tile_n,
+                    num_rows,
+                    -(-num_rows // spec.tile_m),
+                )
+            )
             num_tiles.append(parts[-1][-1])
     total = sum(num_tiles)
     of_part = _moved(np.array([*parts, (total, total, 0, 0, 0, 0, 0)]), device)
     part = torch.repeat_interleave(of_part[6], output_size=total)
     first, _, _, tile_m, _, num_rows, _ = of_part.index_select(1, part).unbind(0)
     start = (torch.arange(total, device=device) - first) * tile_m
-    return RowTiles(specs, num_tiles, of_part[:5], part,
-                    torch.stack([part, start, torch.minimum(start + tile_m, num_rows)]), None)
+    return RowTiles(
+        specs,
+        num_tiles,
+        of_part[:5],
+        part,
+        torch.stack([part, start, torch.minimum(start + tile_m, num_rows)]),
+        None,
+    )
 
 
 def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
@@ -98,8 +114,14 @@ def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -
     top, bottom, _, part = of_block.index_select(1, block).unbind(0)
     tile_m = of_part[3][part]
     start = torch.addcmul(top, rank, tile_m)
-    return RowTiles(specs, num_tiles, of_part, of_block[3],
-                    torch.stack([part, start, torch.minimum(start + tile_m, bottom)]), block)
+    return RowTiles(
+        specs,
+        num_tiles,
+        of_part,
+        of_block[3],
+        torch.stack([part, start, torch.minimum(start + tile_m, bottom)]),
+        block,
+    )
 
 
 def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Intervals:

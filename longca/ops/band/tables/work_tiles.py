@@ -82,7 +82,7 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
     ]
     if any(blocks > limit for blocks, limit in zip(longest, limits, strict=True)):
         work_tiles, lists = _split(row_tiles, lists, limits)
-        first_range, = _read(_first_range(work_tiles, lists))
+        (first_range,) = _read(_first_range(work_tiles, lists))
 
     table, ranges, found = _sorted(row_tiles, work_tiles, lists), _block_ranges(lists), []
     no_waits: dict[str, Any] = {
@@ -96,14 +96,21 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
     for number, spec in enumerate(specs):
         parts = slice(number * num_groups, (number + 1) * num_groups)
         mine, start, end = table[rows[number]], first_range[parts.start], first_range[parts.stop]
-        mine[:, FULL_START:PARTIAL_END + 1] -= start
-        found.append(TileSchedule(
-            tile_m=spec.tile_m, tile_n=spec.tile_n, work_tiles=_by_group(mine, work_tiles.num_tiles[parts]),
-            block_ranges=ranges[start:end].clone(),
-            partial_masks=_masks_of_rows(partial.masks[first_mask[number]:first_mask[number + 1]],
-                                         spec.tile_m),
-            splits=_by_group(work_tiles.splits[rows_of_splits[number]], work_tiles.num_splits[parts]),
-            num_slots=max(work_tiles.num_slots[parts]), **no_waits))
+        mine[:, FULL_START : PARTIAL_END + 1] -= start
+        found.append(
+            TileSchedule(
+                tile_m=spec.tile_m,
+                tile_n=spec.tile_n,
+                work_tiles=_by_group(mine, work_tiles.num_tiles[parts]),
+                block_ranges=ranges[start:end].clone(),
+                partial_masks=_masks_of_rows(
+                    partial.masks[first_mask[number] : first_mask[number + 1]], spec.tile_m
+                ),
+                splits=_by_group(work_tiles.splits[rows_of_splits[number]], work_tiles.num_splits[parts]),
+                num_slots=max(work_tiles.num_slots[parts]),
+                **no_waits,
+            )
+        )
     return found
 
 
@@ -134,8 +141,15 @@ def _unsplit(row_tiles: RowTiles) -> WorkTiles:
     """Each row tile as one work tile."""
     none = [0] * len(row_tiles.num_tiles)
     table = functional.pad(row_tiles.tiles, (0, 0, 0, 1), value=-1)
-    return WorkTiles(table, row_tiles.list_of, row_tiles.parts[1], row_tiles.tiles.new_zeros(0, 4),
-                     row_tiles.num_tiles, none, none)
+    return WorkTiles(
+        table,
+        row_tiles.list_of,
+        row_tiles.parts[1],
+        row_tiles.tiles.new_zeros(0, 4),
+        row_tiles.num_tiles,
+        none,
+        none,
+    )
 
 
 def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[WorkTiles, BlockLists]:
@@ -187,9 +201,15 @@ def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[W
         [part, row_start, row_end, slot, is_split, first_of]
     ).index_select(1, owner)
     table[3] += rank * is_split
-    work_tiles = WorkTiles(torch.stack(table), None if row_tiles.list_of is None else first_of + rank,
-                           before[row_tiles.parts[1]], splits,
-                           num_tiles, num_splits, num_slots)
+    work_tiles = WorkTiles(
+        torch.stack(table),
+        None if row_tiles.list_of is None else first_of + rank,
+        before[row_tiles.parts[1]],
+        splits,
+        num_tiles,
+        num_splits,
+        num_slots,
+    )
     return work_tiles, _block_lists(full, partial, num_lists)
 
 
@@ -207,7 +227,7 @@ def _first_range(work_tiles: WorkTiles, lists: BlockLists) -> Tensor:
 def _rows_of_specs(sizes: Sequence[int], num_groups: int) -> list[slice]:
     """Rows of each `TileSpec`, of tables with so many rows of each part."""
     ends = [0, *accumulate(sizes)][::num_groups]
-    return [slice(*ends[number:number + 2]) for number in range(len(ends) - 1)]
+    return [slice(*ends[number : number + 2]) for number in range(len(ends) - 1)]
 
 
 def _sorted(row_tiles: RowTiles, work_tiles: WorkTiles, lists: BlockLists) -> Tensor:

@@ -1,0 +1,261 @@
+"""The study's figure over many GPUs, predicted: five strategies, four masks, 8 to 1024 GPUs; and the verdicts
+that follow.
+
+`many_gpus.csv` beside this file is made by `python -m tools.many_gpus`. Every number in it is predicted. No
+record has more than 4 GPUs.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.cp.forecast import links_of
+from longca.lab.advice.option import candidate_of, predict_each
+from longca.lab.advice.question import question_of
+from longca.lab.advice.ranking import NETWORK_RANGE, option_of, with_range
+from longca.lab.claims.contract import all_claims
+from longca.lab.store.hardware import load_hardware
+from longca.masks.build import build_mask
+from longca.predict.fitted import fitted_on
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from longca.lab.claims.contract import Claim, Verdict
+
+FILE = Path(__file__).parent / "many_gpus.csv"
+STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")
+MASKS: Mapping[str, str | None] = {
+    "full": None,
+    "causal": None,
+    "full_document": "prolong512k_long",
+    "causal_document": "prolong512k_long",
+}
+WORLDS = (8, 16, 32, 64, 96, 1024)
+# tokens of a GPU and heads are the study's
+PER_RANK, HEADS, KERNEL, PROFILE = 8192, (64, 8), "band", "h100-ib400"
+FACTORS = (1.0, *NETWORK_RANGE)  # of the rate between nodes
+MOST_OF_STUDY = 96  # GPUs: claims are judged up to there
+CLAIMS = (15, 17, 18, 21)  # those that need several nodes, and that times decide
+
+
+@dataclass(frozen=True)
+class PredictedCell:
+    """One strategy in one setting, predicted; without numbers where it cannot run."""
+
+    strategy: str
+    mask: str
+    world: int
+    direction: str
+    network_factor: float
+    """of the rate between nodes"""
+    status: str
+    reason: str
+    ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    tflops: float | None = None
+    """of a GPU"""
+    tflops_low: float | None = None
+    tflops_high: float | None = None
+    exposed: float | None = None
+    straggler: float | None = None
+    memory_bytes: float | None = None
+    inter_node_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class PredictedVerdict:
+    """The judgement of a claim by predictions, and whether it hangs on the network that is assumed."""
+
+    claim: Claim
+    verdict: Verdict
+    others: tuple[Verdict, ...]
+    """with the slowest and the quickest rate between nodes that intervals allow"""
+
+    @property
+    def text(self) -> str:
+        """ "holds (predicted, with 0.6 and 1.25 times the rate between nodes, too): …"."""
+        rates = " and ".join(f"{factor:g}" for factor in NETWORK_RANGE)
+        told = {one.status for one in self.others} - {self.verdict.status}
+        sure = (
+            f"with {rates} times the rate between nodes, too"
+            if not told
+            else f"but {' or '.join(sorted(told))} with {rates} times the rate between nodes"
+        )
+        return f"{self.verdict.status} (predicted, {sure}): {self.verdict.finding}"
+
+
+def make(
+    worlds: Sequence[int] = WORLDS,
+    masks: Sequence[str] = tuple(MASKS),
+    strategies: Sequence[str] = STRATEGIES,
+) -> Iterator[PredictedCell]:
+    """Predicts all cells anew, both directions of each with all rates between nodes."""
+    for world in worlds:
+        for name in masks:
+            mask = build_mask(name, seqlen=PER_RANK * world, corpus=MASKS[name])
+            both = question_of(
+                mask,
+                gpus=world,
+                num_q_heads=HEADS[0],
+                num_kv_heads=HEADS[1],
+                profile=PROFILE,
+                kernels=[KERNEL],
+            )
+            links, shared = links_of(both.network), dict[Any, Any]()
+            for strategy in strategies:
+                one = candidate_of(both, strategy, KERNEL, shared)
+                for direction in ("fwd", "bwd"):
+                    place = {"strategy": strategy, "mask": name, "world": world, "direction": direction}
+                    if isinstance(one, str):
+                        yield from (
+                            PredictedCell(**place, network_factor=factor, status="unsupported", reason=one)
+                            for factor in FACTORS
+                        )
+                        continue
+                    question = replace(both, directions=(direction,))
+                    predictions = predict_each(one, question, with_range(links))
+                    option, work = (
+                        option_of(one, predictions, question, predictions[0].seconds),
+                        question.flops(direction) / world / 1e12,
+                    )
+                    for factor, made in zip(FACTORS, predictions, strict=True):
+                        found = option if factor == 1 else None
+                        yield PredictedCell(
+                            **place,
+                            network_factor=factor,
+                            status="ok",
+                            reason="",
+                            ms=made.seconds * 1e3,
+                            low_ms=found.low_s * 1e3 if found else None,
+                            high_ms=found.high_s * 1e3 if found else None,
+                            tflops=work / made.seconds,
+                            tflops_low=found.tflops_low if found else None,
+                            tflops_high=found.tflops_high if found else None,
+                            exposed=made.exposed,
+                            straggler=made.straggler,
+                            memory_bytes=made.memory_bytes,
+                            inter_node_bytes=made.inter_node_bytes,
+                        )
+
+
+def save(cells: Sequence[PredictedCell], path: Path = FILE) -> None:
+    """Writes the cells, numbers to five digits."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(cells[0])), lineterminator="\n")
+        writer.writeheader()
+        for cell in cells:
+            writer.writerow(
+                {
+                    name: f"{value:.5g}" if isinstance(value, float) else value
+                    for name, value in asdict(cell).items()
+                }
+            )
+
+
+def load(path: Path = FILE) -> list[PredictedCell]:
+    """Reads the cells that `save` has written."""
+    numbers = {name for name, kind in PredictedCell.__annotations__.items() if "float" in kind}
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            PredictedCell(
+                **{
+                    name: (float(text) if text else None)
+                    if name in numbers
+                    else int(text)
+                    if name == "world"
+                    else text
+                    for name, text in row.items()
+                }
+            )
+            for row in csv.DictReader(file)
+        ]  # type: ignore[arg-type]
+
+
+def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
+    """The cells of one rate between nodes as the derived table has them, so that claims can judge them.
+
+    A spread within one setting is left out: intervals of strategies on one network go up and down together.
+    """
+    import pandas as pd
+
+    from longca.lab.store.table import derived
+
+    gpu = question_of(build_mask("causal", seqlen=PER_RANK), gpus=1, num_q_heads=1, profile=PROFILE).gpu
+    empty, found = derived([]), []
+    for cell in cells:
+        if cell.network_factor != factor:
+            continue
+        seqlen = PER_RANK * cell.world
+        found.append(
+            {
+                "cell_id": f"predicted {cell.strategy} {cell.mask} {cell.world} {cell.direction}",
+                "study": "predicted",
+                "kind": "cp",
+                "method": f"{cell.strategy}+{KERNEL}",
+                "strategy": cell.strategy,
+                "kernel": KERNEL,
+                "world": cell.world,
+                "mask": cell.mask,
+                "corpus": MASKS[cell.mask] or "",
+                "seqlen": seqlen,
+                "num_q_heads": HEADS[0],
+                "num_kv_heads": HEADS[1],
+                "head_dim": 128,
+                "dtype": "bf16",
+                "direction": cell.direction,
+                "seed": 0,
+                "input_values": "normal",
+                "sustained": False,
+                "is_control": False,
+                "status": cell.status,
+                "reason": cell.reason,
+                "time_ms_median": cell.ms,
+                "tflops_per_device": cell.tflops,
+                "tflops_per_device_low": cell.tflops,
+                "tflops_per_device_high": cell.tflops,
+                "straggler_percent": None if cell.straggler is None else round(100 * cell.straggler, 3),
+                "device": gpu.gpu_names[0],
+                "device_type": "cuda",
+                "num_nodes": -(-cell.world // 8),
+                "peak_tflops": gpu.peak_tflops.value,
+                "mask_params": "",
+                "strategy_params": "",
+                "mask_family": "documents" if MASKS[cell.mask] else "no documents",
+            }
+        )
+    return pd.DataFrame(found).reindex(columns=empty.columns)
+
+
+def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, PredictedVerdict]:
+    """Number of a claim → its predicted verdict, on as many GPUs as the study has."""
+    known = [one for one in (load() if cells is None else cells) if one.world <= MOST_OF_STUDY]
+    tables = [table(known, factor) for factor in FACTORS]
+    found = {}
+    for claim in all_claims():
+        if claim.number in CLAIMS:
+            first, *others = (claim.judge(one) for one in tables)
+            found[claim.number] = PredictedVerdict(claim, first, tuple(others))
+    return found
+
+
+def setting() -> str:
+    """The settings that all cells share, in words."""
+    hardware = load_hardware()
+    gpu = hardware.named(next(one.gpu for one in hardware.networks if one.name == PROFILE))
+    own = fitted_on(gpu.gpu_names)
+    kernel = (
+        f"{KERNEL} as fitted on records of it"
+        if own is not None and KERNEL in own.kernels
+        else f"{KERNEL} by the share of peaks"
+    )
+    return (
+        f"{format_length(PER_RANK)} tokens a GPU ({gpu.name}), {HEADS[0]}:{HEADS[1]} heads, kernel "
+        f"{kernel}, network {PROFILE}"
+    )

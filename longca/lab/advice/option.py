@@ -1,0 +1,286 @@
+"""One way to run a call, predicted: strategy, mesh, kernel; its time, bytes and memory, and what limits
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from longca.core.plugin import Registry
+from longca.cp.contract import HeadStrategy
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, links_of
+from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
+from longca.cp.partition.mesh import Mesh
+from longca.cp.schedule.head_chunking import describe_chunks
+from longca.predict.call import whole_statistics
+
+if TYPE_CHECKING:
+    from longca.cp.schedule.timeline import LinkSpeeds
+    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.kernels.contract import Kernel
+    from longca.lab.advice.question import AdviceQuestion
+    from longca.lab.studies.cell import CallSpec, Scalar
+
+SINGLE = "one GPU"
+LARGE = 0.05  # share of time from which on a loss is named
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy with its parameters and a kernel, and the work partition that the engine would run."""
+
+    strategy: str | None
+    """None on one GPU"""
+    params: tuple[tuple[str, Scalar], ...]
+    kernel: str
+    work: WorkPartition | None
+    """None on one GPU, and of the study's own schedules"""
+    forecasts: dict[Hashable, WorkForecast] = field(default_factory=dict, compare=False, repr=False)
+    """those made so far, which other speeds of messages share"""
+
+    @property
+    def title(self) -> str:
+        if self.strategy is None:
+            return self.kernel
+        params = ",".join(f"{key}={value}" for key, value in self.params)
+        return f"{self.strategy}[{params}]+{self.kernel}" if params else f"{self.strategy}+{self.kernel}"
+
+    @property
+    def how(self) -> str:
+        """Mesh, schedule, chunks of heads and sharding, as the notes of a record have them."""
+        if self.work is None:
+            return SINGLE if self.strategy is None else "documents padded to chunks of equal length"
+        mesh, plan = self.work.mesh, self.work.plan
+        facts = [
+            f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
+            f"heads among {mesh.heads}" if mesh.heads > 1 else "",
+            f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "",
+            f"tokens: {plan.sharding.name}" if mesh.ring > 1 else "",
+        ]
+        return ", ".join(filter(None, facts))
+
+
+@dataclass(frozen=True)
+class OptionForecast:
+    """All directions of one candidate together; shares are of the whole time."""
+
+    seconds: float
+    by_direction: dict[str, float]
+    memory_bytes: float
+    sent_bytes: float
+    inter_node_bytes: float
+    imbalance: float
+    exposed: float
+    waste: float
+    num_calls: int
+    slowdown: float
+    straggler: float
+    """by how much the slowest rank takes longer than the median rank"""
+
+    @property
+    def limit(self) -> str:
+        """The largest cost beside the visible pairs, with its share of the time."""
+        losses = {
+            "messages": self.exposed,
+            "imbalance": self.imbalance,
+            "tile waste": self.waste,
+            "power limit": 1 - 1 / self.slowdown,
+        }
+        name, most = max(losses.items(), key=lambda item: item[1])
+        return f"{name}, {100 * most:.0f} %" if most >= LARGE else "the kernel"
+
+
+def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str]]:
+    """(the ways that can run, the reasons of those that cannot by title)."""
+    if question.gpus == 1:
+        return _single(question)
+    found: list[Candidate] = []
+    refused: dict[str, str] = {}
+    shared: dict[Any, Any] = {}  # plans: strategies that divide the tokens alike plan a mask once
+    plugins = sorted(
+        (Registry("strategy").load(name) for name in question.strategies),
+        key=lambda one: (len(one.Params.model_fields), one.name == "loongtrain", one.name),
+    )
+    ways = [
+        (plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)
+    ]
+    for kernel_name in question.kernels:
+        kernel, seen, unfitted = (
+            Registry("kernel").load(kernel_name),
+            set[str](),
+            _unfitted(question, kernel_name),
+        )
+        for plugin, params in sorted(
+            ways, key=lambda way: len(way[1])
+        ):  # what strategies choose by themselves comes first
+            one = Candidate(plugin.name, tuple(params.items()), kernel_name, None)
+            one, reason = (
+                (one, unfitted) if unfitted is not None else _planned(one, plugin, kernel, question, shared)
+            )
+            if reason is not None:
+                refused[one.title] = reason
+            elif one.how not in seen:  # else another strategy, or other parameters, have made the same plan
+                seen.add(one.how)
+                found.append(one)
+    return found, refused
+
+
+def candidate_of(
+    question: AdviceQuestion,
+    strategy: str,
+    kernel: str,
+    shared: dict[Any, Any],
+    params: Mapping[str, Scalar] | None = None,
+) -> Candidate | str:
+    """One strategy, or the reason why it cannot run.
+
+    Args:
+        params: of the strategy; what is not given it chooses by itself.
+        shared: plans of strategies that divide the tokens alike; its own are added.
+    """
+    one = Candidate(strategy, tuple((params or {}).items()), kernel, None)
+    made, reason = _planned(
+        one, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared
+    )
+    refused = reason or _unfitted(question, kernel)
+    return made if refused is None else refused
+
+
+def _planned(
+    one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuestion, shared: dict[Any, Any]
+) -> tuple[Candidate, str | None]:
+    """(the candidate with its work partition, the reason why it cannot run)."""
+    if plugin.baseline and plugin.name not in (RING, GATHER):
+        return one, "its own package sends and computes: there is no model of it"
+    if not isinstance(plugin, HeadStrategy):
+        return one, None
+    strategy = plugin.with_params(dict(one.params))
+    strategy.share_plans(shared)
+    reason = strategy.refusal_of(question.mask, question.call, question.gpus, kernel, "cuda")
+    if reason is not None:
+        return one, reason
+    return replace(
+        one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")
+    ), None
+
+
+def _single(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str]]:
+    found, refused = [], {}
+    for name in question.kernels:
+        kernel: Kernel = Registry("kernel").load(name)
+        reason = kernel.supports(question.call, question.mask.traits, "cuda") or _unfitted(question, name)
+        if reason is None:
+            found.append(Candidate(None, (), name, None))
+        else:
+            refused[name] = reason
+    return found, refused
+
+
+def _unfitted(question: AdviceQuestion, kernel: str) -> str | None:
+    lacking = [way for way in question.directions if question.model(kernel, way) is None]
+    return f"too few records of such a call {' and '.join(lacking)}" if lacking else None
+
+
+def _variants(plugin: Any, world: int, call: CallSpec) -> Iterator[dict[str, Scalar]]:
+    """The strategy's own choice first, then each size of its head groups that divides ranks and KV heads."""
+    yield {}
+    if "heads" in plugin.Params.model_fields:
+        for heads in range(2, min(world, call.num_kv_heads) + 1):
+            if world % heads == 0 and call.num_kv_heads % heads == 0 and heads < world:
+                yield {"heads": heads}
+
+
+def predict(candidate: Candidate, question: AdviceQuestion) -> OptionForecast:
+    """Predicts a candidate with the messages of the question's profile."""
+    return predict_each(candidate, question, [links_of(question.network)])[0]
+
+
+def predict_each(
+    candidate: Candidate, question: AdviceQuestion, speeds: Sequence[LinkSpeeds]
+) -> list[OptionForecast]:
+    """Predicts a candidate under each of these speeds of messages."""
+    by_direction = [_forecasts(candidate, question, direction, speeds) for direction in question.directions]
+    return [_together(question.directions, parts) for parts in zip(*by_direction, strict=True)]
+
+
+def _together(directions: Sequence[str], parts: Sequence[CallForecast]) -> OptionForecast:
+    """The forecasts of these directions as one."""
+    total = sum(part.seconds for part in parts)
+
+    def share(values: Sequence[float]) -> float:
+        return (
+            sum(value * part.seconds for value, part in zip(values, parts, strict=True)) / total
+            if total
+            else 0.0
+        )
+
+    return OptionForecast(
+        total,
+        {way: part.seconds for way, part in zip(directions, parts, strict=True)},
+        max(part.memory_bytes for part in parts),
+        sum(part.sent_bytes for part in parts),
+        sum(part.inter_node_bytes for part in parts),
+        share([part.imbalance for part in parts]),
+        share([part.exposed for part in parts]),
+        share([part.waste for part in parts]),
+        sum(part.num_calls for part in parts),
+        share([part.slowdown for part in parts]),
+        share([part.straggler for part in parts]),
+    )
+
+
+def _forecasts(
+    candidate: Candidate, question: AdviceQuestion, direction: str, speeds: Sequence[LinkSpeeds]
+) -> list[CallForecast]:
+    """The forecast of one direction under each of these speeds."""
+    model, call = question.model(candidate.kernel, direction), replace(question.call, direction=direction)
+    assert model is not None, "`candidates` has asked"
+    device = DeviceModel(
+        model,
+        question.gpu.bandwidth_gb_s.value * 1e9 * PASS_EFFICIENCY,
+        Registry("kernel").load(candidate.kernel).merges,
+    )
+    if candidate.strategy is None:
+        return [_alone(question, call, device)] * len(speeds)
+    if candidate.work is None:
+        return [
+            forecast_paper_style(candidate.strategy, question.mask, call, question.gpus, device, links)
+            for links in speeds
+        ]
+    packs = speeds[0].packs
+    key = direction, packs, question.gpu.name, question.network.name, id(question.fitted)
+    if key not in candidate.forecasts:
+        candidate.forecasts[key] = WorkForecast(candidate.work, call, device, packs=packs)
+    return candidate.forecasts[key].at_each(speeds)
+
+
+def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> CallForecast:
+    import numpy as np
+
+    from longca.cp.schedule.timeline import RankTimes
+
+    model = device.kernel.for_call(question.mask, call.num_kv_heads)
+    statistics = whole_statistics(question.mask, model.shape, call.num_q_heads // call.num_kv_heads)
+    seconds = np.full(
+        (1, 1), device.kernel.seconds(question.mask, call.num_q_heads, call.num_kv_heads, call.head_dim)
+    )
+    at_boost = float(seconds[0, 0]) / (1 + model.throttle)
+    row = call.head_dim * call.elem_bytes * question.mask.seqlen_q
+    tensors = (2 * call.num_q_heads + 2 * call.num_kv_heads) * row * (2 if call.direction == "bwd" else 1)
+    stored = Registry("kernel").load(model.kernel).stored_bytes(call, question.mask.traits)
+    return CallForecast(
+        RankTimes(seconds, seconds, seconds),
+        float(model.slowdown(at_boost)),
+        1,
+        statistics.waste,
+        0.0,
+        0.0,
+        tensors * 1.3 + stored,
+    )
+
+
+def mesh_text(work: WorkPartition | None) -> str:
+    """The mesh of a work partition: "ring 4 × heads 2"."""
+    mesh = work.mesh if work is not None else Mesh(1)
+    return f"ring {mesh.ring} × heads {mesh.heads}"

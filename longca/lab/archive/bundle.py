@@ -1,0 +1,134 @@
+"""Writes a bundle: records and page of a study, its configuration, and the project files that are needed to
+repeat it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from longca.core.checkout import COMMIT_FILE, ROOT, described
+from longca.core.errors import UserError
+from longca.lab.archive import crate, manifest, provenance
+from longca.lab.archive.packing import BundleFile, pack
+from longca.lab.archive.page import page_files
+from longca.lab.archive.project import MEASURED, PLUGINS, plugin_files, project_files
+from longca.lab.archive.provenance import Provenance
+from longca.lab.store.cells import UnusableFile
+from longca.lab.store.environments.images import own_lists
+from longca.lab.store.files import replace_file
+from longca.lab.store.load import Loaded
+from longca.lab.store.text import plural
+from longca.lab.studies.config import Config
+from longca.lab.studies.study import Study
+
+# sampled documents and masks of the study, if the workflow wrote them
+BESIDE = ("corpora.json", "masks.json")
+README = """# {title}: a study by longca
+
+{num_records} records of {num_cells} cells, measured from {first} to {last}.
+
+- `{measured}/report.html` is the report, `{measured}/records.parquet` what it was made from.
+- `{provenance}` says by what code, in which containers and on which machines; `{crate}` says so in the words of RO-Crate.
+- `sha256sum --check {manifest}` checks every file. With longca, `longca verify .` also makes the page again.
+- To repeat the study, in this folder: `make setup`, then `. .venv/bin/activate` and{plugins} `snakemake --profile workflow/profiles/local`
+  on one machine, or `snakemake --profile slurm` on a cluster. What it measures goes to `results/`.
+"""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A written bundle and its facts."""
+
+    path: Path
+    digest: str
+    manifest_digest: str
+    num_files: int
+    num_bytes: int
+    facts: Provenance
+
+
+def write_bundle(
+    study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path
+) -> Bundle:
+    """Write one file with which the study can be checked and repeated. Equal records and code give equal
+    bytes.
+
+    Args:
+        results: the study's results folder.
+        loaded: records and problems of that folder.
+
+    Raises:
+        UserError: there are no records, some are damaged, or the project's files are unknown.
+    """
+    _refuse_damaged(study, loaded.problems)
+    entries = project_files(ROOT) | plugin_files()
+    entries |= {
+        f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
+        "config/config.yaml": BundleFile(_config(study, config, entries)),
+    }
+    entries |= _measured(study, loaded, results, ROOT)
+    facts = provenance.provenance(study, loaded.all_records, entries)
+    entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
+    entries["BUNDLE.md"] = BundleFile(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
+    if facts.source.git_sha:
+        entries[COMMIT_FILE] = BundleFile(described(facts.source).encode() + b"\n")
+    entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.all_records, dict(sorted(entries.items()))))
+    entries[manifest.NAME] = BundleFile(
+        manifest.manifest({path: entry.content for path, entry in entries.items()})
+    )
+    content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
+    return Bundle(
+        replace_file(out, content),
+        manifest.sha256(content),
+        manifest.sha256(entries[manifest.NAME].content),
+        len(entries),
+        len(content),
+        facts,
+    )
+
+
+def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
+    if problems:
+        raise UserError(
+            f"Study '{study.name}' cannot be archived",
+            why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
+            todo="`longca run` measures such cells again; a damaged listing of an environment can be removed",
+        )
+
+
+def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[str, BundleFile]:
+    """The page with figures and tables, rebuilt from the records, and the files with sampled documents and
+    masks."""
+    made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))
+    drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
+    return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
+
+
+def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
+    """The present settings, so that the workflow repeats this study by default, without local files such as
+    an image or a key."""
+    settings = config.model_dump(mode="json") | {"study": study.name, "results": "results", "image_key": ""}
+    if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
+        settings |= {"image": "", "image_digest": ""}
+    return (
+        b"# Settings of the study that is archived here.\n"
+        + yaml.safe_dump(settings, sort_keys=False).encode()
+    )
+
+
+def _readme(facts: Provenance, with_plugins: bool) -> bytes:
+    plugins = f" `export LONGCA_PLUGINS=$PWD/{PLUGINS}`, then" if with_plugins else ""
+    return README.format(
+        title=facts.title,
+        num_records=facts.num_records,
+        num_cells=facts.num_cells,
+        first=facts.first,
+        last=facts.last,
+        measured=MEASURED,
+        provenance=provenance.NAME,
+        crate=crate.NAME,
+        manifest=manifest.NAME,
+        plugins=plugins,
+    ).encode()

@@ -1,0 +1,117 @@
+"""Calls that are timed and judged: their inputs change before each call, and the judged parts are copied
+right after the timed interval.
+
+All of this happens outside of the samples.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from longca.lab.bench.check.oracle import PartResult, finite
+from longca.lab.bench.check.plan import NUM_JUDGED, TimedResult
+
+Tensors = dict[str, torch.Tensor]
+
+
+class TimedCalls:
+    """One call, made again and again.
+
+    Args:
+        call: the timed call.
+        tensors: its result's tensors in T × heads (× D), by name.
+        raw: its result's tensors as they are: the memory that later calls may find again.
+        change: gives the inputs the content that they have in the call of a number.
+        cut: copies what is judged of the call of a number.
+        kept: tensors that the next call reads: no memory of theirs is overwritten.
+        chance: selects the calls that are judged; several ranks must select the same ones.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], object],
+        *,
+        tensors: Callable[[Any], Tensors],
+        raw: Callable[[Any], Iterable[torch.Tensor | None]],
+        change: Callable[[int], object],
+        cut: Callable[[int, Tensors], list[PartResult]],
+        kept: Iterable[torch.Tensor],
+        chance: random.Random | None = None,
+    ) -> None:
+        self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
+        self.kept = {x.untyped_storage().data_ptr() for x in kept}
+        """addresses of memory that must not be overwritten"""
+        self._result: object = None
+        self._chance = chance or random.SystemRandom()
+
+        self._chosen: list[tuple[int, list[PartResult], Tensors]] = []
+        self._num_timed = 0
+        self.number = 0
+        """of the last call"""
+
+    def __call__(self) -> None:
+        self._result = self._call()
+
+    def before(self) -> None:
+        """Give the inputs new content."""
+        self.number += 1
+        self._change(self.number)
+
+    def after(self, *, timed: bool, poison: bool = True) -> None:
+        """Keep what will be judged, if this call is among those that chance selects, and forget the result.
+
+        Args:
+            timed: the call was a sample.
+            poison: overwrite the result, so that memory which a later call finds does not hold it.
+        """
+        if timed:
+            self._keep()
+        if poison:
+            overwrite(self._raw(self._result), self.kept)
+        self._result = None
+
+    def plain(self) -> object:
+        """A call without checks."""
+        return self._call()
+
+    def results(self) -> list[TimedResult]:
+        """The copied parts of the selected calls."""
+        return [
+            TimedResult(number, parts, {name: bool(flag) for name, flag in flags.items()})
+            for number, parts, flags in self._chosen
+        ]
+
+    def choose(self) -> int | None:
+        """The slot of this call in a reservoir sample, which keeps each call with equal probability; None if
+        it is not kept."""
+        self._num_timed += 1
+        if self._num_timed <= NUM_JUDGED:
+            return self._num_timed - 1
+        place = self._chance.randrange(self._num_timed)
+        return place if place < NUM_JUDGED else None
+
+    def _keep(self) -> None:
+        place = self.choose()
+        if place is None:
+            return
+        tensors = self._tensors(self._result)
+        # first of all: work that goes on after the call must not get done
+        parts = self._cut(self.number, tensors)
+        self._chosen[place : place + 1] = [(self.number, parts, finite(tensors))]
+
+
+def overwrite(tensors: Iterable[torch.Tensor | None], kept: set[int]) -> None:
+    """Fill tensors with NaN, but for those whose memory is among `kept` (addresses of storages)."""
+    for x in tensors:
+        if x is None or not x.is_floating_point() or x.untyped_storage().data_ptr() in kept:
+            continue
+        try:
+            with torch.no_grad():
+                x.fill_(float("nan"))
+        except RuntimeError:
+            # one that cannot be written: made in inference mode, or with elements that share memory
+            continue

@@ -1,0 +1,2 @@
+"""`longca probe`: a minute of measuring on the ranks at hand, and the profile for `longca advise` that
+follows."""

@@ -1,0 +1,2 @@
+"""Runs of studies: the cells to measure, their order, the method version of records, estimates, and the
+display."""

@@ -1,0 +1,373 @@
+"""The play-offs of a run: which cases are due, who plays, and their records. It never imports torch.
+
+A case is played off again when one of its players is not in its last play-off, or when anything changed that
+defines a player's number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from statistics import median
+from typing import TYPE_CHECKING
+
+from longca.core.plugin import is_of_package
+from longca.lab.bench.measure.result import Result
+from longca.lab.bench.run.method_version import MethodVersions
+from longca.lab.bench.workers.job import JobError
+from longca.lab.bench.workers.pool import Pool, TooFewLeft
+from longca.lab.ranking import MeasuredPoint, Measurement, standing
+from longca.lab.ranking.facts import facts_of
+from longca.lab.store.beside.playoffs import PlayoffStore
+from longca.lab.store.cells import UnusableFile
+from longca.lab.store.hardware import Hardware
+from longca.lab.store.index import CellFacts
+from longca.lab.store.text import percent, plural
+from longca.lab.store.view import View
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.playoff.case import case_id, may_play, playoff_id
+from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
+from longca.lab.studies.playoff.rules import PlayoffRules
+from longca.lab.studies.record import Record
+from longca.lab.studies.study import Study
+
+if TYPE_CHECKING:
+    from longca.lab.bench.run.ending import Stop
+    from longca.lab.bench.run.progress import Progress
+
+MakeRecord = Callable[..., Record]
+
+
+@dataclass(frozen=True)
+class Playoff:
+    """A case and its players, those with the shortest times of their own first."""
+
+    case: str
+    players: tuple[Cell, ...]
+    has_twin: bool = False
+    """the first player plays under a second name as well"""
+
+    @property
+    def seats(self) -> tuple[Cell, ...]:
+        """The players, and the twin last."""
+        return (*self.players, *self.players[: self.has_twin])
+
+    @property
+    def title(self) -> str:
+        """The case in words."""
+        return self.players[0].title.partition(" ")[2]
+
+
+@dataclass
+class PlayoffCounts:
+    """Numbers of play-offs of a run."""
+
+    num_played: int = 0
+    num_kept: int = 0
+    """played off before"""
+    num_with_failures: int = 0
+    """of those played now: a player failed that ran alone"""
+    left_out: list[str] = field(default_factory=list)
+    """cases that are not played off: a player is in a file outside of the package"""
+    differences: list[float] = field(default_factory=list)
+    """of the two medians of players with a twin, as shares of the shorter one"""
+
+    def __str__(self) -> str:
+        failed = f", in {self.num_with_failures} of them a player failed" if self.num_with_failures else ""
+        outside = (
+            (
+                f"; {plural(len(self.left_out), 'case')} not played off: a kernel is in a file of yours, see "
+                "`own_files` in docs/design/playoff.md"
+            )
+            if self.left_out
+            else ""
+        )
+        total = plural(self.num_played + self.num_kept, "play-off")
+        twins = (
+            f"; {plural(len(self.differences), 'kernel')} played twice: medians differ by "
+            f"{percent(max(self.differences))} at most"
+            if self.differences
+            else ""
+        )
+        return f"{total}: {self.num_played} now{failed}, {self.num_kept} before{twins}{outside}"
+
+
+def playoffs_of(
+    cells: Iterable[Cell],
+    facts: Mapping[str, CellFacts],
+    rules: PlayoffRules,
+    device: str,
+    versions: Mapping[str, str] | None = None,
+) -> tuple[list[Playoff], list[Playoff]]:
+    """(the play-offs of these cells' cases, those that are left out since a player is in a file outside of
+    the package).
+
+    A case of one method that ran, or of none, has no play-off.
+
+    Args:
+        cells: all methods of each case.
+        device: model of the device: records of others do not count.
+        versions: method version of each cell: records of others do not count; any counts if not given.
+    """
+    times: dict[str, dict[Cell, Measurement]] = {}
+    for cell in cells:
+        known = facts.get(cell.cell_id)
+        if known is None or known.time_ms is None or known.is_control or known.device != device:
+            continue
+        if not rules.has_case(cell):
+            continue
+        if versions is None or known.method_version == versions[cell.cell_id]:
+            times.setdefault(case_id(cell, device), {})[cell] = by_time(cell, known)
+    playoffs = [
+        Playoff(case, players)
+        for case, of_case in times.items()
+        if len(players := choose_players(of_case, rules)) > 1
+    ]
+    outside = [
+        playoff
+        for playoff in playoffs
+        if not rules.own_files and not all(is_of_package("kernel", cell.kernel) for cell in playoff.players)
+    ]
+    return [playoff for playoff in playoffs if playoff not in outside], outside
+
+
+def by_time(cell: Cell, facts: CellFacts) -> Measurement:
+    """A cell as players are chosen: in calls a second at its median time. Scattered samples make no player, a
+    play-off's own are better; so the interval of the median is left out."""
+    assert facts.time_ms is not None
+    rate = 1e3 / facts.time_ms
+    return Measurement(rate, rate, rate, **facts_of(facts.columns(cell)))
+
+
+def choose_players(measured: Mapping[Cell, Measurement], rules: PlayoffRules) -> tuple[Cell, ...]:
+    """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell
+    from the first. Where some were measured with rests and others without, those compete that
+    `longca.lab.ranking.protocol` says.
+
+    Args:
+        measured: of one case, on one model of device.
+    """
+    cells = {cell.kernel: cell for cell in measured}
+    case = standing([MeasuredPoint(cell.kernel, (one,)) for cell, one in measured.items()])
+    return tuple(
+        cells[entry.method]
+        for entry in case.entries
+        if entry.place <= rules.first or entry.share * (1 + rules.within) >= 1 or entry.is_tied
+    )
+
+
+def due_playoffs(
+    playoffs: Iterable[Playoff],
+    store: PlayoffStore,
+    versions: Mapping[str, str] | None,
+    retry: AbstractSet[str] = frozenset(),
+    note: Callable[[str], object] = lambda text: None,
+) -> list[Playoff]:
+    """Those that are not in the store, or not with all players, or by another method.
+
+    Args:
+        versions: method version of each player's part in a play-off; any counts if not given.
+        retry: statuses of players whose play-offs are due again; also "disturbed" and "noisy".
+    """
+    due = []
+    for playoff in playoffs:
+        records = store.read(playoff.case)
+        if isinstance(records, UnusableFile):
+            note(f"Played off again: {records}")
+            records = []
+        known = {record.cell_id: record for record in records if not record.repeat}
+        players = [known.get(cell.cell_id) for cell in playoff.players]
+        if any(
+            record is None
+            or (versions is not None and record.method_version != versions[record.cell_id])
+            or _is_to_retry(record, retry)
+            for record in players
+        ):
+            due.append(playoff)
+    return due
+
+
+def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffStore) -> tuple[int, int]:
+    """(cases that are played off, cases that have a play-off) as far as a study is measured, by whatever
+    method, on all devices."""
+    if study.playoff is None:
+        return 0, 0
+    measured = [cell for cell in study.all_cells if cell.cell_id in facts]
+    playoffs = [
+        playoff
+        for device in sorted({each.device for each in facts.values() if each.device})
+        for playoff in playoffs_of(measured, facts, study.playoff, device)[0]
+    ]
+    return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
+
+
+class PlayoffRun:
+    """The play-offs that a run has to do after its cells.
+
+    Args:
+        cells: that were asked for. The other methods of their cases play as well, as far as they were
+            measured.
+        whole: only cases of which all methods of the study were asked for: a job of the workflow has a part
+            of them.
+        make_record: makes a record of a cell, its result and how it was played.
+        repeats: rules of the twins; without them there are none.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        rules: PlayoffRules,
+        cells: Sequence[Cell],
+        store: PlayoffStore,
+        pool: Pool,
+        run_id: str,
+        make_record: MakeRecord,
+        versions: MethodVersions,
+        *,
+        whole: bool = False,
+        repeats: RepeatRules | None = None,
+    ) -> None:
+        self._study, self._rules, self._store, self._pool, self._run_id = study, rules, store, pool, run_id
+        self._make_record, self._versions, self._repeats = make_record, versions, repeats
+        self.counts = PlayoffCounts()
+        self._cells = cells_of_cases(study, cells, whole=whole)
+
+    def play(
+        self,
+        facts: Mapping[str, CellFacts],
+        show: Progress,
+        stop: Stop,
+        *,
+        retry: AbstractSet[str] = frozenset(),
+        force: bool = False,
+    ) -> None:
+        """Play off what is due. Each play-off is stored at once.
+
+        Raises:
+            KeyboardInterrupt: the run is to end.
+            JobError: machines were lost, this one among them.
+        """
+        self._store.remove_leftovers()
+        device = self._pool.device.name
+        measured = [cell for cell in self._cells if cell.cell_id in facts]
+        if not measured:
+            return
+        playoffs, outside = playoffs_of(
+            measured, facts, self._rules, device, self._versions.of(measured)(device)
+        )
+        self.counts.left_out = [playoff.title for playoff in outside]
+        players = {cell for playoff in playoffs for cell in playoff.players}
+        versions = self._versions.of(players, self._rules)(device) if players else {}
+        due = playoffs if force else due_playoffs(playoffs, self._store, versions, retry, show.note)
+        self.counts.num_kept = len(playoffs) - len(due)
+        due = self._with_twins(due, playoffs)
+        show.start_playoffs(len(due), self.counts.num_kept)
+        for number, playoff in enumerate(due):
+            if stop.soon():
+                show.note(f"Stopped with {plural(len(due) - number, 'play-off')} to do: run again to go on")
+                raise KeyboardInterrupt
+            show.begin(playoff.players[0])
+            try:
+                records = self._played(playoff, versions)
+            except TooFewLeft as lost:
+                left = plural(len(due) - number, "play-off")
+                raise JobError(
+                    f"{left} not played", why=str(lost), todo="All else is stored: run again to go on"
+                ) from None
+            self._store.write(playoff.case, records)
+            self.counts.num_played += 1
+            of_players = [record for record in records if not record.repeat]
+            self.counts.num_with_failures += any(record.samples is None for record in of_players)
+            difference = difference_of_twins(records)
+            self.counts.differences += [] if difference is None else [difference]
+            show.end_playoff(playoff.title, of_players)
+
+    def _with_twins(self, due: Sequence[Playoff], playoffs: Sequence[Playoff]) -> list[Playoff]:
+        """The play-offs that are due, some of them with a twin."""
+        if self._repeats is None:
+            return list(due)
+        again = {playoff.case for playoff in due}
+        kept = [self._store.read(playoff.case) for playoff in playoffs if playoff.case not in again]
+        chosen = cases_with_twins(
+            [playoff.case for playoff in due],
+            len(kept),
+            sum(any(record.repeat for record in records) for records in kept if isinstance(records, list)),
+            self._study.seed,
+            self._repeats,
+            on_gpu=self._pool.device.type == "cuda",
+        )
+        return [replace(playoff, has_twin=playoff.case in chosen) for playoff in due]
+
+    def _played(self, playoff: Playoff, versions: Mapping[str, str]) -> list[Record]:
+        begun, started = time.monotonic(), datetime.now(UTC)
+        players = self._pool.play(playoff.seats, self._study.measure_of(playoff.players[0]), self._rules)
+        seconds = (time.monotonic() - begun) / len(players)
+        identity = playoff_id(playoff.case, self._run_id)
+        return [
+            self._make_record(
+                cell,
+                player.result,
+                started,
+                seconds,
+                method_version=versions[cell.cell_id],
+                playoff=identity,
+                turns=player.turns if _is_timed(player.result) else None,
+                repeat=number >= len(playoff.players),
+            )
+            for number, (cell, player) in enumerate(zip(playoff.seats, players, strict=True))
+        ]
+
+
+def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[Cell]:
+    """The cells of all cases of these cells.
+
+    Args:
+        whole: only of cases of which `cells` has all that the study has.
+    """
+    asked = {cell.cell_id: cell for cell in cells if may_play(cell)}
+    if (
+        whole and len({cell.kernel for cell in asked.values()}) < 2
+    ):  # as nearly all jobs of a cluster: to compare cells takes long
+        return []
+    key = cache(lambda cell: case_id(cell, ""))
+    cases = {key(cell) for cell in asked.values()}
+    everything = {
+        cell.cell_id: cell for cell in study.all_cells if may_play(cell) and key(cell) in cases
+    } | asked
+    if whole:
+        partly = {key(cell) for cell in everything.values() if cell.cell_id not in asked}
+        everything = {cell_id: cell for cell_id, cell in everything.items() if key(cell) not in partly}
+    return list(everything.values())
+
+
+def _is_to_retry(record: Record, retry: AbstractSet[str]) -> bool:
+    if not retry:
+        return False
+    view = View(record, Hardware())
+    return (
+        record.outcome.status in retry
+        or ("disturbed" in retry and view.num_disturbed > 0)
+        or ("noisy" in retry and view.is_noisy)
+    )
+
+
+def difference_of_twins(records: Sequence[Record]) -> float | None:
+    """The difference of the two medians, as a share of the shorter one; None without two numbers."""
+    twin = next((record for record in records if record.repeat), None)
+    if twin is None:
+        return None
+    both = [
+        record.samples for record in records if record.cell_id == twin.cell_id and record.samples is not None
+    ]
+    if len(both) < 2:
+        return None
+    one, other = (median(samples.time_ms[0]) for samples in both)
+    return max(one, other) / min(one, other) - 1
+
+
+def _is_timed(result: Result) -> bool:
+    return result.samples is not None

@@ -1,0 +1,201 @@
+"""Predictions for cells before they are run: support, operations, memory and time. No torch, no tensors."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from longca.core.plugin import Registry
+from longca.lab.bench.run.shards import estimate_playoff_seconds, estimate_seconds
+from longca.lab.studies.cell import DTYPE_BYTES, Cell
+from longca.lab.studies.playoff.case import case_id, may_play
+from longca.lab.studies.record import Work
+from longca.lab.studies.study import Measure, Study
+from longca.masks.build import MaskBuilder, mask_name
+from longca.masks.mask import Mask
+from longca.masks.traits import Traits
+
+# a block mask of this many blocks a side has the traits of a large one, without its gigabytes
+PROXY_BLOCKS = 16
+EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
+TENSORS_HELD = {("kernel", "fwd"): 1.3, ("kernel", "bwd"): 2.0, ("cp", "fwd"): 3.5, ("cp", "bwd"): 3.2}
+"""the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the
+committed records stay below, the kernel's own storage of S² apart"""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The expected outcome and work of a cell on a device type."""
+
+    cell: Cell
+    unavailable: str | None
+    unsupported: str | None
+    density: float
+    flops: float
+    tensor_bytes: int  # inputs, outputs and their gradients, of all ranks
+    memory_bytes: int  # forecast of the most that a rank needs
+    work: Work | None = None  # for a control, which has neither pairs nor such tensors
+    on_gpu: bool = True
+
+    def seconds(self, peak_flops: float, measure: Measure) -> float:
+        """Expected seconds on devices of this peak rate, checks included."""
+        return estimate_seconds(
+            self.cell,
+            peak_flops * EFFICIENCY,
+            measure,
+            density=self.density,
+            work=self.work,
+            on_gpu=self.on_gpu,
+        )
+
+
+def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: float) -> tuple[int, float]:
+    """(number of play-offs, hours that they take) where these cells run and no others."""
+    cases: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        if prediction.work is None and may_play(prediction.cell):
+            cases.setdefault(case_id(prediction.cell, ""), []).append(prediction)
+    seconds = (
+        [
+            estimate_playoff_seconds(
+                of_case[0].cell,
+                len(of_case),
+                study.playoff,
+                peak_flops * EFFICIENCY,
+                study.measure_of(of_case[0].cell),
+                of_case[0].density,
+            )
+            for of_case in cases.values()
+        ]
+        if study.playoff is not None
+        else []
+    )
+    return sum(one > 0 for one in seconds), sum(seconds) / 3600
+
+
+class Predictor:
+    """Predicts many cells of one device type; each mask is built and each plug-in loaded only once."""
+
+    def __init__(self, device_type: str, *, is_here: bool = True) -> None:
+        """
+        Args:
+            device_type: "cpu" or "cuda".
+            is_here: cells would run on this machine. Otherwise nothing is said about what is installed.
+        """
+        self.device_type, self.is_here = device_type, is_here
+        self._builder = MaskBuilder()
+        self._masks: dict[str, tuple[Traits, float]] = {}
+        self._drawn: dict[str, Mask] = {}  # of the cells at hand
+        self._plugins: dict[tuple[str, str], Any] = {}
+        self._plans: dict[Any, Any] = {}  # of all strategies
+
+    def predict_all(self, cells: Sequence[Cell]) -> dict[str, Prediction]:
+        """cell_id → prediction."""
+        groups: dict[tuple[Any, ...], list[Cell]] = {}
+        for cell in (
+            cells
+        ):  # those of one mask and its other seeds stay together: drawn once, divided among ranks once
+            groups.setdefault(
+                (-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []
+            ).append(cell)
+        found: dict[str, Prediction] = {}
+        for key in sorted(groups):
+            found |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
+            self._drawn.clear()
+        return found
+
+    def predict(self, cell: Cell) -> Prediction:
+        traits, density = self._mask(cell)
+        kernel = self._plugin("kernel", cell.kernel)
+        unavailable = self._unavailable(cell)
+        # to divide a mask among many ranks takes ms: not for a method that is not here
+        unsupported = None if unavailable and cell.strategy else self._unsupported(cell, traits)
+        work = kernel.work(cell)
+        if work is not None:
+            return Prediction(
+                cell,
+                unavailable,
+                unsupported,
+                0.0,
+                work.flops or 0,
+                0,
+                work.traffic_bytes or 0,
+                work,
+                self.device_type == "cuda",
+            )
+        flops = cell.flops(round(density * cell.seqlen**2), 1)
+        row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
+        tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
+        if cell.direction == "bwd":
+            tensors *= 2
+        held = (
+            TENSORS_HELD[cell.kind, cell.direction] * tensors / cell.world
+            + kernel.stored_bytes(cell.call_spec, traits) / cell.world
+        )
+        return Prediction(
+            cell,
+            unavailable,
+            unsupported,
+            density,
+            flops,
+            tensors,
+            round(held),
+            on_gpu=self.device_type == "cuda",
+        )
+
+    def refusal(self, cell: Cell) -> str | None:
+        """The reason why this cell is unsupported; None if it is not. Packages need not be there: nothing
+        asks for them."""
+        return self._unsupported(cell, self._mask(cell)[0])
+
+    def _unavailable(self, cell: Cell) -> str | None:
+        if not self.is_here:
+            return None
+        strategy = self._available("strategy", cell.strategy) if cell.strategy else None
+        return strategy or self._available("kernel", cell.kernel)
+
+    @cache  # noqa: B019 - a predictor lives as long as a command
+    def _available(self, kind: str, name: str) -> str | None:
+        return self._plugin(kind, name).available(self.device_type)
+
+    def _unsupported(self, cell: Cell, traits: Traits) -> str | None:
+        kernel = self._plugin("kernel", cell.kernel)
+        if cell.strategy is None:
+            return kernel.supports(cell.call_spec, traits, self.device_type)
+        strategy, mask = self._strategy(cell), self._drawn.get(mask_name(cell))
+        if mask is None:
+            return strategy.refusal(cell, traits, kernel, self.device_type)
+        return strategy.refusal_with(mask, cell, kernel, self.device_type)
+
+    def _strategy(self, cell: Cell) -> Any:
+        """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for
+        all cells."""
+        key = "strategy", f"{cell.strategy} {cell.strategy_params}"
+        if key not in self._plugins:
+            assert cell.strategy is not None
+            self._plugins[key] = self._plugin("strategy", cell.strategy).with_params(cell.strategy_params)
+            self._plugins[key].share_plans(self._plans)
+        return self._plugins[key]
+
+    def _mask(self, cell: Cell) -> tuple[Traits, float]:
+        """(traits, density) of the cell's mask."""
+        name = mask_name(cell)
+        if name not in self._masks:
+            block = int(cell.mask_params.get("block") or cell.mask_params.get("mean_block") or 0)
+            small = PROXY_BLOCKS * block
+            if self._plugin("mask", cell.mask).family == "dynamic" and 0 < small < cell.seqlen:
+                proxy = self._builder.build(cell.mask, **{**cell.mask_key, "seqlen": small})
+                area = round(proxy.density * proxy.num_groups * cell.seqlen**2)
+                self._masks[name] = (
+                    replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area),
+                    proxy.density,
+                )
+            else:
+                self._drawn[name] = mask = self._builder.of_cell(cell)
+                self._masks[name] = mask.traits, mask.density
+        return self._masks[name]
+
+    def _plugin(self, kind: str, name: str) -> Any:
+        if (kind, name) not in self._plugins:
+            self._plugins[kind, name] = Registry(kind).load(name)
+        return self._plugins[kind, name]

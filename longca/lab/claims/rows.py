@@ -1,0 +1,42 @@
+"""The rows of the derived table that claims are about, with their measurements as the ranking has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.lab.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
+from longca.lab.store.table import is_ranked
+from longca.lab.studies.cell import AS_RELEASED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STUDY_GPU, STUDY_DEVICE = "H100", "NVIDIA H100 80GB HBM3"
+"""the study's GPU: its model, and the exact one"""
+ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
+"""what `prepared` adds: columns with the role of a row and with its measurement, None where it is
+not of its case's protocol (`longca.lab.ranking.protocol`); and an attribute with the resolutions"""
+OWN, PLAYED, RELEASED, NO_ROLE = "own", "played", "released", ""
+"""the roles: the row of a cell, of a play-off, of a kernel as released (never ranked), of nothing asked"""
+
+
+def prepared(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with what `points` needs of the ranking, computed once for all questions to it."""
+    import pandas as pd
+
+    if ROLE in table:
+        return table
+    tried = (table.device_type == "cuda") & (table.status != ABSENT)
+    rows = table.loc[tried & is_ranked(table)]
+    released = table.loc[tried & table.kernel.astype(str).str.startswith(AS_RELEASED)]
+    roles = counted(rows).map({True: OWN, False: NO_ROLE})
+    roles[is_played(rows)] = PLAYED
+    all_roles = pd.Series(NO_ROLE, index=table.index).mask(table.index.isin(rows.index), roles)
+    all_roles[released.index] = counted(released).map({True: RELEASED, False: NO_ROLE})
+    asked = table.loc[all_roles != NO_ROLE]
+    ranked = competes(asked) | is_played(asked)
+    measured = pd.Series(measurements(asked), index=asked.index, dtype=object).where(ranked, None)
+    added = pd.DataFrame({ROLE: all_roles, MEASURED: measured.reindex(table.index)})
+    found = pd.concat([table, added], axis=1)
+    found.attrs[RESOLUTIONS] = resolutions_of(rows)
+    return found

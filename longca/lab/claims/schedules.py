@@ -1,0 +1,70 @@
+"""The study's own schedules of context parallelism: those done again here, and those that are not.
+
+The released code has five strategies. Its ring and its all-gather were written anew from their description.
+This project's own Ulysses, USP and LoongTrain overlap and balance what the study's do not, so that they judge
+nothing of the study's. Nor do rates over `band`: the study's kernel was FA3, which no ring or all-gather here
+can call under documents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.lab.claims.contract import Gaps, Part
+from longca.lab.claims.evidence import missing, reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from longca.lab.claims.evidence import Point
+
+RING, GATHER = "paper_style_ring", "paper_style_allgather"
+NAMES = {RING: "the study's ring", GATHER: "the study's all-gather"}
+WORLDS = (8, 16, 32, 64, 96)  # GPUs: of the study's figures
+KERNEL = "fa3"  # the study's, as this project has it
+STUDY = "paper"
+"""the study with the cells of both, under the masks that the released code drew"""
+H100S = f"{WORLDS[0]} to {WORLDS[-1]} H100s"
+
+
+def not_here(*names: str) -> Part:
+    """The open part of a claim: it is about strategies whose schedule by the study is not done again here."""
+    whole = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return Part(
+        whole, f"the study's own {whole} {'is' if len(names) == 1 else 'are'} not among the strategies here"
+    )
+
+
+def decides(point: Point) -> bool:
+    """True for a point of the study's schedules that is over its kernel, and on as many GPUs as it had."""
+    return point.ok and point.kernel == KERNEL and point.world >= WORLDS[0]
+
+
+def reached(found: Sequence[Point]) -> str:
+    """The part of a claim that points reach without deciding it: "up to 2 ranks of one host, over band"."""
+    kernels = " and ".join(sorted({point.kernel for point in found}))
+    return f"{reach(found)}, over {kernels}" if found else ""
+
+
+def lacking(
+    asked: Iterable[Point], *absent: str, masks: Sequence[str], strategies: Sequence[str] = (RING, GATHER)
+) -> Gaps:
+    """The cells of the study's own schedules on its numbers of GPUs that the records do not have.
+
+    Args:
+        asked: points as the study has them, of any status.
+        absent: names of strategies whose schedule would have to be done again first.
+        strategies: those of the two here that the claim is about.
+    """
+    whole, documents = (
+        [mask for mask in masks if ("document" in mask) == packed] for packed in (False, True)
+    )
+    gaps = missing(asked, H100S, study=STUDY, strategy=strategies, kernel=(KERNEL,), mask=whole, world=WORLDS)
+    texts = [f"{', '.join(absent)} in the study's schedule, which is not done again here (needs {H100S})"]
+    if strategies and documents and not any(point.ok and point.mask in documents for point in asked):
+        texts.insert(
+            0,
+            f"{', '.join(strategies)}; {', '.join(documents)} over {KERNEL}, which takes no parts of "
+            f"packed documents here (needs that, and {H100S})",
+        )
+    return gaps + Gaps(tuple(texts))

@@ -1,0 +1,93 @@
+"""Claim 1: FlashAttention-3 on regular masks."""
+
+from longca.core.units import format_length
+from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
+from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.evidence import (
+    DENSE,
+    GQA,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    gpu_note,
+    held,
+    missing,
+    of_one_protocol,
+    points,
+    rivals,
+    span,
+)
+
+FROM = 2048  # tokens; at 1K the study's own authors saw SDPA ahead
+FULL_FROM, FULL_RATE = 8192, 600  # tokens and TFLOP/s: the number that is told of FULL
+
+
+class Fa3IsFastest(Claim):
+    number = 1
+    label = "FA3 is the fastest dense kernel on regular masks"
+    sentence = (
+        "Of the study's seven dense kernels none is faster forward than FA3 on any regular mask from 2K "
+        "tokens, and FA3 reaches "
+        "600 TFLOP/s on FULL from 8K to 48K."
+    )
+    source = "Texts about the paper: its figure of forward rates at 8K, and the curves over length"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = (
+        "Another of the seven kernels is clearly faster on more than a quarter of the points, "
+        "or FA3 stays below 600 on FULL"
+    )
+
+    def judge(self, table):
+        asked = self._asked(table, (*DENSE, "cudnn"))
+        lacking = missing(asked, self.gpus, kernel=DENSE, mask=REGULAR, heads=[GQA], seqlen=LENGTHS[1:])
+        return decided_in_parts(*self._parts(asked), note=gpu_note(asked), missing=lacking)
+
+    def judge_as_study(self, table):
+        asked = self._asked(of_study(table), STUDY_DENSE)
+        lacking = missing(
+            asked,
+            self.gpus,
+            study="as-study",
+            kernel=STUDY_DENSE,
+            mask=REGULAR,
+            heads=[GQA],
+            seqlen=LENGTHS[1:],
+            direction=["fwd"],
+        )
+        return decided_in_parts(*self._parts(asked), stand_in("flashmask", "FlashMask"), missing=lacking)
+
+    def _asked(self, table, kernels):
+        return points(
+            table,
+            ok=False,
+            kind="kernel",
+            kernel=kernels,
+            mask=REGULAR,
+            direction="fwd",
+            heads=(GQA, MHA),
+            seqlen=lambda length: length >= FROM,
+        )
+
+    def _parts(self, asked):
+        found = [point for point in asked if point.ok]
+        best = [pair for _, pair in rivals(found, "fa3")]
+        first = [pair.observed(pair.order != "less") for pair in best]
+        full = of_one_protocol(
+            point
+            for point in found
+            if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM
+        )
+        rates = [
+            Observation(
+                f"fa3 {point.rate:.0f} TFLOP/s: {point.where}", point.rate >= FULL_RATE, point.cell_ids
+            )
+            for point in full
+        ]
+        ratios = span([pair.ratio for pair in best])
+        yield Part("FA3 first", f"FA3 is first or level at {held(first)}, at {ratios}× the best other", first)
+        yield Part(
+            "600 TFLOP/s on FULL",
+            f"{span([point.rate for point in full])} TFLOP/s on FULL from {format_length(FULL_FROM)}",
+            rates,
+        )

@@ -1,0 +1,99 @@
+"""Claim 6: one kernel over all masks."""
+
+from collections import defaultdict
+
+from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
+from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.evidence import (
+    DENSE,
+    GQA,
+    HETEROGENEOUS,
+    LENGTHS,
+    MHA,
+    REGULAR,
+    gpu_note,
+    of_one_protocol,
+    points,
+    span,
+)
+from longca.lab.claims.gaps import missing_dense
+from longca.lab.store.text import number
+
+MASKS = (*REGULAR, *HETEROGENEOUS)
+SEVERAL = 2.0  # best mask over worst: the weakest reading of "several times"
+FEWEST_MASKS = 6  # the regular ones; fewer say little about masks
+LEAD = f"Masks differ by (cases of {number(SEVERAL, 1)}×)"
+COUNTED = "Sliding windows have the FLOPs that the study counted: those of one side, while both sides run."
+
+
+class MasksDecide(Claim):
+    number = 6
+    label = "One kernel's rate varies several times over masks"
+    sentence = (
+        "At one length, the rate of one and the same kernel on its best mask is at least twice that "
+        "on its worst."
+    )
+    source = "Texts about the paper: its figure of forward rates at 8K, by mask"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "For more than a quarter of kernels and lengths all masks lie within a factor of two"
+
+    def judge(self, table):
+        asked = self._asked(table, DENSE)
+        return decided_in_parts(
+            *self._parts(asked),
+            lead=LEAD,
+            note=gpu_note(asked),
+            missing=missing_dense(asked, self.gpus, "", DENSE, MASKS),
+        )
+
+    def judge_as_study(self, table):
+        asked = self._asked(of_study(table), STUDY_DENSE)
+        return decided_in_parts(
+            *self._parts(asked),
+            stand_in("flashmask", "FlashMask"),
+            lead=LEAD,
+            note=COUNTED if asked else "",
+            missing=missing_dense(asked, self.gpus, "as-study", STUDY_DENSE, MASKS),
+        )
+
+    def _asked(self, table, kernels):
+        return points(
+            table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS
+        )
+
+    def _parts(self, asked):
+        """A part for each kernel: some may differ over masks where others do not."""
+        groups = defaultdict(list)
+        for point in asked:
+            if point.ok:
+                groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
+        ranked = [
+            sorted(group, key=lambda point: point.rate)
+            for group in map(of_one_protocol, groups.values())
+            if group
+        ]
+        for kernel in dict.fromkeys(point.kernel for point in asked):
+            own = [
+                group
+                for group in ranked
+                if group[0].kernel == kernel and len({point.mask for point in group}) >= FEWEST_MASKS
+            ]
+            observed = [self._observed(group) for group in own]
+            name = own[0][0].name if own else kernel
+            ratios = span(group[-1].rate / group[0].rate for group in own)
+            least = sum(one.holds for one in observed)
+            told = (
+                f"{name} {ratios}× ({least} of {len(own)})"
+                if own
+                else f"{name} with fewer than {FEWEST_MASKS} masks"
+            )
+            yield Part(name, told, observed)
+
+    def _observed(self, group):
+        worst, best = group[0], group[-1]
+        text = (
+            f"{best.name} {best.size}: {number(best.rate)} on {best.mask}, "
+            f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)"
+        )
+        return Observation(text, best.rate >= SEVERAL * worst.rate, best.cell_ids + worst.cell_ids)

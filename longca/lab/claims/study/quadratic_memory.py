@@ -1,0 +1,118 @@
+"""Claim 4: memory of SDPA and of the naive kernel."""
+
+from longca.core.units import format_length
+from longca.lab.claims.as_study import of_study
+from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.evidence import (
+    HETEROGENEOUS,
+    REGULAR,
+    STUDY_BYTES,
+    gpu_note,
+    held,
+    missing,
+    notes,
+    points,
+)
+from longca.lab.store.text import format_bytes
+
+KERNELS = ("naive", "sdpa")
+MASKS = (*REGULAR[2:], *HETEROGENEOUS)  # SDPA gets no mask tensor for FULL and CAUSAL
+FROM = 32768  # tokens: texts put the first failure at 16K to 32K, so that at 32K all must have failed
+UNFUSED = "MATH path"  # in the notes of a call that torch does not fuse
+ANY = (
+    "Memory is compared with 80 GB, on any GPU that has as much, and with any documents. The torch of the "
+    "study's time ran SDPA unfused where KV heads are shared beside a mask."
+)
+
+
+class QuadraticMemory(Claim):
+    number = 4
+    label = "SDPA and naive run out of memory under long masks"
+    sentence = (
+        "Under a mask, at 32K tokens and beyond, neither SDPA nor the naive kernel fits the 80 GB of the "
+        "study's GPU, since both "
+        "need memory of S²."
+    )
+    source = "Texts about the paper, which disagree on the length"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "One of the two runs a masked sequence of 32K tokens in less than 80 GB"
+
+    columns = ("notes",)
+
+    def judge(self, table):
+        asked = points(table, ok=False, kind="kernel", kernel=KERNELS, mask=MASKS)
+        naive, sdpa = ([point for point in asked if point.kernel == kernel] for kernel in KERNELS)
+        note = gpu_note(
+            asked,
+            "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, "
+            "which keeps "
+            "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran "
+            "unfused",
+        )
+        return decided_in_parts(
+            self._part("naive", naive),
+            self._part("SDPA", sdpa),
+            note=note,
+            missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)),
+        )
+
+    def judge_as_study(self, table):
+        rows = of_study(table, any_gpu=True, any_draw=True)
+        asked = points(rows, ok=False, kind="kernel", kernel=KERNELS, mask=MASKS)
+        naive, sdpa = ([point for point in asked if point.kernel == kernel] for kernel in KERNELS)
+        shared = [point for point in sdpa if point.num_kv_heads < point.num_q_heads]
+        own = [point for point in sdpa if point not in shared]
+        unfused = [point for point in shared if not point.ok or UNFUSED in notes(rows, point)]
+        lacking = missing(
+            asked, self.gpus, study="as-study", kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)
+        )
+        return decided_in_parts(
+            self._part("naive", naive),
+            self._part("SDPA with KV heads of its own", own),
+            self._shared(shared, unfused),
+            missing=lacking,
+            note=ANY if asked else "",
+        )
+
+    def _shared(self, tried, unfused):
+        name = "SDPA with shared KV heads"
+        if tried and not unfused:
+            return Part(
+                name,
+                f"{name} needs the torch of the study's time, since today's fuses it "
+                f"({self._needed(tried).removeprefix(' and ')})",
+            )
+        return self._part(name, unfused)
+
+    def _part(self, name, found):
+        long = [point for point in found if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
+        observed = [self._observed(point) for point in long]
+        if not observed:
+            return Part(name, f"{name} is not measured from {format_length(FROM)} on")
+        return Part(
+            name,
+            f"{name} is beyond 80 GB from {format_length(FROM)} on at {held(observed)}{self._needed(found)}",
+            observed,
+        )
+
+    def _observed(self, point):
+        needed = point.value("absolute_peak_bytes")
+        amount = f"needs {format_bytes(needed)}" if point.ok else "runs out of memory"
+        return Observation(f"{point.name} {amount}: {point.where}", not needed <= STUDY_BYTES, point.cell_ids)
+
+    def _needed(self, found):
+        """The memory of the longest sequence that ran, and how it grew from half of that."""
+        most: dict[int, float] = {}
+        for point in found:
+            if point.ok:
+                most[point.seqlen] = max(most.get(point.seqlen, 0), point.value("absolute_peak_bytes"))
+        if not most:
+            return ""
+        length = max(most)
+        growth = (
+            f", {most[length] / most[length // 2]:.1f}× that of {format_length(length // 2)}"
+            if length // 2 in most
+            else ""
+        )
+        return f" and needs {format_bytes(most[length])} at {format_length(length)}{growth}"

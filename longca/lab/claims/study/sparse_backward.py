@@ -1,0 +1,76 @@
+"""Claim 11: backward of block-sparse kernels."""
+
+from longca.lab.claims.as_study import of_study
+from longca.lab.claims.contract import CONTRADICTED, MOSTLY, Claim, Part, decided_in_parts, status_of
+from longca.lab.claims.evidence import MHA, gpu_note, held, missing, pairs, points, span
+
+KERNELS = {"vsa": "VSA", "vsa_triton": "VSA in Triton"}
+MUCH = 2 / 3  # of forward at most; dense kernels keep more than that
+LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
+DENSITIES = ("0.2", "0.5", "0.8")
+AXES = {
+    "kernel": tuple(KERNELS),
+    "block": ["64"],
+    "density": DENSITIES,
+    "heads": [MHA],
+    "seqlen": LENGTHS,
+    "direction": ("fwd", "bwd"),
+}
+WHERE = {
+    "kind": "kernel",
+    "kernel": tuple(KERNELS),
+    "mask": "block_sparse_uniform",
+    "block": 64,
+    "heads": MHA,
+}
+
+
+class SparseBackward(Claim):
+    number = 11
+    label = "VSA is far slower backward than forward"
+    sentence = (
+        "On blocks of 64, the only ones that they have, VSA and its Triton version each reach backward at "
+        "most two thirds of the TFLOP/s that they reach forward."
+    )
+    source = "Texts about the paper: shares from 20 % to 60 %, read by machine"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = (
+        "Backward keeps more than two thirds of the forward rate on more than a quarter of the points"
+    )
+
+    def judge(self, table):
+        asked = points(table, ok=False, **WHERE)
+        parts = [self._part(asked, kernel) for kernel in KERNELS]
+        return decided_in_parts(*parts, missing=missing(asked, self.gpus, **AXES), note=gpu_note(asked))
+
+    def judge_as_study(self, table):
+        asked = points(of_study(table), ok=False, seqlen=LENGTHS, density=DENSITIES, **WHERE)
+        lacking = missing(asked, self.gpus, study="as-study", mask=["block_sparse_uniform"], **AXES)
+        parts = [self._part(asked, kernel, len(LENGTHS) * len(DENSITIES)) for kernel in KERNELS]
+        return decided_in_parts(
+            *parts,
+            missing=lacking,
+            note="A part is contradicted only where the missing points could not save it. The Triton version "
+            "is a later one of the file in the study's code.",
+        )
+
+    def _part(self, asked, kernel, num_asked=0):
+        """The part about one kernel; open where it is contradicted so far, but could still hold for most of
+        `num_asked` points."""
+        backward, forward = (
+            [point for point in asked if point.kernel == kernel and point.direction == direction]
+            for direction in ("bwd", "fwd")
+        )
+        found = pairs(backward, forward, "direction")
+        observed = [pair.observed(pair.ratio <= MUCH, f"{kernel} backward", "forward") for pair in found]
+        num_against = sum(not observation.holds for observation in observed)
+        is_contradicted = bool(observed) and status_of(observed) == CONTRADICTED
+        is_open = is_contradicted and num_against <= (1 - MOSTLY) * num_asked
+        finding = (
+            f"backward {KERNELS[kernel]} reaches {span(pair.ratio for pair in found)}× forward, "
+            f"at most two thirds at {held(observed)}"
+            if found
+            else f"{KERNELS[kernel]} is not measured"
+        )
+        return Part(KERNELS[kernel], finding, observed, is_open)

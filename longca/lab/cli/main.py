@@ -1,0 +1,143 @@
+"""The command `longca`: one file for each sub-command; errors are caught here."""
+
+import gc
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Annotated, Any
+
+import typer
+
+from longca.core.errors import UserError
+from longca.lab.cli.terminal import escaped_output
+
+COMMANDS = (  # in the order of use
+    "doctor",
+    "list",
+    "explain",
+    "choose",
+    "advise",
+    "probe",
+    "new",
+    "bench",
+    "plan",
+    "run",
+    "status",
+    "export",
+    "report",
+    "claims",
+    "paper",
+    "compare",
+    "environment",
+    "archive",
+    "verify",
+    "data",
+    "image",
+    "config",
+    "clean",
+)
+
+MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
+# garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
+COLLECT = 100_000, 20, 20
+NO_MEMORY = 3  # this machine cannot
+
+
+def build_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The command line with these sub-commands. Each is imported, which for all of them takes longer than
+    most do."""
+    app = typer.Typer(
+        name="longca",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Measure attention for long contexts, and report what was measured.",
+        epilog=(
+            "Exit codes: 0 done, 1 a verdict (something failed or differs), 2 bad input, 3 this machine "
+            "cannot."
+        ),
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", help="Show the version", is_eager=True, callback=_version)
+        ] = False,
+    ) -> None:
+        """Measure attention for long contexts, and report what was measured."""
+
+    for name in names:
+        module = importlib.import_module(f"longca.lab.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def asked(words: Sequence[str]) -> Sequence[str]:
+    """The sub-command that these words of a command line name; all where they name none, for help and for the
+    nearest of a wrong name."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    return (first,) if first in COMMANDS else COMMANDS
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from longca.core.version import VERSION
+
+        print(f"longca {VERSION}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
+    names = asked(sys.argv[1:])
+    if not set(names) & set(
+        MEASURING
+    ):  # numpy's library of linear algebra starts a thread for each core, for which nothing is to do
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    elif signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a script has started it in the background: who asks it to end means it
+    gc.set_threshold(*COLLECT)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
+    usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
+    try:
+        with escaped_output():
+            sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
+    except usage_error as error:
+        message = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message, file=sys.stderr)
+        else:
+            path = error.ctx.command_path if error.ctx else "longca"
+            print(
+                f"longca: {UserError(message.rstrip('.'), todo=f'`{path} -h` shows what there is')}",
+                file=sys.stderr,
+            )
+        sys.exit(error.exit_code)
+    except UserError as error:
+        print(f"longca: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader (head, less) has left
+        sys.stderr.close()
+    except OSError as error:  # of a file that nothing else has told of: most often it is not readable, or its name is too long
+        name = f"'{error.filename}'" if error.filename is not None else "a file"
+        print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)
+        sys.exit(UserError.exit_code)
+    except MemoryError:
+        print(
+            f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}",
+            file=sys.stderr,
+        )
+        sys.exit(NO_MEMORY)
+    except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
+        sys.exit(130)

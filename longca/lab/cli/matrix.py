@@ -1,0 +1,157 @@
+"""The matrix of kernels and masks for `longca list matrix`: which runs, and which refuses."""
+
+import textwrap
+from typing import Any
+
+from longca.core.errors import unknown
+from longca.core.plugin import Registry
+from longca.core.schema import parse
+from longca.core.units import format_length
+from longca.lab.bench.run.predict import Predictor
+from longca.lab.cli.options import check_call, line_width, print_json
+from longca.lab.studies.cell import AS_RELEASED, Cell
+from longca.lab.studies.study import Study
+
+SIGNS = {(True, True): "fb", (True, False): "f ", (False, True): " b", (False, False): "· "}
+
+
+def show_matrix(
+    seqlen: str,
+    heads: str,
+    head_dim: int,
+    dtype: str,
+    device: str | None,
+    *,
+    here: str,
+    reasons: bool,
+    as_json: bool,
+) -> None:
+    """Print which kernels run which masks with their default parameters, forward and backward.
+
+    Args:
+        device: "cpu" or "cuda": all kernels, as if they were installed on such a machine. None: those that
+            run on this one.
+        here: type of this machine's device.
+        reasons: say why of what they refuse.
+
+    Raises:
+        UserError: a value cannot be.
+    """
+    if device not in (None, "cpu", "cuda"):
+        raise unknown("device", str(device), ("cpu", "cuda"))
+    check_call(seqlen, heads, head_dim, dtype)
+    asked = device or here
+    kernels = [
+        kernel
+        for kernel in Registry("kernel").load_all()
+        if kernel.family != "control" and not kernel.name.startswith(AS_RELEASED)
+    ]
+    absent = (
+        {}
+        if device
+        else {kernel.name: reason for kernel in kernels if (reason := kernel.available(asked)) is not None}
+    )
+    patterns = sorted(
+        Registry("mask").load_all(), key=lambda pattern: (pattern.number or float("inf"), pattern.name)
+    )
+    masks, present = (
+        [pattern.name for pattern in patterns],
+        [kernel.name for kernel in kernels if kernel.name not in absent],
+    )
+    grid = {
+        "kernel": present,
+        "mask": masks,
+        "seqlen": seqlen,
+        "heads": heads,
+        "head_dim": head_dim,
+        "dtype": dtype,
+    }
+    cells = parse(Study, {"name": "matrix", "grids": [grid]}, "Options").cells()
+    predictor = Predictor(asked)
+    refusals = {(cell.kernel, cell.mask, cell.direction): predictor.refusal(cell) for cell in cells}
+    if as_json:
+        print_json(
+            {
+                "device": asked,
+                "not_here": absent,
+                "pairs": [
+                    {
+                        "kernel": kernel,
+                        "mask": mask,
+                        "direction": direction,
+                        "runs": reason is None,
+                        "reason": reason,
+                    }
+                    for (kernel, mask, direction), reason in refusals.items()
+                ],
+            }
+        )
+        return
+    _print(cells[0], asked, masks, present, refusals)
+    if absent:
+        print(_filled(f"{len(absent)} other kernels are not on this machine: `--device cuda` shows all."))
+    print(_filled("f: forward runs; b: backward runs; ·: refused" + ("." if reasons else "; `-v` says why.")))
+    if reasons:
+        _print_reasons(refusals)
+
+
+def _print(
+    cell: Cell,
+    device: str,
+    masks: list[str],
+    kernels: list[str],
+    refusals: dict[tuple[str, str, str], str | None],
+) -> None:
+    everywhere = [
+        name
+        for name in kernels
+        if not any(reason for (kernel, *_), reason in refusals.items() if kernel == name)
+    ]
+    setting = (
+        f"{format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads} heads, head dim "
+        f"{cell.head_dim}, "
+        f"{cell.dtype}, {device}"
+    )
+    print(
+        _filled(
+            f"{len(everywhere)} of {len(kernels)} kernels run all {len(masks)} masks, forward and backward "
+            f"({setting}): "
+            f"{', '.join(everywhere) or 'none'}."
+        )
+    )
+    width = max(map(len, kernels), default=0) + 2
+    print("\n" + " " * width + " ".join(f"{number:>2}" for number in range(1, len(masks) + 1)))
+    for name in kernels:
+        signs = " ".join(
+            SIGNS[refusals[name, mask, "fwd"] is None, refusals[name, mask, "bwd"] is None] for mask in masks
+        )
+        print(f"{name:<{width}}{signs}".rstrip())
+    print("\n" + _filled(", ".join(f"{number} {mask}" for number, mask in enumerate(masks, 1))))
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, line_width(), subsequent_indent="", break_on_hyphens=False)
+
+
+def _print_reasons(refusals: dict[tuple[str, str, str], str | None]) -> None:
+    """Why kernels refuse: one line for each reason, with the masks that it holds for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for (kernel, mask, direction), reason in refusals.items():
+        if reason is not None:
+            found.setdefault((kernel, reason), []).append(f"{mask} {direction}")
+    for (kernel, reason), pairs in found.items():
+        print(
+            "\n"
+            + textwrap.fill(f"{kernel}: {reason} ({_joined(pairs)})", line_width(), subsequent_indent="  ")
+        )
+
+
+def _joined(pairs: list[str]) -> str:
+    """ "causal, full fwd": a mask alone is refused both ways."""
+    by_mask: dict[str, list[Any]] = {}
+    for pair in pairs:
+        mask, _, direction = pair.rpartition(" ")
+        by_mask.setdefault(mask, []).append(direction)
+    return ", ".join(
+        mask if len(directions) == 2 else f"{mask} {directions[0]}" for mask, directions in by_mask.items()
+    )

@@ -1,0 +1,212 @@
+"""Options that several commands share, and their output as tables and JSON."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longca.core.checkout import home_of_results, project_root, studies_folder
+from longca.core.errors import escaped
+from longca.core.plugin import Registry
+from longca.core.schema import parse
+from longca.lab.studies.config import Config, load_config
+from longca.lab.studies.select import Selection
+from longca.lab.studies.study import Study, load_study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def _studies() -> list[str]:
+    return sorted(path.stem for path in studies_folder().glob("*.yaml"))
+
+
+def _names(kind: str) -> Any:
+    return lambda: Registry(kind).names()
+
+
+StudyName = Annotated[
+    str | None,
+    typer.Argument(
+        help="Name in config/studies, or a YAML file [default: the configured one]",
+        autocompletion=_studies,
+        show_default=False,
+    ),
+]
+Results = Annotated[Path | None, typer.Option(help="Folder of results", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
+KernelFilter = Annotated[
+    str,
+    typer.Option(
+        "--kernel", "-k", help="Only these kernels: 'sdpa,fl*', '!naive'", autocompletion=_names("kernel")
+    ),
+]
+StrategyFilter = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        "-c",
+        help="Only these strategies; '!*' for kernels alone",
+        autocompletion=_names("strategy"),
+    ),
+]
+MaskFilter = Annotated[
+    str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))
+]
+DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
+SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
+HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:8,64:64'")]
+WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
+SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
+
+
+def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
+    """A mask as studies have it, from "causal" or "sliding_window:window=512,…". Raises UserError."""
+    from longca.core.errors import UserError
+
+    name, colon, given = text.partition(":")
+    if not colon:
+        return name
+    pairs = [pair.partition("=") for pair in given.split(",")]
+    if not all(key.strip() and equals and value.strip() for key, equals, value in pairs):
+        raise UserError(
+            f"'{text}' is no mask with parameters",
+            todo="Write NAME:KEY=VALUE,KEY=VALUE, such as sliding_window:window=512",
+        )
+    return {name: {key.strip(): _scalar(value.strip()) for key, _, value in pairs}}
+
+
+def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
+    """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
+    from longca.core.errors import UserError, check_name
+    from longca.core.units import parse_heads, parse_length
+    from longca.lab.studies.cell import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
+
+    check_name("dtype", dtype, DTYPE_BYTES)
+    try:
+        num_tokens, num_heads = parse_length(seqlen), parse_heads(heads)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    for what, number, most in (
+        ("tokens", num_tokens, MOST_TOKENS),
+        ("heads", max(num_heads), MOST_HEADS),
+        ("as its head dim", head_dim, MOST_HEADS),
+    ):
+        if not 1 <= number <= most:
+            raise UserError(
+                f"A call cannot have {number} {what}", todo=f"Give a whole number from 1 to {most}"
+            )
+
+
+def _scalar(text: str) -> Any:
+    """true, false, a whole number, a number or text, whichever it is first."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def selection(
+    kernel: str,
+    strategy: str,
+    mask: str,
+    direction: str,
+    seqlen: str,
+    world: str = "",
+    seed: str = "",
+    heads: str = "",
+) -> Selection:
+    filters = {
+        "kernel": kernel,
+        "strategy": strategy,
+        "mask": mask,
+        "direction": direction,
+        "seqlen": seqlen,
+        "world": world,
+        "seed": seed,
+        "heads": heads,
+    }
+    return parse(Selection, filters, "Options")
+
+
+def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:
+    """Load (settings, study, the study's folder of results)."""
+    config = load_config({"study": name, **overrides})
+    study = load_study(config.study)
+    return config, study, config.results / study.name
+
+
+def announce_results(folder: Path, asked: Path | None) -> None:
+    """Say on stderr where results go, where nobody has said so and the working folder is no project."""
+    if asked is None and (project_root() != Path() or home_of_results() != Path()):
+        import sys
+
+        print(f"Results go to {folder.resolve()}", file=sys.stderr)
+
+
+def print_json(data: Any) -> None:
+    import json
+
+    from longca.lab.cli.terminal import escaped_json
+
+    print(escaped_json(json.dumps(data, indent=2, ensure_ascii=False, default=str)))
+
+
+def line_width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Print a paragraph, wrapped to the terminal."""
+    _console().print(escaped(text), style=style or None)
+
+
+def _console() -> "Console":
+    """What wraps and styles text; it must be given escaped text. A name may hold brackets, so there is no
+    markup."""
+    from rich.console import Console
+
+    from longca.lab.cli.terminal import styled_output
+
+    return Console(file=styled_output(), markup=False, emoji=False, highlight=False)
+
+
+def print_filled(text: str) -> None:
+    """Print a line, wrapped to the terminal between words. Paths and commands stay whole, so that they can be
+    copied."""
+    import textwrap
+
+    print(textwrap.fill(text, line_width(), break_long_words=False, break_on_hyphens=False))
+
+
+def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
+    """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped."""
+    from rich import box
+    from rich.table import Table
+
+    console = _console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
+        table.add_column(
+            escaped(column), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0
+        )
+    for row in rows:
+        table.add_row(
+            *(
+                "" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value))
+                for value in row
+            )
+        )
+    if title:
+        console.print(escaped(title), style="bold")
+    console.print(table)
+    if caption:
+        console.print(escaped(caption), style="italic")

@@ -1,0 +1,155 @@
+"""The verdict on one pair of results: faster, slower, or why neither is established."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from longca.lab.compare.pairs import RecordPair
+from longca.lab.compare.side import Side
+from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare
+
+OutcomeOfPair = Literal[
+    "slower", "broke", "faster", "fixed", "ambiguous", "same", "new", "gone", "incomparable", "untimed"
+]
+OUTCOMES: tuple[OutcomeOfPair, ...] = get_args(OutcomeOfPair)
+TIMED = ("faster", "slower", "same", "ambiguous")
+Basis = Literal["time", "rate", "share of peak"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rules for pairs, in addition to those of `longca.lab.ranking`.
+
+    Two speeds are the same if they differ by no more than repeats of one cell do: on the same device in two
+    runs, or on another device of the model. Otherwise they are ambiguous if they tie by their own samples (or
+    by the reading error of a published rate). Otherwise B is faster or slower. Swapping A and B only swaps
+    faster and slower.
+    """
+
+    tolerance: float | None = None
+    """speeds within this difference are the same even if they do not tie: the larger over the smaller, minus
+    1"""
+    by_rate: bool = False
+    """compare rates directly, even across GPU models"""
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """The outcome of a pair."""
+
+    outcome: OutcomeOfPair
+    why: str = ""
+    """reason of broken, fixed, incomparable and untimed pairs"""
+    basis: Basis | None = None
+    """the compared quantity; None without a comparison"""
+    lead: Lead | None = None
+    """speed of B over that of A, with its meaning"""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.lead.ratio if self.lead else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON. `ratio_low` and `ratio_high` are bounds by repeats and samples."""
+        lead = self.lead
+        return {
+            "outcome": self.outcome,
+            "why": self.why,
+            "ratio": self.ratio,
+            "basis": self.basis,
+            "ratio_low": lead and lead.low,
+            "ratio_high": lead and lead.high,
+            "relation": lead and lead.relation,
+            "resolution": lead and math.expm1(lead.log_resolution),
+        }
+
+
+def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
+    """The verdict on a pair.
+
+    slower, faster, ambiguous, same: both sides have a number; see `Rule`.
+    broke, fixed: only A, only B has a number. new, gone: only B, only A was asked.
+    incomparable: both have a number, or one has, but for another request, mask or GPU, or calls of one side
+    alone had rests.
+    untimed: neither side has a number.
+    """
+    a, b = pair.a, pair.b
+    if a is None:
+        return PairVerdict("new")
+    if b is None:
+        return PairVerdict("gone")
+    different = _different(a, b) or _rested_alone(a, b)
+    if different:
+        return PairVerdict("incomparable", different)
+    if a.status != "ok" or b.status != "ok":
+        if b.source:  # a published rate: there is no earlier record
+            return PairVerdict("untimed", f"{a.status} here: {a.reason}")
+        if a.status != "ok" and b.status != "ok":
+            return PairVerdict("untimed", a.status if a.status == b.status else f"{a.status} → {b.status}")
+        return (
+            PairVerdict("broke", f"{b.status}: {b.reason}")
+            if a.status == "ok"
+            else PairVerdict("fixed", f"was {a.status}: {a.reason}")
+        )
+    found = _lead(a, b, rule)
+    if isinstance(found, str):
+        return PairVerdict("incomparable", found)
+    basis, lead = found
+    if abs(lead.log_ratio) <= max(lead.log_resolution, math.log1p(rule.tolerance or 0.0)):
+        return PairVerdict("same", "", basis, lead)
+    if lead.is_tie:
+        return PairVerdict("ambiguous", "", basis, lead)
+    return PairVerdict("faster" if lead.order == "more" else "slower", "", basis, lead)
+
+
+def _different(a: Side, b: Side) -> str:
+    """The differences of the two requests or their masks; "" if none is known."""
+    if a.cell is not None and b.cell is not None:
+        for name, word in {"dtype": "dtype", "head_dim": "head dim", "corpus": "corpus"}.items():
+            own, other = getattr(a.cell, name), getattr(b.cell, name)
+            if own != other:
+                return f"another {word}: {own or 'none'}, {other or 'none'}"
+    if a.digest and b.digest and a.digest != b.digest:
+        return "another mask was sampled"
+    return ""
+
+
+def _rested_alone(a: Side, b: Side) -> str:
+    """The side whose calls alone had rests of the GPU; "" if both had, neither had, or it is not known."""
+    if {a.rests, b.rests} != {True, False}:
+        return ""
+    return f"calls of {'A' if a.rests else 'B'} alone had rests of the GPU"
+
+
+def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
+    """(basis, lead of B over A), or the reason for a missing lead. On the same GPU model, times are
+    compared."""
+    one, other = a.measurement, b.measurement
+    same_device = a.device == b.device != ""
+    if same_device and one and other and a.time_ms and b.time_ms:
+        return "time", _compared(_by_time(one, a.time_ms.middle), _by_time(other, b.time_ms.middle))
+    if not (one and other and a.tflops and b.tflops):
+        return f"another device, and no rate in TFLOP/s: {a.device or 'not known'}, {b.device or 'not known'}"
+    if same_device or rule.by_rate:
+        return "rate", _compared(one, other)
+    if a.peak_tflops and b.peak_tflops:
+        return "share of peak", _compared(_scaled(one, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops))
+    unknown = b.device if a.peak_tflops else a.device
+    return f"another device, and no peak is known of {unknown or 'one of them'}"
+
+
+def _compared(a: Measurement, b: Measurement) -> Lead:
+    return compare(MeasuredPoint("B", (b,)), MeasuredPoint("A", (a,)))
+
+
+def _by_time(measured: Measurement, time_ms: float) -> Measurement:
+    """The same in calls per second."""
+    return _scaled(measured, 1e3 / time_ms / measured.rate)
+
+
+def _scaled(measured: Measurement, factor: float) -> Measurement:
+    return replace(
+        measured, rate=measured.rate * factor, low=measured.low * factor, high=measured.high * factor
+    )

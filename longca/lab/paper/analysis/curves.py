@@ -1,0 +1,88 @@
+"""Throughput of dense kernels over length, a panel for each mask: the base of both directions' figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from longca.lab.paper.analysis.select import devices_apart, kernels, main_heads, rates
+from longca.lab.paper.contract import PaperFigure
+from longca.lab.ranking import tallies
+from longca.lab.ranking.sentences import protocols_of, worst_text
+from longca.lab.ranking.tally import num_open
+from longca.lab.report.findings import standings_of
+from longca.lab.report.panels import MASK, in_panel_order
+from longca.lab.report.rates import draw_rates
+from longca.lab.store.text import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.lab.report.look.style import Style
+
+POINT = ["mask", "detail", "seqlen"]  # where kernels are compared
+# of the points: a kernel that lacks a few, since time was over, is still told beside the others
+NEARLY_ALL = 0.9
+
+
+class Curves(PaperFigure):
+    """Median rates of one direction over all lengths, a line for each kernel."""
+
+    section = "dense"
+    direction: ClassVar[str]
+    word: ClassVar[str]
+    caption = (
+        "Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension "
+        "128, bf16: higher is "
+        "better. FLOPs count visible pairs only. Points are medians over all samples and seeds; bars reach "
+        "from the first to the "
+        "third quartile. A kernel that does not run a mask has no line there."
+    )
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = kernels(table, sparse=False, heads=main_heads(table), direction=self.direction)
+        return in_panel_order(rates(rows, *MASK, "device", "method", "direction", "seqlen"), rows)
+
+    def title(self, data: pd.DataFrame) -> str:
+        return f"{self.word}: {most_often_fastest(data)}"
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        return draw_rates(data.drop(columns="direction"), style)
+
+
+def most_often_fastest(data: pd.DataFrame) -> str:
+    """The kernel that leads most often, and the one that loses least of those that have nearly all points; on
+    each device.
+
+    "fa3 leads alone at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more,
+    band loses least, at its worst 79 % of the best".
+    """
+    if devices_apart(data):
+        return "; ".join(f"on {device} {most_often_fastest(rows)}" for device, rows in data.groupby("device"))
+    compared = {key: case for key, case in standings_of(data, POINT).items() if case.is_compared}
+    if not compared:
+        return "no two kernels ran the same cells"
+    found, total = tallies(compared), len(compared)
+    first = min(found, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
+    ties = num_open(compared)
+    points = f"{plural(total, 'point')} of mask and length"
+    sentence = (
+        f"{first.method} leads alone at {first.num_clear} of {points}"
+        if first.num_clear
+        else f"no kernel leads alone at {points}"
+    )
+    sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
+    protocols = protocols_of(compared)
+    sentence += f"; {protocols}" if protocols else ""
+    complete = [tally for tally in found if tally.num_cases >= NEARLY_ALL * total and tally.worst]
+    if complete:
+        best = max(complete, key=lambda tally: tally.worst.share if tally.worst else 0.0)
+        assert best.worst
+        worst = f"at its worst {worst_text(best.worst)} of the best"
+        sentence += (
+            f"; of {len(complete)} kernels with nine tenths of them or more, {best.method} loses least, "
+            f"{worst}"
+            if len(complete) > 1
+            else f"; only {best.method} has nine tenths of them or more, {worst}"
+        )
+    return sentence

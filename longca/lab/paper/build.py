@@ -1,0 +1,314 @@
+"""The page of the whole study: one offline file, with the data of every exhibit beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.core.version import VERSION
+from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
+from longca.lab.claims.by_gpu import judged as judged_by_gpu
+from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, TRUSTS, Claim, Verdicts, all_claims, summary
+from longca.lab.paper.analysis.select import devices, earlier_strategies
+from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
+from longca.lab.paper.facts import coverage, gallery
+from longca.lab.paper.links import Link, RunPage, links, run_pages
+from longca.lab.paper.provenance import provenance
+from longca.lab.paper.published import (
+    published_findings,
+    published_notes,
+    published_pairs,
+    published_rates,
+    with_published,
+)
+from longca.lab.paper.repairs import REPAIRS
+from longca.lab.report.look.colours import MARKERS, looks, theme
+from longca.lab.report.look.masks import MaskDrawing
+from longca.lab.report.look.style import Style
+from longca.lab.report.look.svg import Inline, draw, inline
+from longca.lab.report.look.template import page_templates, static_text
+from longca.lab.report.rows import points_json
+from longca.lab.report.series import for_file, labelled, rate_unit, sampled
+from longca.lab.store.cells import UnusableFile
+from longca.lab.store.environments.listings import Environments
+from longca.lab.store.export import csv_bytes, export, frame_csv
+from longca.lab.store.files import replace_file
+from longca.lab.store.hardware import Hardware, load_hardware
+from longca.lab.store.table import derived, is_own, of_grid, to_report
+from longca.lab.store.text import percent, plural
+from longca.lab.studies.record import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TITLES: dict[Section, str] = {
+    "data": "Document lengths",
+    "dense": "Dense kernels",
+    "sparse": "Block-sparse kernels",
+    "memory": "Memory",
+    "cp": "Context parallelism",
+    "beyond": "Beyond the study",
+    "released": "As released",
+}
+PAGE, DATA = "index.html", "data"
+HERE = Path(__file__).parent / "templates"
+SEVERAL = 3  # verdicts that have one note: it is told once, above them
+
+
+@dataclass(frozen=True)
+class ShownExhibit:
+    """An exhibit as the page shows it. No finding where there are no data for it."""
+
+    exhibit: Exhibit
+    title: str = ""
+    amount: str = ""
+    drawing: Inline | None = None
+    cells: Cells | None = None
+    effects: dict[int, str] = field(default_factory=dict)
+    """defect of the released code → what the data say of it"""
+    failure: str = ""
+    """why it could not be made"""
+    published: tuple[str, ...] = ()
+    """how its rates compare with published ones"""
+    num_cells: int = 0
+    """those behind it"""
+    links: tuple[Link, ...] = ()
+    """to their records"""
+    devices: tuple[str, ...] = ()
+    """those that measured them"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim and what the records say of it."""
+
+    claim: Claim
+    verdicts: Verdicts
+    links: tuple[tuple[Link, ...], ...]
+    """to the records behind the findings, of each verdict"""
+    predicted: str = ""
+    """what is predicted of it for many GPUs; never part of a verdict"""
+
+    @property
+    def known(self) -> str:
+        """How the claim is known: "a text about the paper"."""
+        return TRUSTS[self.claim.trust]
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """The content that exhibits are made of."""
+
+    table: pd.DataFrame
+    published: pd.DataFrame
+    """published rates of the table's cells"""
+    methods: tuple[str, ...]
+    """in the order of legends"""
+    masks: list[MaskDrawing]
+    """those that the page has a drawing of"""
+    pages: list[RunPage]
+    """of studies, beside this one"""
+    data: Path
+    """the folder of the exhibits' data"""
+
+    @cached_property
+    def first(self) -> pd.DataFrame:
+        """The first record of each cell."""
+        return self.table.drop_duplicates("cell_id", ignore_index=True)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Cell → its row among the page's points."""
+        return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
+
+    def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
+        """The devices behind an exhibit: its own column tells them; else they are all that measured one of
+        its cells, or any at all where it names none."""
+        if "device" in data:
+            return devices(data)
+        measured = self.table.loc[self.table.status == "ok"]
+        return devices(measured.loc[measured.cell_id.isin(cell_ids)] if cell_ids else measured)
+
+    def pages_of(self, devices: Collection[str]) -> list[RunPage]:
+        """The pages of studies that ran on one of these devices."""
+        studies = set(self.table.study[self.table.device.isin(devices)])
+        return [page for page in self.pages if page.study in studies]
+
+    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
+        """The figure as an element of the page, whose points know their cells."""
+        style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
+        return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
+
+    def points(self) -> str:
+        """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
+        notes = published_notes(self.published)
+        here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
+        told = [
+            f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
+            for note, share in zip(here, self.first.peak_percent, strict=True)
+        ]
+        return points_json(labelled(self.first), {"published": told})
+
+
+def build_paper(
+    records: Iterable[Record],
+    problems: Sequence[UnusableFile],
+    folder: Path,
+    *,
+    hardware: Hardware | None = None,
+    environments: Environments | None = None,
+) -> Path:
+    """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside
+    it.
+
+    The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit
+    links to its records there.
+
+    Args:
+        records: of cells, and those of play-offs and repeats, which count for the claims alone.
+        problems: files and rows that could not be read; the page names them.
+        hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
+        environments: listings of the software that measured; they go into the records' files, too.
+
+    Raises:
+        UserError: there are no records, or a file cannot be written.
+    """
+    whole = to_report(records, problems)
+    if folder.is_file():
+        raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
+    hardware = load_hardware() if hardware is None else hardware
+    judged_table = derived(whole, hardware)
+    ordered, table = [record for record in whole if is_own(record)], of_grid(judged_table)
+    shown_masks = gallery()
+    methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
+    paper = _Paper(
+        table,
+        published_rates(table, hardware),
+        tuple(sorted(methods)),
+        [one.drawing for one in shown_masks.masks],
+        run_pages(folder, table.study),
+        folder / DATA,
+    )
+    shown = [_shown(exhibit, paper) for exhibit in exhibits()]
+    forecasts = {number: one.text for number, one in predicted_verdicts().items()}
+    judged = [
+        Judged(
+            claim,
+            verdicts,
+            tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
+            forecasts.get(claim.number, ""),
+        )
+        for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
+    ]
+    notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
+    variables = {method: look.variable for method, look in looks(paper.methods).items()}
+    context: dict[str, Any] = {
+        "generator": VERSION,
+        "titles": TITLES,
+        "shown": shown,
+        "judged": judged,
+        "conclusion": summary(entry.verdicts for entry in judged),
+        "repairs": REPAIRS,
+        "meanings": MEANINGS,
+        "readings": READINGS,
+        "study": STUDY,
+        "notes_of_all": [note for note, count in notes.items() if note and count >= SEVERAL],
+        "num_measured": len({number for one in shown for number in one.effects}),
+        "gallery": shown_masks,
+        "coverage": coverage(table),
+        "provenance": provenance(ordered, table, hardware, paper.pages, environments),
+        "num_records": len(ordered),
+        "problems": problems,
+        "devices": devices(table.loc[table.status == "ok"]),
+        "records_of": {device: int((table.device == device).sum()) for device in devices(table)},
+        "notes": {"cp": earlier_strategies(table)},
+        "points": paper.points(),
+        "looks": variables,
+        "markers": MARKERS,
+        "masks": paper.masks,
+        "theme": theme(),
+        "facts": {
+            "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())),
+            "count": len(paper.first),
+            "looks": variables,
+            "pictures": [],
+            "homes": {page.study: page.address for page in paper.pages},
+        },
+        "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
+        "js": static_text("base.js", "figures.js", "page.js"),
+    }
+    page = page_templates(HERE).get_template("paper.html.j2").render(context)
+    replace_file(
+        folder / DATA / "claims.csv",
+        csv_bytes(
+            ["number", "label", "reading", "gpu", "status", "finding", "missing", "cell_ids"],
+            [
+                [
+                    entry.claim.number,
+                    entry.claim.label,
+                    reading,
+                    verdict.gpu,
+                    verdict.status,
+                    verdict.finding,
+                    "; ".join(verdict.missing),
+                    " ".join(verdict.cell_ids),
+                ]
+                for entry in judged
+                for reading, first in entry.verdicts.named
+                for verdict in (first, *first.elsewhere)
+            ],
+        ),
+    )
+    export(whole, folder / DATA, environments)
+    return replace_file(folder / PAGE, page.encode())
+
+
+def exhibits() -> list[Exhibit]:
+    """Every exhibit there is, in the order of the page."""
+    sections = get_args(Section)
+    found: list[Exhibit] = Registry("paper_figure").load_all()
+    return sorted(found, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name))
+
+
+def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+    """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the
+    page."""
+    try:
+        return _made(exhibit, paper)
+    except UserError:
+        raise
+    except Exception as error:  # a plug-in may raise anything
+        return ShownExhibit(exhibit, failure=f"{type(error).__name__}: {error}")
+
+
+def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+    data = exhibit.data(paper.table).reset_index(drop=True)
+    if not len(data):
+        return ShownExhibit(exhibit)
+    pairs = published_pairs(data, paper.published)
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(for_file(with_published(data, pairs))))
+    title = exhibit.title(data)
+    amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
+    cell_ids = exhibit.cell_ids(data)
+    measured_on = paper.devices(data, cell_ids)
+    shown = ShownExhibit(
+        exhibit,
+        title,
+        amount,
+        effects=exhibit.effects(data),
+        published=published_findings(pairs),
+        num_cells=len(cell_ids),
+        links=links(paper.pages_of(measured_on), cell_ids),
+        devices=measured_on,
+    )
+    if isinstance(exhibit, PaperFigure):
+        return replace(shown, drawing=paper.draw(exhibit, data, title))
+    if isinstance(exhibit, PaperTable):
+        return replace(shown, cells=exhibit.cells(data))
+    raise TypeError("it is neither a figure nor a table")

@@ -1,0 +1,86 @@
+"""Throughput of strategies for each rank, over the number of ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.units import format_length
+from longca.lab.paper.analysis.select import parallel, rates
+from longca.lab.paper.contract import PaperFigure
+from longca.lab.ranking.sentences import names
+from longca.lab.report.findings import at_largest, standings_of
+from longca.lab.report.rates import draw_rates
+from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.store.text import number, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.lab.ranking import Standing
+    from longca.lab.report.look.style import Style
+
+MASKS = ("full", "causal", "full_document", "causal_document")  # the study's own
+TOKENS = 8192  # of each rank, as in the study
+
+
+class CpDocuments(PaperFigure):
+    label = "Strategies over ranks"
+    section, number, order = "cp", "Figure 6", 10
+    caption = (
+        "Throughput of each GPU with 8K tokens on each, over the number of GPUs: higher is better, and a "
+        "level line scales "
+        "perfectly. A call lasts as long as its slowest rank. The study runs 8 to 96 GPUs; what is missing "
+        "here has not been "
+        "measured."
+    )
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = parallel(table)
+        rows = rows.loc[
+            rows["mask"].isin(MASKS)
+            & (rows.seqlen == TOKENS * rows.world)
+            & rows.kernel.isin(("band", "fa3"))
+        ]
+        rows = rows.assign(
+            detail=[
+                join(rest, DIRECTIONS[direction])
+                for rest, direction in zip(rows.detail, rows.direction, strict=True)
+            ]
+        )
+        found = rates(rows, "mask", "detail", "direction", "device", "strategy", "kernel", "method", "world")
+        place = {mask: index for index, mask in enumerate(MASKS)}
+        return found.sort_values(
+            ["direction", "mask", "method", "world"],
+            ascending=[False, True, True, True],
+            kind="stable",
+            ignore_index=True,
+            key=lambda column: column.map(place) if column.name == "mask" else column,
+        )
+
+    def title(self, data: pd.DataFrame) -> str:
+        here = data.loc[(data["mask"] == "full_document") & (data.direction == "fwd") & data.value.notna()]
+        if not len(here):
+            return "No strategy ran documents"
+        chosen = at_largest(standings_of(here, ["device", "world"]))
+        return (
+            f"Documents, forward: "
+            f"{'; '.join(_told(device, *chosen[device,], len(chosen) > 1) for (device,) in sorted(chosen))}"
+        )
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        return draw_rates(data.drop(columns="direction"), style, "world", x_text=str, per_row=4)
+
+
+def _told(device: str, world: int, case: Standing, named: bool) -> str:
+    """ "4 ranks × 8K: ulysses+fa3 and usp+fa3 reach 512 TFLOP/s a GPU, 1.30 times ring_p2p+fa3"."""
+    last = case.entries[-1]
+    who = (
+        f"{names(case.leaders)} {'reach' if len(case.leaders) > 1 else 'reaches'} "
+        f"{number(case.first.rate, 3)} TFLOP/s a GPU"
+    )
+    rest = f", {number(1 / last.share)} times {last.method}" if last.method not in case.leaders else ""
+    return (
+        f"{f'on {device} ' if named else ''}{plural(int(world), 'rank')} × {format_length(TOKENS)}: "
+        f"{who}{rest}"
+    )

@@ -1,0 +1,57 @@
+"""Memory of context parallelism above the shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.units import format_length
+from longca.lab.paper.analysis.select import devices_apart, grouped, parallel, settings
+from longca.lab.paper.contract import Cells, PaperTable
+from longca.lab.report.series import points
+from longca.lab.store.text import format_bytes, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY = ["strategy", "kernel", "device", "direction", "tokens", "world"]
+
+
+class MemoryCp(PaperTable):
+    label = "Memory of context parallelism"
+    section, number, order = "memory", "beyond the study", 30
+    caption = (
+        "Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the "
+        "buffers that a "
+        "strategy needs."
+    )
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = parallel(table)
+        rows = rows.loc[(rows["mask"] == "full") & rows.above_shards_bytes.notna()]
+        rows = rows.assign(tokens=rows.seqlen // rows.world)
+        return points(rows, KEY, "above_shards_bytes", unit="bytes").sort_values(
+            KEY, kind="stable", ignore_index=True
+        )
+
+    def title(self, data: pd.DataFrame) -> str:
+        groups = [rows for _, rows in data.groupby(["kernel", "device", "direction", "tokens", "world"])]
+        widest = max(
+            groups, key=lambda rows: (len(rows), rows.world.iloc[0], rows.tokens.iloc[0])
+        ).sort_values("value", kind="stable")
+        least, most = widest.iloc[0], widest.iloc[-1]
+        return (
+            f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, "
+            f"{least.direction}: {least.strategy} takes "
+            f"{format_bytes(least.value)} above its shards, {most.strategy} "
+            f"{number(most.value / max(least.value, 1))} times as much"
+        )
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        places = settings(data)
+        rows = []
+        apart = devices_apart(data)
+        for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
+            at = zip(of_method.world, of_method.tokens, of_method.direction, strict=True)
+            values = {place: format_bytes(value) for place, value in zip(at, of_method.value, strict=True)}
+            rows.append((str(strategy), str(kernel), *device, *(values.get(place, "") for place in places)))
+        return Cells(("strategy", "kernel", *apart, *places.values()), tuple(rows), num_keys=2 + len(apart))

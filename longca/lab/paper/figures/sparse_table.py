@@ -1,0 +1,64 @@
+"""Throughput of block-sparse kernels as numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.units import format_length
+from longca.lab.paper.analysis.curves import most_often_fastest
+from longca.lab.paper.analysis.select import block_panels, devices_apart, grouped, kernels, rates
+from longca.lab.paper.contract import Cells, PaperTable
+from longca.lab.report.findings import standings_of
+from longca.lab.store.text import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY = ["mask_variant", "heads", "direction", "seqlen", "mask_density_asked"]
+
+
+class SparseTable(PaperTable):
+    label = "Block-sparse kernels, numbers"
+    section, number, order = "sparse", "Tables 4–6", 30
+    caption = (
+        "TFLOP/s of the computed blocks, medians. The first of a row is marked, and all that tie with it."
+    )
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = kernels(table, sparse=True)
+        rows = block_panels(rows.loc[rows["mask"] == "block_sparse_uniform"])
+        found = rates(rows, "mask", "detail", *KEY, "device", "method")
+        return found.sort_values([*KEY, "device", "method"], kind="stable", ignore_index=True)
+
+    def title(self, data: pd.DataFrame) -> str:
+        return f"In numbers: {most_often_fastest(data.assign(detail=data.detail + data.direction))}"
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        methods = sorted(set(data.method[data.value.notna()]))
+        apart = devices_apart(data)
+        rows, best, num_keys = [], set(), len(KEY) + len(apart)
+        for key, of_key in grouped(data, [*KEY, *apart], sort=False):
+            variant, heads, direction, seqlen, density, *device = key
+            values = of_key.set_index("method").value.dropna()
+            if not len(values):
+                continue
+            if len(values) > 1:
+                leaders = standings_of(of_key, KEY)[key[: len(KEY)]].leaders
+                best |= {(len(rows), num_keys + methods.index(method)) for method in leaders}
+            rows.append(
+                (
+                    str(variant),
+                    str(heads),
+                    str(direction),
+                    format_length(int(seqlen)),
+                    f"{density:g}",
+                    *device,
+                    *(number(float(values[method]), 3) if method in values else "" for method in methods),
+                )
+            )
+        return Cells(
+            ("blocks", "heads", "pass", "length", "computed", *apart, *methods),
+            tuple(rows),
+            frozenset(best),
+            num_keys=num_keys,
+        )

@@ -1,0 +1,117 @@
+"""Bytes that USP sends between nodes, with its groups as released and as they should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.lab.paper.analysis.select import grouped
+from longca.lab.paper.analysis.usp_groups import (
+    HEAD_RANKS,
+    PLACEMENTS,
+    TOKENS,
+    finding,
+    forward,
+    span,
+    usp_bytes,
+)
+from longca.lab.paper.contract import PaperFigure
+from longca.lab.report.look.colours import STRATEGIES
+from longca.lab.report.look.style import INK, MUTED
+from longca.lab.store.text import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.lab.report.look.style import Legend, Style
+
+MIB = 1 << 20
+PANEL_IN = 2.0
+WIDTH = 0.36  # of a bar; the distance of two numbers of ranks is 1
+PARTS = {
+    "heads_between": ("all-to-all, which nothing hides", STRATEGIES["ulysses"][0]),
+    "kv_between": ("KV, sent beside kernels", STRATEGIES["ring_p2p"][0]),
+}
+LEGEND: Legend = [
+    *((text, {"color": colour, "linestyle": "", "marker": "s"}) for text, colour in PARTS.values()),
+    ("the busiest rank", {"color": INK[0], "linestyle": "", "marker": "_"}),
+]
+
+
+class UspGroups(PaperFigure):
+    label = "Groups of USP"
+    section, number, order = "released", "defect F12", 30
+    needs_records = False
+    caption = (
+        f"Bytes that a rank sends to other nodes in one forward call under a full mask: {TOKENS // 1024}K tokens a rank, bf16, "
+        f"{HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node. Pale bars: groups as released, so that neighbours form "
+        "rings and ranks of a head group are far apart. Full bars: neighbours divide heads, as USP means it. Bars are means over "
+        "ranks, lines the busiest rank. They are counted from the plans that this project runs, transfer by transfer."
+    )
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        return forward(usp_bytes())
+
+    def title(self, data: pd.DataFrame) -> str:
+        return finding(data)
+
+    def effects(self, data: pd.DataFrame) -> dict[int, str]:
+        exposed = data.loc[data.released_heads_between > 0]
+        released, right = (span(exposed.loc[:, f"{name}_heads_between"], format_bytes) for name in PLACEMENTS)
+        return {
+            12: f"{finding(data)}. All-to-alls, which nothing hides, send {released} of these for each rank, and {right} with groups "
+            "as they should be"
+        }
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        style = replace(style, on_page=False)  # the legend stays inside: a page's own shows methods
+        panels = list(grouped(data, ["heads"], sort=False))
+        top = style.legend_in(LEGEND) + 0.35
+        height = top + PANEL_IN + 0.55
+        canvas, width = style.canvas(height), style.width_in / len(panels)
+        for place, ((heads,), rows) in enumerate(panels):
+            ax = canvas.add_axes(
+                (
+                    (place * width + 0.7) / style.width_in,
+                    0.55 / height,
+                    (width - 0.9) / style.width_in,
+                    PANEL_IN / height,
+                )
+            )
+            _panel(ax, style, str(heads), rows)
+        style.legend(canvas, LEGEND)
+        return canvas
+
+
+def _panel(ax: Axes, style: Style, heads: str, rows: pd.DataFrame) -> None:
+    style.clean(ax)
+    style.title(ax, f"{heads} heads", "", 1)
+    ax.set_gid(f"panel:{heads}")
+    for at, row in enumerate(rows.to_dict("records")):
+        for side, name in zip((-1, 1), PLACEMENTS, strict=True):
+            x, bottom = at + side * WIDTH * 0.56, 0.0
+            for part, (_, colour) in PARTS.items():
+                ax.bar(
+                    x,
+                    row[f"{name}_{part}"] / MIB,
+                    WIDTH,
+                    bottom,
+                    color=colour,
+                    alpha=0.95 if side > 0 else 0.6,
+                )
+                bottom += row[f"{name}_{part}"] / MIB
+            ax.hlines(
+                row[f"{name}_between_busiest"] / MIB,
+                x - WIDTH / 2,
+                x + WIDTH / 2,
+                color=INK[0],
+                linewidth=1.3,
+            )
+    ax.set_xticks(range(len(rows)), [f"{world}" for world in rows.world])
+    ax.set_xlabel(
+        "ranks; pale bars as released, full ones as it should be", color=MUTED[0], fontsize=8, labelpad=3
+    )
+    ax.set_ylabel("MiB", color=MUTED[0], fontsize=8)

@@ -1,0 +1,127 @@
+"""Links from the study's page to the records of pages that lie beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from longca.core.units import format_length
+from longca.lab.store.text import plural
+
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+FILTERS: dict[
+    str, tuple[str, Callable[[Any], str]]
+] = {  # of the address of a page's records: name → column, value of it as text
+    "kind": ("kind", str),
+    "method": ("method", str),
+    "mask": ("mask_label", str),
+    "seqlen": ("seqlen", format_length),
+    "heads": ("heads", str),
+    "world": ("world", str),
+    "direction": ("direction", str),
+    "seed": ("seed", str),
+    "status": ("status", str),
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to some records of a page."""
+
+    address: str
+    text: str
+    """the number of cells, the GPU if there is one, and the study that they belong to"""
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The page of one study's records, which has a table of them with filters."""
+
+    study: str
+    address: str
+    """as seen from the study's page"""
+    cell_ids: tuple[str, ...]
+    """of its records, in their order; a cell that was measured twice stands there twice"""
+    values: dict[str, tuple[str, ...]]
+    """filter → the value of each record"""
+    records: str = ""
+    """the address of the Parquet file of its records, if it lies beside it"""
+    gpus: str = ""
+    """the GPU models of its records, as "H100, H200"; "" for CPUs"""
+
+    def link(self, wanted: Collection[str]) -> Link | None:
+        """The link to its records of these cells, through the narrowest filters that let all of them pass;
+        None if it has none."""
+        mine = [cell_id in wanted for cell_id in self.cell_ids]
+        if not any(mine):
+            return None
+        passes, query = [True] * len(mine), []
+        for name, values in self.values.items():
+            asked = {value for value, one in zip(values, mine, strict=True) if one}
+            if len(asked) < len(set(values)):
+                query += [(name, value) for value in dict.fromkeys(values) if value in asked]
+                passes = [still and value in asked for still, value in zip(passes, values, strict=True)]
+        among = "" if sum(passes) == sum(mine) else f", among {sum(passes):,}"
+        address = f"{self.address}#records{'?' if query else ''}{urlencode(query)}"
+        gpus = f" of {self.gpus}" if self.gpus else ""
+        return Link(address, f"{plural(sum(mine), 'record')}{gpus} in {self.study}{among}")
+
+
+def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
+    """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or
+    STUDY.html in one of its folders."""
+    above, found = folder.resolve().parent, []
+    for study in sorted({study for study in studies if study}):
+        places = [
+            above / f"{study}.html",
+            *sorted(above.glob(f"*/{escape(study)}.html")),
+            above / study / "report.html",
+        ]
+        pages = (_page(study, path, folder) for path in places if path.is_file())
+        found += [page for page in pages if page][:1]
+    return found
+
+
+def links(pages: Sequence[RunPage], cell_ids: Iterable[str]) -> tuple[Link, ...]:
+    """Links to the records of these cells, one for each page that has any."""
+    wanted = frozenset(cell_ids)
+    return tuple(link for page in pages if (link := page.link(wanted)))
+
+
+def _page(study: str, path: Path, folder: Path) -> RunPage | None:
+    """The page as its own data describe it; None if it is no page of records."""
+    data = _DATA.search(path.read_text(encoding="utf-8", errors="replace"))
+    if data is None:
+        return None
+    packed = json.loads(data[1])
+    anchors = _unpacked(packed["anchor"], 1)
+    values = {
+        name: tuple(map(text, _unpacked(packed[column], len(anchors))))
+        for name, (column, text) in FILTERS.items()
+    }
+    file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
+    address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
+    devices = set(map(str, _unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
+    gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
+    return RunPage(
+        study,
+        address,
+        tuple(anchor[:16] for anchor in anchors),
+        values,
+        records if file.is_file() else "",
+        gpus,
+    )
+
+
+def _unpacked(pack: dict[str, Any], count: int) -> list[Any]:
+    """A column of a page's records (`longca.lab.report.rows`)."""
+    if "values" in pack:
+        return pack["values"]
+    return [pack["names"][index] for index in pack["at"]] if "names" in pack else [pack["every"]] * count

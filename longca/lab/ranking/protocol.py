@@ -1,0 +1,81 @@
+"""Protocols: calls with a rest of the GPU after each, and calls without. Measurements of the two are never
+ranked against each other.
+
+In a case where two methods or more were measured with rests, only measurements with rests compete. Elsewhere
+those without rests do, and a single method with rests is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from longca.lab.ranking.measurement import Measurement
+from longca.lab.ranking.point import MeasuredPoint
+
+
+@dataclass(frozen=True)
+class Competition:
+    """The points of one case that are ranked, each with measurements of one protocol alone."""
+
+    points: tuple[MeasuredPoint, ...]
+    left_out: tuple[MeasuredPoint, ...]
+    """those that have measurements of the other protocol only"""
+    rests: bool
+    """the protocol of the cells measured by themselves; play-offs may be of the other one"""
+
+
+def is_by_rests(rested: AbstractSet[str], unrested: AbstractSet[str]) -> bool:
+    """True if a case is ranked by its measurements with rests.
+
+    Args:
+        rested: methods with such measurements.
+        unrested: methods with measurements without rests.
+    """
+    return len(rested) > 1 or (bool(rested) and rested >= unrested)
+
+
+def competing(points: Sequence[MeasuredPoint]) -> Competition:
+    """The points of one case as they compete. Play-offs have a protocol of their own: all players share
+    it."""
+    own = _protocol({point.method: point.measurements for point in points})
+    played = _protocol({point.method: point.playoffs for point in points})
+    chosen = {point.method: _of_protocol(point, own, played) for point in points}
+    return Competition(
+        tuple(point for point in chosen.values() if point),
+        tuple(point for point in points if chosen[point.method] is None),
+        own,
+    )
+
+
+def common_protocol(first: Iterable[Measurement], second: Iterable[Measurement]) -> bool | None:
+    """The protocol of which both have measurements, with rests (True) if possible; None if there is none."""
+    shared = {record.rests for record in first} & {record.rests for record in second}
+    return max(shared) if shared else None
+
+
+def share_protocol(first: MeasuredPoint, second: MeasuredPoint) -> bool:
+    """True if two points can be compared by measurements of one protocol."""
+    if {record.playoff for record in first.playoffs} & {record.playoff for record in second.playoffs}:
+        return True
+    own, others = first.measurements or first.playoffs, second.measurements or second.playoffs
+    return common_protocol(own, others) is not None
+
+
+def _protocol(records: Mapping[str, Collection[Measurement]]) -> bool:
+    rested, unrested = (
+        {method for method, of_method in records.items() if any(one.rests == rests for one in of_method)}
+        for rests in (True, False)
+    )
+    return is_by_rests(rested, unrested)
+
+
+def _of_protocol(point: MeasuredPoint, own: bool, played: bool) -> MeasuredPoint | None:
+    measurements = tuple(record for record in point.measurements if record.rests == own)
+    playoffs = tuple(record for record in point.playoffs if record.rests == played)
+    if not (measurements or playoffs):
+        return None
+    if (len(measurements), len(playoffs)) == (len(point.measurements), len(point.playoffs)):
+        return point
+    return replace(point, measurements=measurements, playoffs=playoffs)

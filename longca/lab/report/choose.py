@@ -1,0 +1,224 @@
+"""The choice of a method for one call, from records: the rows that answer the question, or else the nearest
+ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.lab.ranking.sentences import field_text
+from longca.lab.ranking.table import COLUMNS as RANKING
+from longca.lab.report.decide.views import HeatMap, Placed, decision
+from longca.lab.report.series import DIRECTIONS, is_earlier, join, labelled
+from longca.lab.store.table import is_ranked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OWN = (
+    "cell_id",
+    "study",
+    "kind",
+    "method",
+    "kernel",
+    "is_control",
+    "world",
+    "mask",
+    "mask_family",
+    "mask_params",
+    "mask_density_asked",
+    "corpus",
+    "seqlen",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "dtype",
+    "direction",
+    "seed",
+    "input_values",
+    "sustained",
+    "status",
+    "reason",
+    "num_samples",
+    "time_ms_median",
+    "density",
+    "tflops_per_device",
+    "tflops_per_device_low",
+    "tflops_per_device_high",
+    "device",
+    "git_sha",
+)
+COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
+"""required columns of the derived table"""
+AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
+WEIGHTS = {
+    "direction": 16.0,
+    "dtype": 8.0,
+    "world": 4.0,
+    "head_dim": 4.0,
+    "num_q_heads": 2.0,
+    "num_kv_heads": 1.0,
+    "seqlen": 1.0,
+}
+"""weights of the axes for nearest settings, if a question has no answer; numbers differ by their logarithm"""
+
+
+@dataclass(frozen=True)
+class CallQuestion:
+    """The attention call of the question."""
+
+    mask: str
+    params: dict[str, Any]
+    """required parameters of the mask"""
+    usual_params: dict[str, Any]
+    """default parameters, preferred if measured"""
+    seqlen: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    direction: str
+    world: int = 1
+    """ranks; 1 is one device without context parallelism"""
+
+    @property
+    def kind(self) -> str:
+        return "kernel" if self.world == 1 else "cp"
+
+    @property
+    def mask_text(self) -> str:
+        """The mask with the given parameters."""
+        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.mask} ({params})" if params else self.mask
+
+    def __str__(self) -> str:
+        return join(self.mask_text, _setting({axis: getattr(self, axis) for axis in AXES}))
+
+
+@dataclass(frozen=True)
+class CallRanking:
+    """All methods of one case, fastest first, and those without a number."""
+
+    finding: str
+    setting: str
+    methods: list[tuple[str, Placed]]
+    missing: list[tuple[str, str, str]]
+    """(method, status, reason)"""
+    earlier: list[str]
+    """methods whose records are of earlier versions of this project's kernels"""
+    devices: tuple[str, ...]
+    studies: tuple[str, ...]
+    rests: bool = False
+    """its methods compete by measurements with rests of the GPU"""
+
+    @property
+    def num_cells(self) -> int:
+        return sum(placed.num_cells for _, placed in self.methods)
+
+    @property
+    def num_samples(self) -> int:
+        return sum(placed.num_samples for _, placed in self.methods)
+
+
+def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
+    """The rankings that answer the question; several if unspecified corpora, devices or parameters differ;
+    none without records."""
+    asked = _of_mask(table, question)
+    for axis in AXES:
+        asked = asked.loc[asked[axis] == getattr(question, axis)]
+    decided = decision(asked) if len(asked) else None
+    if decided is None:
+        return []
+    named = labelled(asked)
+    return [_ranking(question, view, mask, named) for view in decided.views for mask in view.masks]
+
+
+def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3) -> list[str]:
+    """The differences of the nearest settings with records of this mask, nearest first; none without
+    records."""
+    ok = _of_mask(table, question)
+    settings = ok.loc[ok.status == "ok", list(AXES)].drop_duplicates().to_dict("records")
+    by_distance = sorted(settings, key=lambda setting: (_distance(setting, question), setting["seqlen"]))
+    return [_setting(setting, question) for setting in by_distance[:count]]
+
+
+def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
+    """Rows that may be ranked, of the question's kind and mask; unspecified parameters have their defaults if
+    those were measured."""
+    rows = table.loc[is_ranked(table) & (table["mask"] == question.mask) & (table.kind == question.kind)]
+    given = [dict(pair.split("=", 1) for pair in text.split(", ") if pair) for text in rows.mask_params]
+    for key, usual in question.usual_params.items():
+        wanted = str(question.params.get(key, usual))
+        fits = [params.get(key) == wanted for params in given]
+        if key in question.params or any(fits):
+            rows, given = rows.loc[fits], [params for params, fit in zip(given, fits, strict=True) if fit]
+    return rows
+
+
+def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> CallRanking:
+    methods, of_case = (
+        view.ranking(mask),
+        asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)],
+    )
+    reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
+    missing = sorted(
+        (method, status, reasons[cell_id])
+        for (name, method), (status, cell_id) in view.missing.items()
+        if name == mask
+    )
+    ran = of_case.loc[of_case.status == "ok"]
+    params = [pair for pair in ran.mask_params.iloc[0].split(", ") if pair and not pair.endswith("=False")]
+    documents = " and ".join(sorted(set(ran.corpus) - {""}))
+    setting = join(
+        f"{question.mask} ({', '.join(params)})" if params else question.mask,
+        f"documents of {documents}" if documents else "",
+        _setting({axis: getattr(question, axis) for axis in AXES}),
+    )
+    earlier = set(ran.method[is_earlier(ran)])
+    case = view.cases[mask]
+    others = (
+        f" {field_text(case).partition('; ')[2]}."
+        if case.could_not or case.not_asked or case.other_protocol
+        else ""
+    )
+    return CallRanking(
+        f"{view.verdicts[mask]}{others}",
+        setting,
+        methods,
+        missing,
+        sorted(earlier),
+        tuple(sorted(set(ran.device))),
+        tuple(sorted(set(ran.study))),
+        case.rests,
+    )
+
+
+def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
+    total = 0.0
+    for axis, weight in WEIGHTS.items():
+        own, other = setting[axis], getattr(question, axis)
+        if own != other:
+            total += weight * (1.0 if isinstance(other, str) else abs(math.log2(own / other)))
+    return total
+
+
+def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
+    """The values of all axes in words: "32K tokens · 64:8 heads · head dim 128 · bf16 · forward"; only those
+    that differ from `other`."""
+    heads = f"{values['num_q_heads']}:{values['num_kv_heads']} heads"
+    words = {
+        "seqlen": f"{format_length(int(values['seqlen']))} tokens",
+        "world": f"{values['world']} ranks" if values["world"] > 1 else "",
+        "num_q_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": f"head dim {values['head_dim']}",
+        "dtype": values["dtype"],
+        "direction": DIRECTIONS[values["direction"]],
+    }
+    return join(
+        *dict.fromkeys(
+            text for axis, text in words.items() if other is None or values[axis] != getattr(other, axis)
+        )
+    )

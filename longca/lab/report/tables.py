@@ -1,0 +1,338 @@
+"""Small tables of the page (errors and budgets, controls, machines, images, software), and sentences on its
+samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from longca.lab.ranking.sentences import protocols_text
+from longca.lab.store.hardware import GpuModel, Hardware
+from longca.lab.store.text import format_bytes, plural
+from longca.lab.studies.record import Environment, Node, Record, Software
+from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PRECISE_PERCENT = 0.5
+MOST_NAMED = 5  # named cells with the largest drift
+TENSORS = ("out", "lse", "dq", "dk", "dv")
+
+
+@dataclass(frozen=True)
+class WorstError:
+    """The cell of one method and direction with the largest ratio of error to budget."""
+
+    method: str
+    direction: str
+    tensor: str
+    error: float
+    budget: float
+    ratio: float
+    where: str
+    cell_id: str
+    num_cells: int
+    right: bool
+
+
+@dataclass(frozen=True)
+class ImageUse:
+    """The cells measured in one image, or outside of any."""
+
+    container: str
+    """digest of the image; empty outside of images"""
+    lock: str
+    num_cells: int
+
+
+def worst_errors(records: Iterable[Record]) -> list[WorstError]:
+    """The cell with the largest ratio of error to budget for each method, direction and tensor."""
+    from longca.core.units import format_length
+    from longca.lab.store.hardware import Hardware
+    from longca.lab.store.view import View
+
+    worst: dict[tuple[str, bool, int], WorstError] = {}
+    counts: Counter[tuple[str, bool, int]] = Counter()
+    for record in records:
+        view = View(record, Hardware())
+        if record.accuracy is None or view.is_control:
+            continue
+        for tensor, budget in record.accuracy.budget.items():
+            key = (
+                record.cell.method,
+                record.cell.direction == "bwd",
+                TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS),
+            )
+            counts[key] += 1
+            ratio, error = view.budget_ratio(tensor), view.error(tensor)
+            assert ratio is not None and error is not None
+            if key not in worst or ratio > worst[key].ratio:
+                where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
+                worst[key] = WorstError(
+                    record.cell.method,
+                    record.cell.direction,
+                    tensor,
+                    error,
+                    budget,
+                    ratio,
+                    where,
+                    record.cell_id,
+                    0,
+                    ratio <= 1,
+                )
+    return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
+
+
+def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Controls of known duration: the measured time, and its error."""
+    return (
+        table[table.nominal_ms.notna()]
+        .sort_values(["device", "nominal_ms"], kind="stable")
+        .to_dict("records")
+    )
+
+
+def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Controls of known work: the highest rates of the device."""
+    controls = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
+    return controls.sort_values(
+        ["method", "device", "seqlen"], ascending=[False, True, True], kind="stable"
+    ).to_dict("records")
+
+
+def machine_facts(node: Node) -> dict[str, str]:
+    """The known facts about a machine and its GPU, by name."""
+    facts = {
+        "host": node.hostname,
+        "system": node.os,
+        "CPU": f"{node.cpu}, {node.num_cores} cores",
+        "memory": format_bytes(node.memory_bytes),
+    }
+    for key, value in node.gpu.items():
+        name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
+        facts[name] = (
+            str(value) if isinstance(value, str) or not key.endswith("_bytes") else format_bytes(value)
+        )
+    return facts
+
+
+def software_facts(used: Software) -> dict[str, str]:
+    """Software versions and environment variables of a cell, by name."""
+    known = (
+        ("CUDA", used.cuda),
+        ("cuDNN", used.cudnn),
+        ("NCCL", used.nccl),
+        ("container", used.container),
+        ("lock", used.lock),
+    )
+    return {
+        "python": used.python,
+        **used.packages,
+        **{name: value for name, value in known if value},
+        **used.env,
+    }
+
+
+def machines(
+    records: Iterable[Record], hardware: Hardware
+) -> list[tuple[dict[str, str], int, GpuModel | None]]:
+    """(facts, number of cells, the GPU's peak rates) of each machine and GPU."""
+    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for environment, count in _environments(records):
+        for node in {node.model_dump_json(): node for node in environment.nodes}.values():
+            counts[tuple(machine_facts(node).items())] += count
+    return [
+        (dict(facts), count, hardware.find(dict(facts).get("GPU name", "")))
+        for facts, count in sorted(counts.items())
+    ]
+
+
+def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
+    """(versions and variables, number of cells) of each environment."""
+    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for environment, count in _environments(records):
+        source = environment.source
+        dirty = ", with uncommitted changes" if source.git_dirty else ""
+        commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
+        counts[
+            tuple(
+                {"longca": source.version, "commit": commit, **software_facts(environment.software)}.items()
+            )
+        ] += count
+    return [
+        (dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+
+
+def images(records: Iterable[Record]) -> list[ImageUse]:
+    """The images of cells, most cells first. None if no cell names an image."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for environment, count in _environments(records):
+        used = environment.software
+        counts[(used.container, used.lock or "") if used.container else ("", "")] += count
+    found = [
+        ImageUse(*key, count) for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    return found if any(use.container for use in found) else []
+
+
+def finding_of_images(used: Sequence[ImageUse]) -> str:
+    """A sentence on the number of images and its consequence for comparisons. Empty without an image."""
+    inside, outside = (
+        [use for use in used if use.container],
+        sum(use.num_cells for use in used if not use.container),
+    )
+    if not inside:
+        return ""
+    num_images, num_inside = len({use.container for use in inside}), sum(use.num_cells for use in inside)
+    sentence = (
+        f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in "
+        f"{plural(num_images, 'image')}"
+    )
+    if outside:
+        sentence += f", {outside:,} outside of any"
+    return f"{sentence}: their software differs, and so can their numbers" if len(used) > 1 else sentence
+
+
+def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
+    """Each environment and the number of its records; records that were read together share one object."""
+    environments = [record.environment for record in records if record.environment]
+    counts = Counter(map(id, environments))
+    return [
+        (environment, counts[key])
+        for key, environment in {id(environment): environment for environment in environments}.items()
+    ]
+
+
+def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each run: its study, time, number of cells, and Slurm jobs."""
+    summaries = []
+    for (study, run_id), cells in table.groupby(["study", "run_id"]):
+        summaries.append(
+            {
+                "study": study,
+                "run_id": run_id,
+                "first": cells.started_at.min(),
+                "last": cells.started_at.max(),
+                "num_cells": len(cells),
+                "jobs": sorted(set(cells.slurm_job) - {""}),
+                "minutes": cells.seconds.sum() / 60,
+            }
+        )
+    return summaries
+
+
+def methods(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each method version: the hash of the definition of its measurements."""
+    summaries = []
+    for (method, version), cells in table.groupby(["method", "method_version"]):
+        summaries.append({"method": method, "version": version, "num_cells": len(cells)})
+    return summaries
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """A cell whose samples drift."""
+
+    cell_id: str
+    text: str
+    """"+4.2 %" """
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """Sentences about the samples of a page, and the cells with the largest drift."""
+
+    sentences: tuple[str, ...]
+    drifting: tuple[Drifting, ...]
+
+
+def steadiness(table: pd.DataFrame) -> SampleFacts:
+    """The steadiness of all results of a page.
+
+    Args:
+        table: the derived table, one row for each record.
+    """
+    timed = table[table.status == "ok"]
+    drifting = timed[timed.drift.isin(("rising", "falling"))]
+    order = (
+        drifting.drift_percent.astype(float)
+        .abs()
+        .sort_values(ascending=False, kind="stable")
+        .index[:MOST_NAMED]
+    )
+    named = tuple(
+        Drifting(row.cell_id, f"{row.drift_percent:+.1f} %") for row in drifting.loc[order].itertuples()
+    )
+    sentences = _of_drift(timed, drifting), _of_precision(timed), _of_rests(timed), _of_clocks(timed)
+    return SampleFacts(tuple(filter(None, sentences)), named)
+
+
+def _of_drift(timed: pd.DataFrame, drifting: pd.DataFrame) -> str:
+    known = int((timed.drift != "unknown").sum())
+    unknown = len(timed) - known
+    rest = (
+        f" Drift is unknown for {unknown:,} more, with fewer than {FEWEST_FOR_DRIFT} samples."
+        if unknown and known
+        else ""
+    )
+    if not known:
+        return (
+            f"The drift of all results is unknown: each has fewer than {FEWEST_FOR_DRIFT}." if unknown else ""
+        )
+    verb, stand = (
+        "drifts" if len(drifting) == 1 else "drift",
+        " Their numbers are included." if len(drifting) else "",
+    )
+    return (
+        f"{len(drifting):,} of {plural(known, 'result')} {verb}: samples get slower or faster in the order "
+        f"of measurement, by more than {100 * DRIFT_SHARE:g} % from the first third to the last "
+        f"(Mann-Kendall test, 1 %).{stand}{rest}"
+    )
+
+
+def _of_precision(timed: pd.DataFrame) -> str:
+    known = timed.precision_percent.dropna().astype(float)
+    if not len(known):
+        return ""
+    return (
+        f"The 95 % interval of the median lies within {PRECISE_PERCENT:g} % of it in "
+        f"{int((known <= PRECISE_PERCENT).sum()):,} of "
+        f"{plural(len(known), 'result')} with six samples or more."
+    )
+
+
+def _of_rests(timed: pd.DataFrame) -> str:
+    on_gpu = timed[(timed.device_type == "cuda") & ~timed.sustained.astype(bool)]
+    rested = on_gpu[on_gpu.duty.notna()]
+    if not len(on_gpu):
+        return ""
+    if not len(rested):
+        return (
+            "Calls followed each other without rests. Under long ones a power controller lowers the clock (3 "
+            "to 9 % on an H100): "
+            "their times are not comparable with those of calls that rest."
+        )
+    shares = "/".join(f"{100 * share:g}" for share in sorted(set(rested.duty.astype(float))))
+    mixed = len(on_gpu) - len(rested)
+    protocols = protocols_text(len(rested), len(on_gpu), "cell")
+    rest = (
+        f" {protocols}: {'the other one is' if mixed == 1 else 'the others are'} never ranked against them."
+        if mixed
+        else ""
+    )
+    return f"GPUs rested after each call, busy for at most {shares} % of the time.{rest}"
+
+
+def _of_clocks(timed: pd.DataFrame) -> str:
+    tested = timed.steady.dropna().astype(bool)
+    unsteady = int((~tested).sum())
+    return (
+        f"In {unsteady:,} of {plural(len(tested), 'result')} times or clock were not steady yet when samples "
+        f"began."
+        if unsteady
+        else ""
+    )

@@ -1,0 +1,46 @@
+"""Throughput of dense kernels over length, one panel for each mask: the base of the figures of both
+directions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from longca.lab.report.contract import Figure
+from longca.lab.report.findings import at_largest, leaders_text, standings_of
+from longca.lab.report.rates import draw_rates, rate_points
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.lab.report.look.style import Style
+
+
+class Throughput(Figure):
+    """Median rates of one direction, one line for each kernel."""
+
+    section = "dense"
+    direction: ClassVar[str]  # fwd or bwd
+    word: ClassVar[str]  # the direction at the beginning of the title
+    caption = (
+        "Throughput of visible pairs over sequence length: higher is better. FLOPs follow from the exact "
+        "area of the mask, so work on hidden pairs is not counted. Points are medians, bars extend from the "
+        "first to the third quartile (over all seeds if there are several). Masks are sorted from dense to "
+        "sparse, separately without and with documents."
+    )
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        return rate_points(table, "kernel", ["direction", "seqlen"], direction=self.direction, sparse=False)
+
+    def title(self, data: pd.DataFrame) -> str:
+        chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
+        judged = {key: case for key, (_, case) in chosen.items()}
+        where = (
+            ", each at the longest length that two or more ran"
+            if any(case.is_compared for case in judged.values())
+            else ""
+        )
+        return f"{self.word}: {leaders_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        return draw_rates(data, style)

@@ -1,0 +1,66 @@
+"""Rules for a record beyond the bounds of its fields: it is consistent, and its checksum matches.
+
+All commands read records through `longca.lab.store.decode`, which applies these rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import to_json
+
+from longca.lab.studies.record import Accuracy, Record
+
+CHECKSUM_SINCE = 2  # schema version from which a record without a checksum is damaged
+CHECKSUM_KEY, CHECKSUM_KIND = "checksum", "sha256:"
+
+
+def contradiction(record: Record) -> str | None:
+    """The reason why a record is inconsistent, as a continuation of "it"; None if it is consistent.
+
+    An ok record was compared with a reference, and no error exceeds its budget. Each of its ranks has
+    samples.
+    """
+    if record.outcome.status != "ok":
+        return None
+    assert record.accuracy is not None and record.samples is not None, "`Record` lets none pass without"
+    num_ranks = len(record.samples.time_ms)
+    if num_ranks != record.cell.world:
+        return f"is ok, and has samples of {num_ranks} of {record.cell.world} ranks"
+    return _of_errors(record.accuracy)
+
+
+def _of_errors(accuracy: Accuracy) -> str | None:
+    if not accuracy.budget:
+        return "is ok, and no error of it was judged"
+    for tensor, budget in accuracy.budget.items():
+        error = accuracy.relative.get(tensor)
+        if not 0 <= budget < math.inf:
+            return f"is ok, and its budget of {tensor} is {budget:g}"
+        if error is None or not 0 <= error <= budget:
+            size = "not known" if error is None else f"{error:.2e}"
+            return f"is ok, and its error of {tensor} is {size}, where {budget:.2e} is allowed"
+    for tensor, ratio in accuracy.worst_row.items():
+        if not 0 <= ratio <= 1:
+            return f"is ok, and a row of {tensor} is off by {ratio:.3g} times what is allowed in one"
+    if accuracy.empty_rows_ok is False:
+        return "is ok, and its rows without keys are wrong"
+    return None
+
+
+def digest_of(record: Record) -> str:
+    """16 hexadecimal digits that are equal only for equal records."""
+    return hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:16]
+
+
+def checksum_of(written: bytes) -> str:
+    """The checksum of a record's JSON without its key `checksum`."""
+    return CHECKSUM_KIND + hashlib.sha256(written).hexdigest()
+
+
+def checksum_of_content(content: Mapping[str, Any]) -> str:
+    """The same for parsed JSON, with numbers in the format of records."""
+    return checksum_of(to_json(content))

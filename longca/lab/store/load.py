@@ -1,0 +1,302 @@
+"""Loading of records from a study's results folder, or from exported files. Unreadable files are reported,
+not dropped."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from longca.core.checkout import ROOT, origin
+from longca.core.errors import UserError
+from longca.core.reading import RECORDS, JsonError, read_file, read_json
+from longca.lab.store.beside.playoffs import PlayoffStore
+from longca.lab.store.beside.repeats import RepeatStore
+from longca.lab.store.cells import CellStore, UnusableFile
+from longca.lab.store.checks.columns import checked_columns, differing_rows, is_verified
+from longca.lab.store.columns import COLUMNS
+from longca.lab.store.decode import Decoder, Unusable, decode_content
+from longca.lab.store.environments.listings import KEY, Environments, read_listings, unpacked
+from longca.lab.store.parquet import (
+    ENVIRONMENTS_KEY,
+    RECORD_COLUMN,
+    BadTable,
+    read_columns,
+    read_metadata,
+    read_texts,
+)
+from longca.lab.store.table import derived, is_own, of_grid
+from longca.lab.studies.cell import LATER_FIELDS
+from longca.lab.studies.record import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# identity of records in older tables: records that agree in all of these are the same
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")
+LATER_COLUMNS = {
+    **LATER_FIELDS,
+    "playoff": "",
+    "playoff_rounds": None,
+    "playoff_end": "",
+    "repeat": False,
+    "duty": float("nan"),
+}
+
+COMMITTED = (origin() or ROOT) / "reports"  # this project's own records, wherever the working folder is
+COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
+MOST_NAMED = 100  # invalid rows of one file in a report
+DISTURBED = "disturbed"  # a later column: unknown for older records
+# a later column, and the key of a GPU's UUID in the text of a record
+GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')
+FILES = (".parquet", ".json")  # suffixes of record files
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Records, and unreadable files and rows."""
+
+    records: list[Record]
+    """the cells' own records"""
+    problems: list[UnusableFile]
+    playoffs: list[Record] = field(default_factory=list)
+    """play-offs of the same cells: see `longca.lab.studies.playoff`"""
+    repeats: list[Record] = field(default_factory=list)
+    """of the same cells, measured a second time, twins of play-offs among them: see
+    `longca.lab.studies.playoff.repeats`"""
+    environments: Environments = field(default_factory=Environments)
+    """software listings, as far as the sources contain them"""
+
+    @property
+    def all_records(self) -> list[Record]:
+        """The cells' own records, those of play-offs, and repeats, in this order."""
+        return [*self.records, *self.playoffs, *self.repeats]
+
+
+class _Content(NamedTuple):
+    """The content of one source."""
+
+    records: list[Record]
+    problems: list[UnusableFile]
+    environments: Environments
+
+
+def holds_records(folder: Path) -> bool:
+    """True for a results folder, or a folder of exported records."""
+    return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()
+
+
+def committed(study: str = "*") -> list[Path]:
+    """The files of the committed records of one study, or of all studies."""
+    return [path for gpu in COMMITTED_OF for path in sorted((COMMITTED / gpu).glob(f"{study}.parquet"))]
+
+
+def load(*sources: Path | str) -> Loaded:
+    """All distinct records of the sources.
+
+    Args:
+        sources: results folders (their cells), records.parquet or records.json files.
+
+    Raises:
+        UserError: a missing file, or a file of unknown kind. A folder without results has no records.
+    """
+    records: dict[tuple[str, ...], Record] = {}
+    problems: list[UnusableFile] = []
+    environments = Environments()
+    for source in map(Path, sources):
+        with _no_collection():
+            found, damaged, listings = _load(source)
+        for record in found:
+            key = (
+                record.cell_id,
+                record.method_version,
+                record.run_id,
+                record.started_at,
+                record.playoff or "",
+                str(record.repeat),
+            )
+            records.setdefault(key, record)
+        problems += [*damaged, *(UnusableFile(source, why) for why in listings.problems)]
+        environments.merge(listings)
+    return _divided(records.values(), problems, environments)
+
+
+def _divided(records: Iterable[Record], problems: list[UnusableFile], environments: Environments) -> Loaded:
+    content = list(records)
+    return Loaded(
+        [record for record in content if is_own(record)],
+        problems,
+        [record for record in content if record.playoff is not None and not record.repeat],
+        [record for record in content if record.repeat],
+        environments,
+    )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A context without garbage collection: records have no cycles and stay alive, so repeated collections
+    only cost time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
+    """These columns of the derived table of all sources, and problems.
+
+    Rows of play-offs are included only if the column `playoff` is requested, and repeats only with `repeat`,
+    so that other callers do not count a cell twice. Rows are made from records. Only committed tables, whose
+    columns are known to agree with their records, are read by columns, if they have all of them.
+
+    Args:
+        sources: as in `load`.
+
+    Raises:
+        UserError: as in `load`.
+    """
+    import pandas as pd
+
+    wanted = list(dict.fromkeys((*columns, *IDENTITY)))
+    frames: list[pd.DataFrame] = []
+    problems: list[UnusableFile] = []
+    for path in sources:
+        file = path / "records.parquet" if path.is_dir() and not (path / "cells").is_dir() else path
+        frame = _columns_of_parquet(file, wanted) if file.suffix == ".parquet" and is_verified(file) else None
+        if frame is None:
+            records, damaged, _ = _load(path)
+            frame = derived(records).loc[:, wanted]
+            problems += damaged
+        frames.append(frame)
+    table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    table = table.drop_duplicates(list(IDENTITY), ignore_index=True)
+    return of_grid(table, playoffs="playoff" in columns, repeats="repeat" in columns).loc[
+        :, list(columns)
+    ], problems
+
+
+def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
+    """None if the file is damaged or lacks one of the columns, so that its records must be read."""
+    import pandas as pd
+
+    try:
+        types = {column.name: column.type for column in COLUMNS}
+        optional = {*LATER_COLUMNS, GPUS, DISTURBED}
+        frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
+        lacking = [name for name in columns if name not in frame]
+        values = {
+            name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name]
+            for name in lacking
+            if name in LATER_COLUMNS
+        }
+        if DISTURBED in lacking:
+            values[DISTURBED] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
+        if GPUS in lacking:  # for older records, without decoding them, which takes seconds
+            values[GPUS] = [
+                " ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)
+            ]
+    except BadTable:
+        return None
+    return frame.assign(**values).loc[:, columns]
+
+
+def _load(path: Path) -> _Content:
+    if path.suffix in (".parquet", ".json"):
+        if not path.exists() or path.is_dir():
+            raise UserError(
+                f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json"
+            )
+        return _from_parquet(path) if path.suffix == ".parquet" else _from_json(path)
+    if path.is_file():
+        raise UserError(
+            f"'{path}' holds no records", todo="Give a study's folder of results, or a records.parquet"
+        )
+    if not (path / "cells").is_dir() and (path / "records.parquet").is_file():
+        return _from_parquet(path / "records.parquet")
+    stores = CellStore(path), PlayoffStore(path), RepeatStore(path)
+    parts = [store.read_all() for store in stores]
+    return _Content(
+        [record for records, _ in parts for record in records],
+        [problem for _, problems in parts for problem in problems],
+        read_listings(path),
+    )
+
+
+def compared(path: Path) -> Loaded:
+    """The rows of an untrusted Parquet file whose columns agree with their records, and the others as
+    problems."""
+    return _divided(*_from_parquet(path, trusted=False))
+
+
+def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
+    """Records and problems of a file; `trusted` columns, by default those of committed tables, are not
+    compared."""
+    records: dict[int, Record] = {}
+    reasons: dict[int, str] = {}
+    decoder = Decoder()
+    try:
+        for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
+            try:
+                records[row] = decoder.decode((text or "").encode())
+            except Unusable as error:
+                reasons[row] = str(error)
+        if not (is_verified(path) if trusted is None else trusted):
+            reasons |= _disagreements(path, records)
+        listings = read_metadata(path, ENVIRONMENTS_KEY)
+    except BadTable as error:
+        return _Content([], [UnusableFile(path, str(error))], Environments())
+    return _Content(
+        [record for row, record in records.items() if row not in reasons],
+        _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]),
+        Environments() if listings is None else unpacked(listings),
+    )
+
+
+def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:
+    """Rows whose columns disagree with their records, with the difference. Raises BadTable."""
+    columns = {column.name: column.type for column in checked_columns()}
+    table = read_columns(path, columns, optional=columns)
+    return differing_rows(records, {name: table.column(name).to_pylist() for name in table.column_names})
+
+
+def _from_json(path: Path) -> _Content:
+    try:
+        content = read_json(read_file(path, RECORDS))
+    except OSError as error:
+        return _Content([], [UnusableFile(path, f"cannot be read ({error.strerror})")], Environments())
+    except JsonError as error:
+        return _Content(
+            [],
+            [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")],
+            Environments(),
+        )
+    entries = content.get("records") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        return _Content([], [UnusableFile(path, "is not a list of records")], Environments())
+    records: list[Record] = []
+    problems: list[UnusableFile] = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            records.append(decode_content(entry))
+        except Unusable as error:
+            problems.append(UnusableFile(path, f"row {number} {error}"))
+    environments = Environments()
+    environments.add(content.get(KEY, {}))
+    return _Content(records, _first(problems), environments)
+
+
+def _first(problems: list[UnusableFile]) -> list[UnusableFile]:
+    """The first problems of a file, and one with the number of others."""
+    if len(problems) <= MOST_NAMED:
+        return problems
+    return [
+        *problems[:MOST_NAMED],
+        UnusableFile(problems[0].path, f"has {len(problems) - MOST_NAMED:,} more rows that cannot be used"),
+    ]

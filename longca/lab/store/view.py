@@ -1,0 +1,444 @@
+"""Computation of the columns of the derived table from a record and, for some, from related records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from statistics import median
+
+from longca.core.errors import shown
+from longca.lab.store.hardware import Hardware
+from longca.lab.store.text import format_bytes
+from longca.lab.studies.record import Failed, Node, OutOfMemory, Record, TimedOut
+from longca.lab.studies.samples import (
+    MedianInterval,
+    drift,
+    median_bounds,
+    median_interval,
+    median_precision,
+    shift,
+)
+
+MOST_OF_REASON = 10_000  # characters
+NOISY = 0.1  # IQR/median above which a cell counts as noisy (undisturbed cells stay below)
+SETTLED_MS = 160.0  # shorter separate calls do not fill NVML's averaging period of a second
+Place = tuple[str, str, str]  # study, individual device or model, dtype
+
+
+class View:
+    """A record with lazily derived facts; None if not applicable.
+
+    Args:
+        hardware: peak rates of GPUs by their makers.
+        ceilings: highest rates of related controls; empty by default.
+        singles: rates of kernels on one device; empty by default.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        hardware: Hardware,
+        ceilings: Ceilings | None = None,
+        singles: Singles | None = None,
+    ) -> None:
+        self.record, self.cell, self.hardware, self.ceilings, self.singles = (
+            record,
+            record.cell,
+            hardware,
+            ceilings,
+            singles,
+        )
+        self.samples, self.accuracy, self.memory = record.samples, record.accuracy, record.memory
+        self.software = record.environment.software if record.environment else None
+        self.ran_in = record.environment.ranks[0] if record.environment and record.environment.ranks else None
+
+    @property
+    def is_control(self) -> bool:
+        """True for controls, such as a matrix product or a copy."""
+        return self.record.work is not None
+
+    @cached_property
+    def reason(self) -> str:
+        """The one-line reason for a missing number; empty for ok."""
+        outcome = self.record.outcome
+        if isinstance(outcome, OutOfMemory):
+            size = (
+                f", asking for {format_bytes(outcome.requested_bytes)}"
+                if outcome.requested_bytes is not None
+                else ""
+            )
+            return shown(f"out of memory in {outcome.where}{size}")
+        if isinstance(outcome, Failed):
+            return shown(" ".join(f"{outcome.type}: {outcome.message}".split()), MOST_OF_REASON)
+        if isinstance(outcome, TimedOut):
+            return f"stopped after {outcome.seconds:g} s"
+        return shown(" ".join(getattr(outcome, "reason", "").split()), MOST_OF_REASON)
+
+    @cached_property
+    def times_ms(self) -> tuple[float, ...] | None:
+        """The slowest rank's time of each iteration, since a step ends with its last rank."""
+        return self._over_ranks(max)
+
+    @cached_property
+    def mean_times_ms(self) -> tuple[float, ...] | None:
+        """The mean time of the ranks for each iteration."""
+        return self._over_ranks(lambda ranks: sum(ranks) / len(ranks))
+
+    @cached_property
+    def rank_medians_ms(self) -> tuple[float, ...] | None:
+        """Each rank's median time; None on one device."""
+        if self.samples is None or len(self.samples.time_ms) < 2:
+            return None
+        return tuple(float(median(times)) for times in self.samples.time_ms)
+
+    @property
+    def straggler_percent(self) -> float | None:
+        """The delay of the slowest rank's median relative to the median rank, in percent."""
+        times = self.rank_medians_ms
+        return None if times is None else 100 * (max(times) / float(median(times)) - 1)
+
+    @property
+    def slowest_rank(self) -> int | None:
+        times = self.rank_medians_ms
+        return None if times is None else times.index(max(times))
+
+    @cached_property
+    def quartiles_ms(self) -> tuple[float | None, ...]:
+        """(minimum, first quartile, median, third quartile) of the times, interpolated between samples."""
+        if self.times_ms is None:
+            return None, None, None, None
+        times = sorted(self.times_ms)
+        return tuple(_quantile(times, share) for share in (0.0, 0.25, 0.5, 0.75))
+
+    @cached_property
+    def bounds_of_median_ms(self) -> MedianInterval | None:
+        """The 95 % interval of the median, or the range of few samples; None without times."""
+        return None if self.times_ms is None else median_bounds(self.times_ms)
+
+    @property
+    def median_ms(self) -> float | None:
+        return self.quartiles_ms[2]
+
+    @property
+    def noise(self) -> float | None:
+        """Interquartile range over median."""
+        _, low, middle, high = self.quartiles_ms
+        return (high - low) / middle if low is not None and middle and high is not None else None
+
+    @property
+    def is_noisy(self) -> bool:
+        """True if the samples spread more than those of undisturbed calls."""
+        return self.noise is not None and self.noise > NOISY
+
+    @cached_property
+    def interval_ms(self) -> MedianInterval | None:
+        """The 95 % interval of the median time; None for fewer than six samples."""
+        return None if self.times_ms is None else median_interval(self.times_ms)
+
+    @property
+    def precision_percent(self) -> float | None:
+        """The distance from the median to the farther end of its interval, in percent of the median."""
+        precision = None if self.times_ms is None else median_precision(self.times_ms)
+        return None if precision is None else 100 * precision
+
+    @cached_property
+    def drift(self) -> str:
+        """The drift of the samples in the order of measurement: see `longca.lab.studies.samples.drift`; ""
+        without samples."""
+        return "" if self.times_ms is None else drift(self.times_ms)
+
+    @property
+    def drift_percent(self) -> float | None:
+        """The slowdown of the last third of the samples relative to the first, in percent of the median."""
+        change = None if self.times_ms is None else shift(self.times_ms)
+        return None if change is None else 100 * change
+
+    @property
+    def is_drifting(self) -> bool:
+        return self.drift in ("rising", "falling")
+
+    @property
+    def num_unsettled(self) -> int:
+        """The number of consecutive drifting or disturbed records of the cell up to this one; 0 if this one
+        was neither."""
+        drifted = self.samples.again + 1 if self.is_drifting and self.samples is not None else 0
+        return max(drifted, self.num_disturbed)
+
+    @property
+    def rests(self) -> bool | None:
+        """True if the GPU rested after each call; None on a CPU, for calls without pauses, and without
+        samples."""
+        if self.samples is None or self.samples.timer != "cuda_event" or self.cell.sustained:
+            return None
+        return self.samples.duty is not None
+
+    @cached_property
+    def mega_cycles(self) -> float | None:
+        """The median over samples of time × SM clock, rank 0, in 10⁶ cycles."""
+        if self.samples is None or not self.samples.sm_clock_mhz:
+            return None
+        pairs = zip(self.samples.time_ms[0], self.samples.sm_clock_mhz, strict=False)
+        return float(median(time_ms * clock_mhz for time_ms, clock_mhz in pairs)) / 1e3
+
+    @cached_property
+    def flops(self) -> int | None:
+        """Floating-point operations: for attention from the exact area of the sampled mask, for a control by
+        construction."""
+        if self.record.work is not None:
+            return self.record.work.flops
+        mask = self.record.mask
+        return self.cell.flops(mask.area, mask.num_groups) if mask else None
+
+    @property
+    def nominal_flops(self) -> int | None:
+        """Operations of a block-sparse cell at exactly the requested density."""
+        asked = self.cell.mask_params.get("density")
+        return None if asked is None else self.cell.flops(round(float(asked) * self.cell.seqlen**2), 1)
+
+    @property
+    def nominal_tflops(self) -> float | None:
+        flops = self.nominal_flops
+        return flops / self.median_ms / 1e9 if flops is not None and self.median_ms else None
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Rate of a copy's reads and writes, in 10⁹ bytes per second."""
+        work = self.record.work
+        return (
+            work.traffic_bytes / self.median_ms / 1e6
+            if work and work.traffic_bytes is not None and self.median_ms
+            else None
+        )
+
+    @cached_property
+    def density(self) -> float | None:
+        mask = self.record.mask
+        return mask.area / (mask.num_groups * self.cell.seqlen**2) if mask else None
+
+    def tflops(self, time_ms: float | None) -> float | None:
+        """Total rate of all ranks, for a call of that duration."""
+        return self.flops / time_ms / 1e9 if self.flops is not None and time_ms else None
+
+    def per_device(self, time_ms: float | None) -> float | None:
+        rate = self.tflops(time_ms)
+        return None if rate is None else rate / self.cell.world
+
+    @cached_property
+    def peak_tflops(self) -> float | None:
+        return self.hardware.peak_tflops(self.device, self.cell.dtype)
+
+    @cached_property
+    def peak_percent(self) -> float | None:
+        """Rate in percent of the device's peak, for a copy in percent of the bandwidth."""
+        if self.gb_per_s is not None:
+            return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
+        return _percent(self.per_device(self.median_ms), self.peak_tflops)
+
+    @cached_property
+    def joules_per_token(self) -> float | None:
+        """Energy for each token in a call of all ranks, with the power of rank 0; None if the power reading
+        includes pauses."""
+        if (
+            self.is_control
+            or self.samples is None
+            or not self.samples.power_w
+            or not self.median_ms
+            or self.rests
+        ):
+            return None
+        if not self.cell.sustained and self.median_ms < SETTLED_MS:
+            return None
+        return median(self.samples.power_w) * self.cell.world * self.median_ms / 1e3 / self.cell.seqlen
+
+    @cached_property
+    def ceiling_tflops(self) -> float | None:
+        return self.ceilings.tflops(self) if self.ceilings else None
+
+    @cached_property
+    def ceiling_gb_per_s(self) -> float | None:
+        return self.ceilings.gb_per_s(self) if self.ceilings else None
+
+    @property
+    def ceiling_percent(self) -> float | None:
+        """Rate in percent of that of the matrix product; None for controls."""
+        return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
+
+    @cached_property
+    def single_tflops(self) -> float | None:
+        return self.singles.tflops(self) if self.singles else None
+
+    @property
+    def single_percent(self) -> float | None:
+        return _percent(self.per_device(self.median_ms), self.single_tflops)
+
+    @cached_property
+    def worst_tensor(self) -> str | None:
+        """The tensor with the largest ratio of error to budget; a tensor without an error contains NaN or
+        infinity."""
+        if self.accuracy is None or not self.accuracy.budget:
+            return None
+        return max(self.accuracy.budget, key=lambda tensor: self.budget_ratio(tensor) or 0.0)
+
+    def budget_ratio(self, tensor: str | None) -> float | None:
+        """Ratio of error to budget of the tensor or of its worst row, whichever is larger; wrong above 1."""
+        if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
+            return None
+        error, budget = self.error(tensor), self.accuracy.budget[tensor]
+        assert error is not None
+        if not math.isfinite(error):
+            return math.inf
+        whole = error / budget if budget else (math.inf if error else 0.0)
+        return max(whole, self.accuracy.worst_row.get(tensor, 0.0))
+
+    def error(self, tensor: str | None) -> float | None:
+        if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
+            return None
+        return self.accuracy.relative.get(tensor, math.inf)
+
+    @cached_property
+    def node(self) -> Node | None:
+        """The node of rank 0."""
+        nodes = self.record.environment.nodes if self.record.environment else ()
+        return nodes[0] if nodes else None
+
+    @cached_property
+    def disturbance(self) -> str | None:
+        """A description of disturbances by other processes; empty without any, None if unknown."""
+        others = self.record.others
+        if others is None or self.node is None or self.samples is None:
+            return None
+        return others.disturbance(self.device_type == "cuda", self.node.num_cores)
+
+    @property
+    def num_disturbed(self) -> int:
+        """The number of consecutive disturbed records of the cell up to this one; 0 if this one was not."""
+        return self.record.others.again + 1 if self.disturbance and self.record.others is not None else 0
+
+    @cached_property
+    def device_type(self) -> str:
+        if self.samples is not None:
+            return "cuda" if self.samples.timer == "cuda_event" else "cpu"
+        return "" if self.node is None else "cuda" if self.node.gpu else "cpu"
+
+    @cached_property
+    def device(self) -> str:
+        """Model of the GPU, or of the CPU for cells on a CPU."""
+        if self.node is None:
+            return ""
+        return str(self.node.gpu.get("name", "unknown GPU")) if self.device_type == "cuda" else self.node.cpu
+
+    @cached_property
+    def units(self) -> tuple[str, ...]:
+        """The devices that took part, in the order of ranks, each once: UUIDs of GPUs, or the host of a CPU;
+        "" for one that is not known."""
+        if self.node is None or self.record.environment is None:
+            return ()
+        if self.device_type != "cuda":
+            return (self.node.hostname,)
+        return tuple(dict.fromkeys(str(node.gpu.get("uuid") or "") for node in self.record.environment.nodes))
+
+    @property
+    def unit(self) -> str:
+        """All of `units`, with blanks between them; "" where one is not known."""
+        return "" if "" in self.units else " ".join(self.units)
+
+    def package(self, name: str) -> str:
+        return self.software.packages.get(name, "") if self.software else ""
+
+    def cost(self, name: str) -> float | None:
+        return self.record.costs.get(name)
+
+    def _over_ranks(self, reduce: Callable[[tuple[float, ...]], float]) -> tuple[float, ...] | None:
+        if self.samples is None:
+            return None
+        if len(self.samples.time_ms) == 1:
+            return self.samples.time_ms[0] or None
+        return (
+            tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None
+        )  # the shortest list counts
+
+
+class Ceilings:
+    """The highest rates of the controls of each study, device and dtype, by median times; None without a
+    correct control.
+
+    A device is compared with its own controls, or with those of its model if it has none. Copies apply to all
+    dtypes.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._tflops: dict[Place, float] = {}
+        self._gb_per_s: dict[Place, float] = {}
+        for record in records:
+            if record.work is None:
+                continue
+            view = View(record, Hardware())
+            for device in (view.device, _one_device(view)):
+                _raise(self._tflops, (record.study, device, view.cell.dtype), view.tflops(view.median_ms))
+                _raise(self._gb_per_s, (record.study, device, ""), view.gb_per_s)
+
+    def tflops(self, view: View) -> float | None:
+        """Rate of the matrix product on the record's device, in its dtype."""
+        return self._highest(self._tflops, view, view.cell.dtype)
+
+    def gb_per_s(self, view: View) -> float | None:
+        """Rate of the copy on the record's device."""
+        return self._highest(self._gb_per_s, view, "")
+
+    def _highest(self, rates: dict[Place, float], view: View, dtype: str) -> float | None:
+        own = rates.get((view.record.study, _one_device(view), dtype))
+        return rates.get((view.record.study, view.device, dtype)) if own is None else own
+
+
+class Singles:
+    """Single-GPU baselines: for each cell of context parallelism, the rate of its kernel on one device.
+
+    It comes from the same study and device model, with the same mask (so all tokens of the sequence), heads
+    and direction. The last of several records counts.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        content = list(records)
+        wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
+        self._tflops: dict[tuple[str, str, str], float] = {}
+        for record in sorted(content, key=lambda record: record.started_at):
+            if (
+                record.cell_id in wanted
+                and record.samples is not None
+                and record.playoff is None
+                and not record.repeat
+            ):
+                view = View(record, Hardware())
+                rate = view.tflops(view.median_ms)
+                if rate is not None:
+                    self._tflops[record.study, view.device, record.cell_id] = rate
+
+    def tflops(self, view: View) -> float | None:
+        """The kernel's rate on one device. None without context parallelism, or without a single-GPU record
+        of the kernel."""
+        if view.cell.kind != "cp":
+            return None
+        return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    """The interpolated quantile, bit-identical to numpy's `percentile` and much faster for few values."""
+    position = share * (len(ordered) - 1)
+    index = int(position)
+    low, high = ordered[index], ordered[min(index + 1, len(ordered) - 1)]
+    part = position - index
+    return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
+
+
+def _percent(rate: float | None, limit: float | None) -> float | None:
+    return 100 * rate / limit if rate is not None and limit else None
+
+
+def _one_device(view: View) -> str:
+    return f"{view.device} {next(iter(view.units), '')}"
+
+
+def _raise(highest: dict[Place, float], key: Place, rate: float | None) -> None:
+    if rate is not None:
+        highest[key] = max(rate, highest.get(key, 0.0))

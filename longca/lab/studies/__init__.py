@@ -1,0 +1,2 @@
+"""Cells, studies, records and settings: what is asked, and what was measured. Imports neither torch nor
+pandas."""

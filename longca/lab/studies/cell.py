@@ -1,0 +1,213 @@
+"""The cell: one frozen measurement request, and the id derived from it."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from longca.core.schema import LARGEST_INT, MOST_NAMES, Frozen, Name
+
+Direction = Literal["fwd", "bwd"]
+Dtype = Literal["bf16", "fp16", "fp32"]
+InputValues = Literal["normal", "signs", "small", "constant"]
+Scalar = (
+    bool
+    | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)]
+    | float
+    | Annotated[str, Field(max_length=1_000)]
+)
+Named = Annotated[dict[Name, Scalar], Field(max_length=MOST_NAMES)]
+"""values by name"""
+
+DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+# of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
+MOST_TOKENS = (1 << 31) - 1
+MOST_RANKS = 1 << 20
+MOST_HEADS = 1 << 16  # and the largest size of one head
+# prefix of kernels that reproduce a defect of the study's code; they are never ranked
+AS_RELEASED = "as_released_"
+BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
+
+# of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
+SETTLE_SECONDS = 2.0
+# with their values in older cells
+LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """The properties of one attention call that kernels check, in addition to the traits of its mask. Lengths
+    are in the traits."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: Dtype
+    direction: Direction
+    """bwd: the call must support a backward"""
+
+    @property
+    def elem_bytes(self) -> int:
+        """Bytes of one element."""
+        return DTYPE_BYTES[self.dtype]
+
+    def flops(self, area: int, num_groups: int) -> int:
+        """Floating-point operations of this call in its direction.
+
+        Args:
+            area: visible (query, key) pairs, summed over the mask's head groups.
+            num_groups: number of head groups the area is summed over.
+        """
+        forward = 4 * area * self.num_q_heads * self.head_dim // num_groups
+        return forward if self.direction == "fwd" else int(forward * BACKWARD_FLOPS_RATIO)
+
+
+class Cell(Frozen):
+    """One measurement request. All defaults are filled in, so equal requests have equal ids on every
+    machine."""
+
+    kind: Literal["kernel", "cp"]
+    kernel: Name
+    """the attention operator; under `cp` the operator of each rank"""
+    strategy: Name | None = None
+    """the context-parallel strategy; None for a kernel on one device"""
+    strategy_params: Named = {}
+    """parameters of the strategy that differ from their defaults; an empty field is omitted from ids and
+    JSON"""
+    world: int = Field(default=1, ge=1, le=MOST_RANKS)
+    """number of ranks"""
+    mask: Name
+    mask_params: Named = {}
+    """all parameters of the mask, including defaults; `density` is the requested share of pairs"""
+    corpus: Name | None = None
+    """source of document lengths; None for masks without documents"""
+    seqlen: int = Field(ge=1, le=MOST_TOKENS)
+    """tokens over all ranks, queries and keys alike"""
+    num_q_heads: int = Field(ge=1, le=MOST_HEADS)
+    num_kv_heads: int = Field(ge=1, le=MOST_HEADS)
+    head_dim: int = Field(ge=1, le=MOST_HEADS)
+    dtype: Dtype
+    direction: Direction
+    seed: int = Field(default=0, ge=0, le=LARGEST_INT)
+    """seed of random values in the mask; 0 if there are none"""
+    input_values: InputValues = "normal"
+    """values of q, k, v and the gradient of the output: see `longca.lab.bench.check.inputs`. They affect a
+    GPU's power and therefore its clock; the default, standard normal values, is omitted from ids and JSON"""
+    sustained: bool = False
+    """calls follow each other without a pause, after two seconds of such calls, so that power and clock are
+    stable. False, omitted from ids and JSON: each call is timed separately, with a cold L2"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Cell":
+        if self.num_q_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{self.num_q_heads} query heads cannot be shared evenly among {self.num_kv_heads} KV heads"
+            )
+        if (self.kind == "cp") != (self.strategy is not None):
+            raise ValueError("a `cp` cell needs a strategy, a `kernel` cell has none")
+        if self.strategy_params and self.strategy is None:
+            raise ValueError("parameters of a strategy need a strategy")
+        if self.kind == "kernel" and self.world != 1:
+            raise ValueError("a `kernel` cell runs on one device: world must be 1")
+        if self.input_values == "constant" and self.direction == "bwd":
+            raise ValueError(
+                "inputs of one value run forward alone: their gradients of q and k are 0, and no relative "
+                "error can be told"
+            )
+        density = self.mask_params.get("density", 1)
+        if isinstance(density, bool | str) or not 0 < density <= 1:
+            raise ValueError(f"a mask's `density` is a share above 0 and at most 1, not {density!r:.80}")
+        if self.sustained and self.kind != "kernel":
+            raise ValueError("calls without a pause are timed on one device alone")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _fields_to_write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """All fields, without later fields that have their defaults, so that older cells keep their ids."""
+        fields = write(self)
+        for name, usual in LATER_FIELDS.items():
+            if getattr(self, name) == usual:
+                fields.pop(name, None)
+        return fields
+
+    @cached_property
+    def cell_id(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of the canonical JSON of all written fields."""
+        head, tail = self._around
+        corpus = "null" if self.corpus is None else json.dumps(self.corpus)
+        canonical = f'{{"corpus":{corpus},{head},"seed":{self.seed},"seqlen":{self.seqlen},{tail}}}'
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @cached_property
+    def _around(self) -> tuple[str, str]:
+        """Parts of the canonical JSON with sorted keys: those between `corpus` and `seed`, and those after
+        `seqlen`."""
+        fields = self.model_dump()
+        parts = (
+            {key: value for key, value in fields.items() if "corpus" < key < "seed"},
+            {key: value for key, value in fields.items() if key > "seqlen"},
+        )
+        head, tail = (json.dumps(part, sort_keys=True, separators=(",", ":"))[1:-1] for part in parts)
+        return head, tail
+
+    def with_seed(self, seed: int) -> "Cell":
+        """The same request with another seed. For speed, the bounds of the seed are not checked."""
+        self._around  # noqa: B018  made once: the copies have it
+        other = self.model_copy(update={"seed": seed})
+        vars(other).pop("cell_id", None)
+        return other
+
+    @property
+    def call_spec(self) -> CallSpec:
+        """The call of this cell with all its heads, as one device would run it."""
+        return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.direction)
+
+    def single_gpu_baseline(self) -> "Cell":
+        """The cell of the same problem and kernel on one device."""
+        return Cell(
+            **self.model_dump() | {"kind": "kernel", "strategy": None, "strategy_params": {}, "world": 1}
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.cell_id)
+
+    @property
+    def method(self) -> str:
+        """The method under measurement, as tables name it: the kernel, `strategy+kernel` or
+        `strategy[parameter=value]+kernel`."""
+        if self.strategy is None:
+            return self.kernel
+        params = ",".join(f"{key}={value}" for key, value in sorted(self.strategy_params.items()))
+        return f"{self.strategy}[{params}]+{self.kernel}" if params else f"{self.strategy}+{self.kernel}"
+
+    @property
+    def mask_key(self) -> dict[str, Any]:
+        """The inputs of the mask: the arguments of `longca.masks.build_mask` except the pattern's name."""
+        return {
+            "seqlen": self.seqlen,
+            "corpus": self.corpus,
+            "seed": self.seed,
+            "num_kv_heads": self.num_kv_heads,
+            **self.mask_params,
+        }
+
+    @property
+    def title(self) -> str:
+        """A short line for logs and tables, without switches that are off."""
+        params = ",".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
+        mask = f"{self.mask}({params})" if params else self.mask
+        world = f" ×{self.world}" if self.kind == "cp" else ""
+        load = (f" {self.input_values} inputs" if self.input_values != "normal" else "") + (
+            " sustained" if self.sustained else ""
+        )
+        return (
+            f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
+            f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}"
+        )
+
+    def flops(self, area: int, num_groups: int) -> int:
+        """Floating-point operations of this cell in its direction; see `CallSpec.flops`."""
+        return self.call_spec.flops(area, num_groups)

@@ -1,0 +1,503 @@
+"""The study: YAML grids of cells, and measurement settings."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from longca.core.checkout import studies_folder
+from longca.core.errors import UserError, raise_all, unknown
+from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
+from longca.core.reading import CELLS
+from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
+from longca.core.units import parse_heads, parse_length
+from longca.lab.studies.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
+from longca.lab.studies.playoff.repeats import RepeatRules
+from longca.lab.studies.playoff.rules import PlayoffRules
+
+STUDIES = Path("config/studies")
+MOST_GRIDS = 1_000
+MOST_NAMED = 10  # unknown names of a grid in a message
+# of a list of a grid; bytes, since file systems allow 255 including a suffix
+MOST_VALUES, LONGEST_NAME = 10_000, 200
+
+Length = Annotated[int, BeforeValidator(parse_length)]
+Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
+"""a plug-in with its parameters: a name, or `name: {parameter: value or list of values}`"""
+Messages = Literal["nccl", "symmetric"]
+Check = Literal["sample", "all"]
+
+
+class Measure(Frozen):
+    """Measurement settings. They are part of the method version: after a change, cells are measured again."""
+
+    warmup: int = Field(default=3, ge=0, le=1_000_000)
+    """minimum number of untimed calls"""
+    warm_seconds: float = Field(default=3.0, ge=0, le=1e6)
+    """time limit of untimed calls, which continue until clock and times are steady; 0: only `warmup` calls"""
+    repeats: int = Field(default=10, ge=1, le=1_000_000)
+    """minimum number of timed calls"""
+    precision: float = Field(default=0.005, ge=0, le=1)
+    """timed calls until the 95 % interval of their median is this narrow; 0: `repeats`, or three in
+    `max_seconds`"""
+    max_repeats: int = Field(default=100, ge=1, le=1_000_000)
+    """maximum number of timed calls, unless `repeats` is larger"""
+    max_seconds: float = Field(default=4.0, gt=0, le=1e6)
+    """time limit of timed calls beyond `repeats`"""
+    duty: float = Field(default=0.5, gt=0, le=1)
+    """busy share of a GPU, which rests after each call to keep its clock; 1, sustained calls, CPUs: no
+    rests"""
+    timeout_s: float = Field(default=300.0, gt=0, le=1e7)
+    """time limit of a cell, which then ends as `timeout`"""
+    check: Check = "sample"
+    """part of a result that is compared with float64: as much as takes a second, or all"""
+    messages: Messages = "nccl"
+    """context parallelism: NCCL (gloo on CPUs), or copy engines writing to peer GPUs, else NCCL"""
+
+    @classmethod
+    def fixed(cls, **settings: Any) -> "Measure":
+        """Fixed numbers of untimed and timed calls without rests, for measurements outside of studies."""
+        return cls(warm_seconds=0, precision=0, duty=1, **settings)
+
+    @property
+    def most_repeats(self) -> int:
+        """Timed calls at most."""
+        return max(self.repeats, self.max_repeats) if self.precision else self.repeats
+
+
+class Grid(Frozen):
+    """A grid: the product of its lists."""
+
+    kind: Literal["kernel", "cp"] = "kernel"
+    """one device, or context parallelism"""
+    kernel: tuple[str, ...]
+    """names of `longca list kernels`"""
+    strategy: tuple[Choice, ...] = ()
+    """for context parallelism: a strategy name, or `name: {parameter: value or list of values}`"""
+    world: tuple[Annotated[int, Field(ge=1, le=MOST_RANKS)], ...] = (1,)
+    """numbers of ranks"""
+    mask: tuple[Choice, ...]
+    """a name, or `name: {parameter: value or list of values}`"""
+    corpus: tuple[str, ...] = ("pile",)
+    """sources of document lengths; ignored by masks without documents"""
+    corpus_from: dict[Length, str] = {}
+    """first length → corpus; overrides `corpus` from that length on"""
+    seqlen: tuple[Length, ...] = ()
+    """tokens over all ranks"""
+    seqlen_per_rank: tuple[Length, ...] = ()
+    """tokens of each rank; a grid has this or `seqlen`"""
+    heads: tuple[Annotated[str, BeforeValidator(str)], ...]
+    """query heads and KV heads, `64:8`"""
+    head_dim: tuple[Annotated[int, Field(ge=1, le=MOST_HEADS)], ...] = (128,)
+    """size of one head"""
+    dtype: tuple[Dtype, ...] = ("bf16",)
+    """type of q, k, v and of the result"""
+    direction: tuple[Direction, ...] = ("fwd", "bwd")
+    """forward, or backward alone"""
+    seed: tuple[Annotated[int, Field(ge=0, le=LARGEST_INT)], ...] = (0,)
+    """seeds of random values in the mask"""
+    input_values: tuple[InputValues, ...] = ("normal",)
+    """q, k, v, output gradient: standard normal, signs (±1), 1 % non-zero, or all 1 (forward only)"""
+    sustained: tuple[bool, ...] = (False,)
+    """true: calls without pauses, after two seconds of such calls; false: separate calls with a cold L2"""
+    measure: Measure | None = None
+    """measurement settings of this grid; missing keys are taken from the study"""
+
+    @field_validator(
+        "kernel",
+        "strategy",
+        "world",
+        "mask",
+        "corpus",
+        "seqlen",
+        "seqlen_per_rank",
+        "heads",
+        "head_dim",
+        "dtype",
+        "direction",
+        "seed",
+        "input_values",
+        "sustained",
+        mode="before",
+    )
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        if len(values) > MOST_VALUES:
+            raise ValueError(f"{len(values):,} values are more than {MOST_VALUES:,}")
+        return values
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for heads in value:
+            parse_heads(heads)
+        return value
+
+
+class Study(Frozen):
+    """A named list of grids."""
+
+    name: str = ""
+    """name of the results folder; the file name if empty"""
+    title: str = ""
+    """title of the page"""
+    seed: int = Field(default=0, ge=0, le=LARGEST_INT)
+    """order of measurement"""
+    measure: Measure = Measure()
+    """measurement settings"""
+    playoff: PlayoffRules | None = PlayoffRules()
+    """rules of the play-offs after the cells: `true` for the default rules, `false` for no play-offs"""
+    repeats: RepeatRules | None = RepeatRules()
+    """rules of repeats (second measurements): `true` for the default rules, `false` for none"""
+    grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
+    """cells are the union of all grids"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_measure_of_grids(cls, data: Any) -> Any:
+        """Each grid inherits missing `measure` settings from the study."""
+        if not isinstance(data, dict) or not isinstance(data.get("grids"), (list, tuple)):
+            return data
+        common = data.get("measure")
+        if not isinstance(common, dict):
+            return data
+        grids = [
+            grid | {"measure": common | grid["measure"]}
+            if isinstance(grid, dict) and isinstance(grid.get("measure"), dict)
+            else grid
+            for grid in data["grids"]
+        ]
+        return data | {"grids": grids}
+
+    @field_validator("playoff")
+    @classmethod
+    def _known_masks(cls, value: PlayoffRules | None) -> PlayoffRules | None:
+        known = Registry("mask").names()
+        for name in () if value is None else value.mask:
+            if name not in known:
+                raise ValueError(str(unknown("mask", name, known)))
+        return value
+
+    @field_validator("playoff", "repeats", mode="before")
+    @classmethod
+    def _switched(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, value: str) -> str:
+        if "/" in value or value in (".", ".."):
+            raise ValueError("it names the folder of the study's results, which lies in `results`")
+        if not value.isprintable() or len(value.encode()) > LONGEST_NAME:
+            raise ValueError(f"it names a folder: at most {LONGEST_NAME} bytes, no control characters")
+        return value
+
+    def cells(self) -> list[Cell]:
+        """All distinct cells, in the order of the file, without those of `left_out`, which are reported on
+        stderr.
+
+        Raises:
+            UserError: an invalid name or value, or no cell is left.
+        """
+        for reason in self.left_out:
+            say_left_out(reason)
+        return self.all_cells
+
+    @property
+    def all_cells(self) -> list[Cell]:
+        """The same cells, without a report on skipped ones. Raises UserError like `cells`."""
+        return [cell for cell, _ in self._by_id.values()]
+
+    @property
+    def known_cells(self) -> tuple[Cell, ...]:
+        """The same cells, without a report on skipped ones."""
+        return tuple(cell for cell, _ in self._by_id.values())
+
+    def measure_of(self, cell: Cell) -> Measure:
+        """The settings of this cell: of the first grid that contains it and has settings, or else of the
+        study."""
+        if all(grid.measure is None for grid in self.grids):
+            return self.measure
+        found = self._by_id.get(cell.cell_id)
+        return self.measure if found is None else found[1]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The reasons why cells of some masks are skipped: one for each broken plug-in."""
+        return self._expanded[1]
+
+    @property
+    def _by_id(self) -> dict[str, tuple[Cell, Measure]]:
+        return self._expanded[0]
+
+    @cached_property
+    def _expanded(self) -> tuple[dict[str, tuple[Cell, Measure]], tuple[str, ...]]:
+        num_cells = sum(_num_cells(grid) for grid in self.grids)
+        if num_cells > CELLS.value():
+            count = f"{num_cells:,}" if num_cells < 10**18 else f"more than {10**18:,}"
+            raise UserError(
+                f"Study '{self.name}' would have {count} cells",
+                why=f"at most {CELLS.value():,} are allowed",
+                todo=CELLS.todo,
+            )
+        found: dict[str, tuple[Cell, Measure]] = {}
+        problems: list[UserError] = []
+        left_out: list[BrokenPlugin] = []
+        for number, grid in enumerate(self.grids):
+            where = f"study '{self.name}', grid {number + 1}"
+            wrong = _wrong_names(_names_in(grid.__dict__), where)
+            if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
+                wrong.append(
+                    UserError(
+                        f"{where}: the lengths are not clear",
+                        todo="Give either `seqlen` or `seqlen_per_rank`",
+                    )
+                )
+            if wrong:
+                problems += [*wrong, *_wrong_params(_names_in(grid.__dict__))]
+                continue
+            for entry in _one_name_each(grid.mask):
+                try:
+                    for cell in _expand(grid, entry, where):
+                        found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
+                except BrokenPlugin as error:
+                    left_out.append(error)
+                except UserError as error:
+                    problems.append(error)
+                except Exception as error:  # of the mask's own code
+                    [name] = [entry] if isinstance(entry, str) else entry
+                    left_out.append(as_broken(Registry("mask").paths()[name], error))
+        raise_all(f"Study '{self.name}'", problems)
+        if not found and left_out:
+            raise left_out[0]
+        if not found:
+            raise UserError(
+                f"Study '{self.name}' has no cells",
+                why="its grids are empty",
+                todo="Give each grid at least one kernel, mask, length and head count",
+            )
+        return found, tuple(dict.fromkeys(map(str, left_out)))
+
+
+def study_path(name_or_path: str, folder: Path | None = None) -> Path:
+    """The file of the study of that name in `studies_folder`, or that path itself."""
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    folder = studies_folder() if folder is None else folder
+    path = folder / f"{name_or_path}.yaml"
+    if not path.exists():
+        raise unknown(
+            "study",
+            name_or_path,
+            [file.stem for file in folder.glob("*.yaml")],
+            todo=f"Studies are the files in {folder}/",
+        )
+    return path
+
+
+def load_study(name_or_path: str, folder: Path | None = None) -> Study:
+    """The study of that name, or in that file. Raises UserError."""
+    path = study_path(name_or_path, folder)
+    data = read_yaml(path)
+    if isinstance(data, dict):
+        data.setdefault("name", path.stem)
+    return parse(Study, data, str(path), _wrong_in_grids)
+
+
+def _num_cells(grid: Grid) -> int:
+    """The number of cells of a grid, with duplicates, computed without creating them."""
+    others = (
+        grid.kernel,
+        grid.world,
+        grid.corpus,
+        grid.seqlen or grid.seqlen_per_rank,
+        grid.heads,
+        grid.head_dim,
+        grid.dtype,
+        grid.direction,
+        grid.seed,
+        grid.input_values,
+        grid.sustained,
+    )
+    masks, strategies = (sum(map(_num_variants, entries)) for entries in (grid.mask, grid.strategy))
+    return masks * (strategies if grid.strategy else 1) * math.prod(map(len, others))
+
+
+def _num_variants(entry: Choice) -> int:
+    given = [] if isinstance(entry, str) else entry.values()
+    return (
+        sum(math.prod(len(value) for value in params.values() if isinstance(value, list)) for params in given)
+        if given
+        else 1
+    )
+
+
+def _wrong_in_grids(data: Any) -> list[str]:
+    """Name and parameter errors of a study whose schema validation already failed."""
+    grids = data.get("grids") if isinstance(data, dict) else None
+    found: list[UserError] = []
+    for number, grid in enumerate(grids[:MOST_GRIDS] if isinstance(grids, list) else ()):
+        if isinstance(grid, dict):
+            given = _names_in(grid)
+            found += [*_wrong_names(given, f"grid {number + 1}"), *_wrong_params(given)]
+    return list(dict.fromkeys(map(str, found)))
+
+
+def _names_in(grid: Mapping[str, Any]) -> dict[str, list[Choice]]:
+    """The plug-ins that a grid names, by kind, without invalid names and choices, which the schema
+    reports."""
+    found: dict[str, list[Choice]] = {}
+    later = grid.get("corpus_from")
+    for kind in ("kernel", "strategy", "corpus", "mask"):
+        value = grid.get(kind, ())
+        entries = [*value] if isinstance(value, (list, tuple)) else [value]
+        entries += later.values() if kind == "corpus" and isinstance(later, dict) else ()
+        found[kind] = [
+            entry
+            for entry in entries
+            if isinstance(entry, str) or (kind in ("strategy", "mask") and _is_choice(entry))
+        ]
+    return found
+
+
+def _is_choice(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(
+        isinstance(name, str) and isinstance(given, dict) and all(isinstance(key, str) for key in given)
+        for name, given in entry.items()
+    )
+
+
+def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
+    """The invalid parameters of these masks and strategies."""
+    found: list[UserError] = []
+    for kind in ("strategy", "mask"):
+        registry = Registry(kind)  # as below, no registry of strategies by that name
+        for entry in _one_name_each([entry for entry in given[kind] if not isinstance(entry, str)]):
+            if not set(entry) <= set(registry.names()) or _num_variants(entry) > MOST_VALUES:
+                continue
+            try:
+                _variants(entry, registry)
+            except UserError as error:
+                found.append(error)
+            except Exception:  # of the plug-in's own code; it is reported once the rest is valid
+                continue
+    return found
+
+
+def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
+    """Names for which no plug-in exists."""
+    # no literal kind name here: `longca.lab.code.source` would make each job depend on all strategies
+    known = {kind: Registry(kind).names() for kind in given}
+    names = {
+        kind: dict.fromkeys(
+            name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)
+        )
+        for kind, entries in given.items()
+    }
+    wrong = [(kind, name) for kind in given for name in names[kind] if name not in known[kind]]
+    problems = [
+        unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]
+    ]
+    if len(wrong) > MOST_NAMED:
+        problems.append(UserError(f"{where}: {len(wrong) - MOST_NAMED:,} more names that nothing bears"))
+    return problems
+
+
+def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
+    """The same choices, with mappings of several names split."""
+    return [
+        choice
+        for entry in entries
+        for choice in (
+            [entry] if isinstance(entry, str) else [{name: given} for name, given in entry.items()]
+        )
+    ]
+
+
+def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
+    """The cells of a grid with one of its masks."""
+    masks = _variants(mask, Registry("mask"))
+    plans: list[tuple[str | None, dict[str, Scalar]]] = []
+    kind = "strategy"  # as above, no registry of strategies by that name
+    for entry in grid.strategy:  # a plain name does not require loading the strategy
+        plans += (
+            [(entry, {})]
+            if isinstance(entry, str)
+            else [(plugin.name, params) for plugin, params in _variants(entry, Registry(kind))]
+        )
+    heads = [parse_heads(text) for text in grid.heads]
+    cells = []
+    for pattern, params in masks:
+        resolved = pattern.Params(**params)
+        seeds = grid.seed if pattern.draws(resolved) else grid.seed[:1]
+        axes: list[Sequence[Any]] = [
+            grid.kernel,
+            plans or [(None, {})],
+            grid.world,
+            grid.corpus,
+            grid.seqlen or grid.seqlen_per_rank,
+            heads,
+            grid.head_dim,
+            grid.dtype,
+            grid.direction,
+            grid.input_values,
+            grid.sustained,
+        ]
+        for kernel, (strategy, strategy_params), world, corpus, length, (
+            num_q_heads,
+            num_kv_heads,
+        ), head_dim, dtype, direction, values, sustained in itertools.product(*axes):
+            seqlen = length * world if grid.seqlen_per_rank else length
+            fields: dict[str, Any] = {
+                "kind": grid.kind,
+                "kernel": kernel,
+                "strategy": strategy,
+                "strategy_params": strategy_params,
+                "world": world,
+                "mask": pattern.name,
+                "mask_params": params,
+                "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
+                "seqlen": seqlen,
+                "num_q_heads": num_q_heads,
+                "num_kv_heads": num_kv_heads,
+                "head_dim": head_dim,
+                "dtype": dtype,
+                "direction": direction,
+                "seed": seeds[0] if pattern.draws(resolved) else 0,
+                "input_values": values,
+                "sustained": sustained,
+            }
+            cell = parse(Cell, fields, where)
+            try:
+                pattern.check(seqlen, resolved)
+            except ValueError as error:
+                raise UserError(
+                    f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)
+                ) from None
+            cells.append(cell)
+            cells += [
+                cell.with_seed(seed) for seed in seeds[1:]
+            ]  # valid, since the first one is and the seeds of a grid are in bounds
+    return cells
+
+
+def _variants(entry: Choice, registry: Registry) -> list[tuple[Any, dict[str, Scalar]]]:
+    """(plug-in, resolved parameters) for each combination of the listed parameter values."""
+    variants = []
+    for name, given in ({entry: {}} if isinstance(entry, str) else entry).items():
+        plugin = registry.load(name)
+        lists = [value if isinstance(value, list) else [value] for value in given.values()]
+        for values in itertools.product(*lists):
+            variants.append((plugin, plugin.resolve(dict(zip(given, values, strict=True)))))
+    return variants
+
+
+def _corpus_at(grid: Grid, corpus: str, seqlen: int) -> str:
+    reached = [start for start in grid.corpus_from if start <= seqlen]
+    return grid.corpus_from[max(reached)] if reached else corpus

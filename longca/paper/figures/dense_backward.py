@@ -1,9 +1,0 @@
-"""Throughput of the backward pass over length, mask by mask."""
-
-from longca.paper.analysis.curves import Curves
-
-
-class DenseBackward(Curves):
-    label = "Dense kernels over length, backward"
-    number, order = "Figures 8–15, backward", 30
-    direction, word = "bwd", "Backward"

@@ -1,9 +1,0 @@
-"""Throughput of the forward pass over length, mask by mask."""
-
-from longca.paper.analysis.curves import Curves
-
-
-class DenseForward(Curves):
-    label = "Dense kernels over length, forward"
-    number, order = "Figures 8–15, forward", 20
-    direction, word = "fwd", "Forward"

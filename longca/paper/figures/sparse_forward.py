@@ -1,9 +1,0 @@
-"""Throughput of the forward pass under blocks, over length."""
-
-from longca.paper.analysis.sparse_curves import SparseCurves
-
-
-class SparseForwardCurves(SparseCurves):
-    label = "Block-sparse kernels over length, forward"
-    number, order = "Figure 4, forward", 10
-    direction, word = "fwd", "Forward"

@@ -1,9 +1,0 @@
-"""Throughput of the forward over length, one panel for each mask."""
-
-from longca.report.throughput import Throughput
-
-
-class ThroughputForward(Throughput):
-    label = "Throughput, forward"
-    order = 10
-    direction, word = "fwd", "Forward"

@@ -1,0 +1,233 @@
+"""`longca advise`: the ranking and its intervals, what it says where it goes beyond records, and bad
+input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import pytest
+import yaml
+
+import longca
+from longca.core.errors import UserError
+from longca.core.schema import parse
+from longca.lab.advice import question, ranking
+from longca.lab.advice.question import USUAL_NETWORK
+from longca.lab.advice.ranking import Advice, advise
+from longca.lab.cli.advise import command
+from longca.lab.studies.study import Study
+from longca.masks import build_mask
+from longca.masks.mask import Mask
+from longca.predict.fitted import fitted_on
+from tests.support import ROOT
+
+HEADS: dict[str, Any] = {"num_q_heads": 64, "num_kv_heads": 8}
+
+
+@pytest.fixture(scope="module")
+def several() -> Advice:
+    mask = build_mask("causal_document", seqlen="128K", corpus="prolong64k")
+    return advise(mask, gpus=16, kernels=["band"], **HEADS)
+
+
+def test_the_quickest_comes_first_inside_its_interval(several: Advice):
+    seconds = [option.prediction.seconds for option in several.options]
+    assert seconds == sorted(seconds) and len(seconds) >= 5
+    for option in several.options:
+        assert (
+            option.low_s <= option.prediction.seconds <= option.high_s
+            and option.tflops_low <= option.tflops <= option.tflops_high
+        )
+        assert option.prediction.seconds == pytest.approx(sum(option.prediction.by_direction.values()))
+        assert option.tied == (option.low_s <= seconds[0])
+    strategies = {option.candidate.strategy for option in several.options}
+    assert {"ulysses", "ring_p2p", "ring_allgather", "usp"} <= strategies
+    plans = [option.candidate.how for option in several.options]
+    assert len(set(plans)) == len(plans), "no plan stands twice"
+    assert several.best.candidate.title in several.finding
+
+
+def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
+    assert any("more than 4 ranks" in text for text in several.assumptions) and any(
+        "between nodes" in text for text in several.assumptions
+    )
+    mask = several.question.mask
+    here = advise(mask, gpus=4, kernels=["band"], strategies=["ring_allgather"], **HEADS)
+    assert not here.assumptions
+
+    def width(found: Advice) -> float:
+        option = next(one for one in found.options if one.candidate.strategy == "ring_allgather")
+        return (option.high_s - option.low_s) / option.prediction.seconds
+
+    other = advise(
+        mask, gpus=4, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS
+    )
+    assert width(here) < width(several) and width(here) < width(other)
+    assert other.best.prediction.seconds > 2 * here.best.prediction.seconds
+    assert any("share of their peaks" in text for text in other.assumptions)
+
+
+def test_assumptions_name_the_numbers_that_intervals_are_made_of(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranking, "NETWORK_RANGE", (0.5, 1.5))
+    monkeypatch.setattr(ranking, "OTHER_GPU_WIDER", 3.0)
+    mask = build_mask("causal", seqlen="64K")
+    found = advise(
+        mask, gpus=16, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS
+    )
+    assert any("intervals hold 0.5 to 1.5 times as much" in text for text in found.assumptions)
+    assert any("with intervals 3 times as wide" in text for text in found.assumptions)
+
+
+def test_help_names_the_profile_that_is_taken():
+    assert USUAL_NETWORK in str(signature(command).parameters["profile"].annotation)
+
+
+def test_a_faster_network_changes_the_order_where_it_says(several: Advice):
+    assert all(text.startswith("with ") and "would be first" in text for text in several.changes)
+    titles = {option.candidate.title for option in several.options}
+    assert all(any(title in text for title in titles) for text in several.changes)
+
+
+def test_plain_values_and_the_study_that_checks_it(several: Advice):
+    plain = json.loads(json.dumps(several.to_dict()))
+    assert plain["options"][0]["method"] == several.best.candidate.title and plain["gpus"] == 16
+    assert {
+        "imbalance",
+        "exposed_messages",
+        "inter_node_bytes",
+        "limit",
+        "tile_waste",
+        "kernel_calls",
+    } <= plain["options"][0].keys()
+    study = parse(Study, {"name": "check", **several.study()}, "the study")
+    assert {cell.world for cell in study.cells()} == {16} and {cell.seqlen for cell in study.cells()} == {
+        131072
+    }
+    assert {cell.strategy for cell in study.cells()} == {
+        option.candidate.strategy for option in several.options[:3]
+    }
+
+
+def test_on_one_gpu_it_ranks_kernels():
+    found = longca.advise(build_mask("causal", seqlen="32K"), direction="fwd", **HEADS)
+    names = [option.candidate.kernel for option in found.options]
+    assert names.index("fa3") < names.index("fa2") < names.index("naive")
+    assert "cudnn_bsa" in found.refused and found.best.prediction.sent_bytes == 0
+    assert 550 < found.best.tflops < 800
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"gpus": 0}, "The number of GPUs is 0. Give a whole number of at least 1"),
+        ({"gpu": "H300"}, "Unknown GPU 'H300'"),
+        ({"profile": "h200"}, "Unknown profile of messages 'h200'"),
+        ({"kernels": ["sdpb"]}, "Nothing is known of the time of kernel 'sdpb'"),
+        ({"strategies": ["ring"], "gpus": 2}, "Unknown strategy 'ring'"),
+        ({"direction": "up"}, "Unknown direction 'up'"),
+        ({"gpus": "x"}, "The number of GPUs is 'x'"),
+        ({"gpus": 1.5}, "The number of GPUs is 1.5"),
+        ({"num_q_heads": None}, "The number of query heads is None. Give a whole number of at least 1"),
+        ({"num_q_heads": "8"}, "The number of query heads is '8'"),
+        (
+            {"mask": "causal"},
+            "The mask must be a longca.Mask, and it is str. Make one with longca.build_mask('causal', "
+            'seqlen="128K")',
+        ),
+        (
+            {"mask": Mask.from_bands(8, [(0, 8, 0, 4, -8, 8)], seqlen_k=4), "gpus": 2},
+            "8 queries and 4 keys cannot be divided among 2 GPUs",
+        ),
+        ({"dtype": ["bf16"]}, "Unknown dtype ['bf16']: known: bf16"),
+        ({"direction": 3}, "Unknown direction 3"),
+        ({"profile": 3}, "Argument 'profile' is 3"),
+        ({"gpu": 3}, "Argument 'gpu' is 3"),
+        ({"kernels": "band"}, "Argument 'kernels' is 'band'. Give a list of names"),
+        ({"strategies": 3}, "Argument 'strategies' is 3. Give a list of names"),
+        ({"strategies": [3], "gpus": 2}, "Unknown strategy 3"),
+        ({"memory_bytes": "60G"}, "Argument 'memory_bytes' is '60G'. Give a number of bytes"),
+        ({"memory_bytes": float("nan")}, "Argument 'memory_bytes' is nan"),
+        ({"ranks_per_node": "x"}, "The number of GPUs of a node is 'x'"),
+        ({"fitted": 3}, "Argument 'fitted' is of type int"),
+        ({"num_kv_heads": 7}, "cannot be shared evenly"),
+        ({"gpus": 3, "kernels": ["band"], "memory_bytes": 1e6}, "Nothing fits into 977 KiB a GPU"),
+        (
+            {"gpus": 3, "strategies": ["usp"], "kernels": ["fa1"]},
+            "No strategy and kernel can run this call on 3 GPUs",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(arguments: dict[str, Any], said: str):
+    with pytest.raises(UserError) as error:
+        advise(**{"mask": build_mask("causal", seqlen="16K"), **HEADS, **arguments})
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "longca", "advise", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+
+    done = run(
+        "-m",
+        "causal_document",
+        "-s",
+        "64K",
+        "-w",
+        "4",
+        "-k",
+        "band",
+        "--study",
+        str(tmp_path / "check.yaml"),
+        "-d",
+        "fwd",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        "is predicted to be the fastest on 4 GPUs" in done.stdout
+        and f"longca run {tmp_path}" in done.stdout.replace("\n", " ")
+    )
+    content = yaml.safe_load((tmp_path / "check.yaml").read_text())
+    assert (
+        content["grids"][0]["corpus"] == "pile"
+        and len(parse(Study, {"name": "check", **content}, "it").cells()) == 3
+    )
+    refused = run("--memory", "lots")
+    assert (
+        refused.returncode == 2
+        and refused.stderr == "longca: 'lots' is no amount of memory. Write a number of bytes such as 60G\n"
+    )
+
+
+@pytest.fixture
+def few_records(monkeypatch: pytest.MonkeyPatch):
+    """An H100 with records of `band` alone, under bands alone."""
+    own = fitted_on({"NVIDIA H100 80GB HBM3"})
+    assert own is not None
+    bands = tuple(model for model in own.models if model.kernel == "band" and "bands" in model.form)
+    monkeypatch.setattr(question, "fitted_on", lambda names: replace(own, models=bands))
+
+
+@pytest.mark.usefixtures("few_records")
+def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks():
+    found = advise(build_mask("causal", seqlen="32K"), gpu="H100 SXM", kernels=["band", "fa3"], **HEADS)
+    assert any("fa3 on it" in text and "share of their peaks" in text for text in found.assumptions)
+    own, lent = (
+        next(one for one in found.options if one.candidate.kernel == name) for name in ("band", "fa3")
+    )
+    assert own.high_s / own.low_s < lent.high_s / lent.low_s
+
+
+@pytest.mark.usefixtures("few_records")
+def test_masks_of_blocks_are_not_predicted_by_records_of_bands():
+    mask = build_mask("block_sparse_uniform", seqlen="16K", block=128, density=0.5)
+    found = advise(mask, gpu="H100 SXM", kernels=["band"], **HEADS)
+    assert any("band on it" in text for text in found.assumptions)

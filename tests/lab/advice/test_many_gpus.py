@@ -1,0 +1,106 @@
+"""Predictions for many GPUs: the committed ones are today's, claims are judged by them, and they are
+marked."""
+
+import subprocess
+import sys
+
+import pytest
+
+from longca.lab.advice.many_gpus import (
+    CLAIMS,
+    FACTORS,
+    MASKS,
+    STRATEGIES,
+    WORLDS,
+    PredictedCell,
+    load,
+    make,
+    save,
+    table,
+    verdicts,
+)
+from tests.support import ROOT
+from tools import many_gpus
+
+
+def test_the_committed_cells_are_those_of_the_code():
+    known = {(one.strategy, one.mask, one.world, one.direction, one.network_factor): one for one in load()}
+    assert len(known) == len(WORLDS) * len(MASKS) * len(STRATEGIES) * 2 * len(FACTORS)
+    again = list(make([8], ["causal_document"]))
+    assert len(again) == len(STRATEGIES) * 2 * len(FACTORS)
+    for one in again:
+        assert known[
+            one.strategy, one.mask, one.world, one.direction, one.network_factor
+        ].tflops == pytest.approx(one.tflops, rel=1e-3), "run `python -m tools.many_gpus --again`"
+    assert all(
+        one.tflops_low < one.tflops < one.tflops_high
+        for one in known.values()
+        if one.tflops and one.tflops_low and one.tflops_high
+    )
+
+
+def test_the_page_follows_from_them():
+    cells = load()
+    assert many_gpus.PAGE.read_text(encoding="utf-8") == many_gpus.content(cells), (
+        "run `python -m tools.many_gpus`"
+    )
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path):
+    cells = [
+        PredictedCell("usp", "full", 8, "fwd", 0.6, "ok", "", ms=1.5, tflops=500.0),
+        PredictedCell("ulysses", "full", 96, "fwd", 1, "unsupported", "no"),
+    ]
+    save(cells, tmp_path / "cells.csv")
+    assert load(tmp_path / "cells.csv") == cells
+
+
+def cell(strategy: str, direction: str, factor: float, tflops: float) -> PredictedCell:
+    return PredictedCell(
+        strategy, "full", 64, direction, factor, "ok", "", ms=1.0, tflops=tflops, straggler=0.0
+    )
+
+
+def test_a_verdict_says_whether_it_hangs_on_the_network():
+    def judged(slow: float) -> str:
+        """LoongTrain is ahead forward, and level backward; with the slow network it has so many TFLOP/s
+        forward."""
+        cells = [cell("usp", way, factor, 400) for way in ("fwd", "bwd") for factor in FACTORS]
+        cells += [cell("loongtrain", "bwd", factor, 400) for factor in FACTORS]
+        cells += [
+            cell("loongtrain", "fwd", factor, slow if factor == min(FACTORS) else 450) for factor in FACTORS
+        ]
+        return verdicts(cells)[18].text
+
+    assert judged(450).startswith("holds (predicted, with 0.6 and 1.25 times the rate between nodes, too)")
+    assert judged(380).startswith(
+        "holds (predicted, but contradicted with 0.6 and 1.25 times the rate between nodes)"
+    )
+
+
+def test_predictions_never_pass_for_measurements():
+    frame = table(load())
+    assert (
+        set(frame.study) == {"predicted"}
+        and frame.cell_id.str.startswith("predicted ").all()
+        and frame.git_sha.isna().all()
+    )
+    assert set(verdicts()) == set(CLAIMS) and all("(predicted, " in one.text for one in verdicts().values())
+
+
+def test_the_command_tells_them_and_refuses_others():
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "longca", "claims", "--predicted", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    done, refused = run("18"), run("3")
+    assert (
+        done.returncode == 0
+        and "Predicted, not measured" in done.stdout
+        and all(len(line) <= 80 for line in done.stdout.splitlines())
+    )
+    assert (
+        refused.returncode == 2
+        and refused.stderr.count("\n") == 1
+        and "Nothing is predicted of claim '3'" in refused.stderr
+    )

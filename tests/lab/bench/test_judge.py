@@ -1,0 +1,286 @@
+"""Kernels that are right when they are looked at and not when they are timed, or that reach for their judge,
+have no speed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from longca.kernels.contract import Problem
+from longca.lab.bench.check import timed_calls
+from longca.lab.bench.check.changes import Changes
+from longca.lab.bench.check.digest import content_digest
+from longca.lab.bench.check.plan import CheckPlan
+from longca.lab.bench.check.scope import affordable
+from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.bench.workers.pool import Pool
+from longca.lab.studies.study import Measure
+from longca.masks.build import cell_mask
+from tests.lab.bench.cells import small_cell, write_kernel
+from tests.lab.bench.misbehaving import cp_cell, kernel_cell
+
+MEASURE = Measure.fixed(warmup=1, repeats=4)
+CPU = torch.device("cpu")
+FORWARD = {
+    "keeps its result by address": """
+kept = None
+def forward(self, q, k, v):
+    self.kept = {} if self.kept is None else self.kept
+    if q.data_ptr() not in self.kept:
+        self.kept[q.data_ptr()] = super().forward(q, k, v)
+    return self.kept[q.data_ptr()]""",
+    "copies a kept result": """
+kept = None
+def forward(self, q, k, v):
+    self.kept = super().forward(q, k, v).out if self.kept is None else self.kept
+    return Forward(self.kept.clone())""",
+    "returns memory that it finds": """
+calls = 0
+def forward(self, q, k, v):
+    self.calls += 1
+    return super().forward(q, k, v) if self.calls == 1 else Forward(torch.empty_like(q))""",
+    "keeps keys and values": """
+kept = None
+def forward(self, q, k, v):
+    self.kept = self.kept or (k.clone(), v.clone())
+    return super().forward(q, *self.kept)""",
+    "computes the first rows alone": """
+calls = 0
+def forward(self, q, k, v):
+    self.calls += 1
+    result = super().forward(q, k, v)
+    if self.calls > 1:
+        result.out[..., 16:, :] = 0
+    return result""",
+}
+BACKWARD = {
+    "keeps its gradients": """
+kept = None
+def backward(self, forward, dout):
+    self.kept = self.kept or super().backward(forward, dout)
+    return tuple(x.clone() for x in self.kept)""",
+    "keeps dv": """
+kept = None
+def backward(self, forward, dout):
+    dq, dk, dv = super().backward(forward, dout)
+    self.kept = dv.clone() if self.kept is None else self.kept
+    return dq, dk, self.kept.clone()""",
+    "forgets dk": """
+calls = 0
+def backward(self, forward, dout):
+    self.calls += 1
+    dq, dk, dv = super().backward(forward, dout)
+    return dq, torch.zeros_like(dk) if self.calls > 1 else dk, dv""",
+}
+CHANGES = {
+    "q": (
+        "def forward(self, q, k, v):\n    result = super().forward(q, k, v)\n    q.data.mul_(2)\n    return "
+        "result"
+    ),
+    "v": (
+        "def forward(self, q, k, v):\n    result = super().forward(q, k, v)\n    v.numpy()[0, 0, 5] = 0\n   "
+        " return result"
+    ),
+    "dout": (
+        "def backward(self, forward, dout):\n    grads = super().backward(forward, dout)\n    "
+        "dout.data[0, 0, 3] = 1\n    return grads"
+    ),
+}
+LATE = """
+def forward(self, q, k, v):
+    self.calls = getattr(self, "calls", 0) + 1
+    if self.calls > 2:
+        q.data.zero_()
+    return super().forward(q, k, v)"""
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("is_sample", [False, True])
+@pytest.mark.parametrize("cheat", [*FORWARD, *BACKWARD])
+def test_a_timed_call_is_judged(
+    cheat: str, is_sample: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_sample:
+        monkeypatch.setitem(affordable.__globals__["BUDGET_FLOPS"], "cpu", 1.0)
+        monkeypatch.setitem(affordable.__globals__, "MIN_ROWS", 40)
+    write_kernel("cheat", {**FORWARD, **BACKWARD}[cheat], tmp_path, monkeypatch)
+    direction = "bwd" if cheat in BACKWARD else "fwd"
+    for seed in range(3):
+        result = measure_kernel(
+            small_cell("cheat", "causal", direction, dtype=dtype, num_kv_heads=4), MEASURE, CPU, seed=seed
+        )
+        assert result.outcome.status == "incorrect" and result.samples is None
+        is_judged_late = "in a timed call" in result.outcome.reason
+        assert is_judged_late or (
+            cheat == "keeps its gradients" and is_sample
+        )  # of a dout that is 0 in most rows
+
+
+@pytest.mark.parametrize("mask", ["causal", "sliding_window", "block_sparse_uniform"])
+@pytest.mark.parametrize("values", ["normal", "signs", "small"])
+def test_right_kernels_stay_right_whatever_is_drawn(values: str, mask: str) -> None:
+    for seed in range(2):
+        for kernel, direction in (("sdpa", "fwd"), ("naive", "bwd")):
+            cell = small_cell(kernel, mask, direction, dtype="bf16", input_values=values)
+            result = measure_kernel(cell, MEASURE, CPU, seed=seed)
+            assert result.outcome.status == "ok", (seed, result.outcome)
+            assert result.accuracy.timed_calls == 2 and result.accuracy.seed == seed
+
+
+@pytest.mark.parametrize("seqlen", [128, 1024])
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_inputs_are_named_at_every_length(
+    name: str, seqlen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longca.lab.bench.measure.latest.KEPT_REFERENCE_BYTES", 1 << 20)
+    write_kernel("changer", CHANGES[name], tmp_path, monkeypatch)
+    cell = small_cell(
+        "changer",
+        "causal_sliding_window",
+        "bwd" if name == "dout" else "fwd",
+        seqlen=seqlen,
+        mask_params={"window": 16},
+    )
+    outcome = measure_kernel(cell, MEASURE, CPU).outcome
+    assert outcome.status == "incorrect" and f"it changes its input {name}," in outcome.reason
+
+
+def test_inputs_that_are_changed_in_timed_calls_alone_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_kernel("late", LATE, tmp_path, monkeypatch)
+    outcome = measure_kernel(small_cell("late", "causal"), MEASURE, CPU).outcome
+    assert outcome.status == "incorrect" and "it changes its input q," in outcome.reason
+
+
+def test_digests_of_parts_add_up_and_find_one_bit() -> None:
+    x = torch.randn(50, 3, 8).bfloat16()
+    order = torch.randperm(50)
+    parts = sum(content_digest(x[part], part) for part in order.split(7)) % (1 << 64)
+    assert parts == content_digest(x) and content_digest(x.clone()) == parts
+    x.view(torch.int16)[20, 1, 3] ^= 1
+    assert content_digest(x) != parts
+    assert content_digest(x.flip(0)) != content_digest(x)
+
+
+def test_changes_follow_from_the_seed_and_differ_from_call_to_call() -> None:
+    cell = small_cell("naive", "causal", seqlen=256)
+    mask, x = cell_mask(cell), torch.zeros(256, 4, 16)
+    contents = []
+    for seed, call in ((1, 1), (1, 2), (1, 40), (2, 1), (1, 1)):
+        changed = x.clone()
+        Changes(cell, mask, seed).apply("q", changed, call)
+        contents.append(changed)
+    assert torch.equal(contents[0], contents[-1]) and len({content_digest(one) for one in contents}) == 4
+    for site in Changes(cell, mask, 5).sites:
+        assert mask.dense()[site.row, site.key] and site.q_head // 2 == site.kv_head
+
+
+def test_what_is_looked_at_differs_from_run_to_run() -> None:
+    cell = small_cell("naive", "causal", seqlen=4096)
+    problem = Problem(cell_mask(cell), 4, 2, 16, torch.float32, CPU, needs_backward=False)
+    plans = [CheckPlan(cell, problem, seed) for seed in (0, 1, 0)]
+    assert plans[0].timed_parts(3) == plans[2].timed_parts(3) != plans[1].timed_parts(3)
+    assert plans[0].timed_parts(3) != plans[0].timed_parts(4)
+
+
+def test_each_call_is_judged_with_the_same_probability() -> None:
+    counts = torch.zeros(10)
+    for _ in range(2000):
+        places: dict[int, int] = {}
+        calls = timed_calls.TimedCalls(
+            int, tensors=lambda _: {}, raw=lambda _: (), change=int, cut=lambda *_: [], kept=()
+        )
+        for call in range(10):
+            if (place := calls.choose()) is not None:
+                places[place] = call
+        counts[list(places.values())] += 1
+    assert (counts / 2000 - 0.2).abs().max() < 0.06
+
+
+PLUGINS = {
+    "patches": """
+from longca.kernels.backends.naive import Naive, NaivePrepared
+class Prepared(NaivePrepared):
+    def forward(self, q, k, v):
+        import longca.lab.bench.check.judge, longca.lab.bench.check.oracle, longca.lab.bench.measure.kernel
+        for module in (longca.lab.bench.check.judge, longca.lab.bench.check.oracle, longca.lab.bench.measure.kernel):
+            module.wrong = lambda accuracy, **_: None
+        result = super().forward(q, k, v)
+        result.out.zero_()
+        return result
+class Patches(Naive):
+    def prepare(self, problem):
+        return Prepared(problem)
+""",
+    "claims": """
+from longca.kernels.backends.naive import Naive, NaivePrepared
+class Prepared(NaivePrepared):
+    def forward(self, q, k, v):
+        import longca.lab.bench.judge.referee as referee
+        referee.RemoteReferee.check = referee.RemoteReferee.check_timed = lambda *_: None
+        return super().forward(q, k, v)
+class Claims(Naive):
+    def prepare(self, problem):
+        return Prepared(problem)
+""",
+}
+STRATEGY = """
+from longca.cp.strategies.ulysses import Ulysses
+class Keeping(Ulysses):
+    def prepare(self, problem, kernel, comm):
+        prepared = super().prepare(problem, kernel, comm)
+        name = "backward" if problem.needs_backward else "forward"
+        call, kept = getattr(prepared, name), []
+        def keeping(*arguments):
+            kept or kept.append(call(*arguments))
+            return kept[0]
+        setattr(prepared, name, keeping)
+        return prepared
+"""
+
+
+@pytest.fixture(scope="module")
+def cheats(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    folder = tmp_path_factory.mktemp("cheats")
+    for kind, files in (("kernels", PLUGINS), ("strategies", {"keeping": STRATEGY})):
+        (folder / kind).mkdir()
+        for name, text in files.items():
+            (folder / kind / f"{name}.py").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LONGCA_PLUGINS", str(folder))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("LONGCA_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        with Pool("cpu", tmp_path_factory.mktemp("logs")) as pool:
+            yield pool
+
+
+def test_the_judge_is_out_of_reach(cheats: Pool) -> None:
+    outcome = cheats.measure(kernel_cell("patches"), MEASURE).outcome
+    assert outcome.status == "incorrect" and "out is off by" in outcome.reason
+    result = cheats.measure(kernel_cell("claims", seqlen=48), MEASURE)
+    assert result.outcome.status == "error" and result.outcome.type == "NotJudged" and result.samples is None
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_a_strategy_that_keeps_its_result_is_wrong(cheats: Pool, direction: str) -> None:
+    outcome = cheats.measure(cp_cell("keeping", direction=direction), MEASURE).outcome
+    assert outcome.status == "incorrect" and "in a timed call" in outcome.reason
+    assert cheats.measure(cp_cell("ulysses", direction=direction), MEASURE).outcome.status == "ok"
+
+
+def test_a_judge_that_dies_is_replaced(cheats: Pool) -> None:
+    assert cheats._judge is not None
+    cheats._judge.kill()
+    cheats._judge.process.wait()
+    assert cheats.measure(cp_cell("ulysses", seqlen=40), MEASURE).outcome.status == "ok"
+
+
+def test_a_user_s_kernel_can_be_kept_apart_from_its_rivals(
+    cheats: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
+    assert len(set(keys)) == 1
+    monkeypatch.setattr(cheats, "_apart", True)
+    keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
+    assert len(set(keys)) == 3 and keys[2] == keys[3]

@@ -1,0 +1,158 @@
+"""Predictions agree with the masks and kernels that they stand for."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from longca.core.plugin import Registry
+from longca.lab.bench.run.predict import Predictor
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.record import Work
+from longca.lab.studies.study import Measure, load_study
+from longca.masks.build import cell_mask
+from tests.committed import committed
+
+
+def cell(
+    mask: str, seqlen: int = 4096, kernel: str = "sdpa", direction: str = "fwd", **changes: object
+) -> Cell:
+    pattern = Registry("mask").load(mask)
+    fields = {
+        "kind": "kernel",
+        "kernel": kernel,
+        "mask": mask,
+        "mask_params": pattern.resolve({}),
+        "corpus": "pile" if pattern.uses_documents else None,
+        "seqlen": seqlen,
+        "num_q_heads": 8,
+        "num_kv_heads": 2,
+        "head_dim": 64,
+        "dtype": "bf16",
+        "direction": direction,
+    }
+    return Cell(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("mask", Registry("mask").names())
+def test_traits_and_density_are_those_of_the_mask(mask):
+    wanted = cell(mask)
+    found, real = Predictor("cuda").predict(wanted), cell_mask(wanted)
+    assert found.density == pytest.approx(
+        real.density, rel=0.05
+    )  # block masks are judged by a small one of their kind
+    assert found.flops == pytest.approx(wanted.flops(real.area, real.num_groups), rel=0.05)
+
+
+@pytest.mark.parametrize("mask", ["block_sparse_uniform", "block_sparse_variable"])
+def test_a_small_block_mask_has_the_traits_of_a_large_one(mask):
+    wanted = cell(mask)
+    small, _ = Predictor("cuda")._mask(wanted)
+    real = cell_mask(wanted).traits
+    counts = {
+        "num_bands": 0,
+        "max_row_intervals": 0,
+        "max_col_intervals": 0,
+        "area": 0,
+    }  # these grow with the length
+    assert replace(small, **counts) == replace(real, **counts) and small.area == pytest.approx(
+        real.area, rel=0.05
+    )
+
+
+def test_says_what_is_unsupported_and_why():
+    backward = cell("causal", kernel="flex", direction="bwd")
+    assert "backward" in (Predictor("cpu").predict(backward).unsupported or "")
+    assert Predictor("cuda").predict(backward).unsupported is None
+
+
+def test_more_work_takes_longer():
+    predictor, measure = Predictor("cuda"), Measure(max_seconds=1e6, timeout_s=1e6)
+    seconds = [
+        predictor.predict(cell("full", seqlen=seqlen)).seconds(1e12, measure)
+        for seqlen in (4096, 8192, 16384)
+    ]
+    assert seconds[0] < seconds[1] < seconds[2]
+
+
+def test_gradients_double_the_tensors():
+    forward, backward = (
+        Predictor("cuda").predict(cell("full", direction=direction)).tensor_bytes
+        for direction in ("fwd", "bwd")
+    )
+    assert forward == 4096 * 64 * 2 * (8 + 8 + 2 + 2) and backward == 2 * forward
+
+
+def test_a_control_has_its_own_work_and_no_attention():
+    found = Predictor("cpu").predict(cell("full", seqlen=1024, kernel="matmul"))
+    assert (found.flops, found.tensor_bytes, found.density) == (2 * 1024**3, 0, 0.0)
+    assert found.work == Work(flops=2 * 1024**3) and found.unsupported is None
+    assert Predictor("cpu").predict(cell("full", kernel="device_copy")).flops == 0
+    assert "no backward" in (
+        Predictor("cpu").predict(cell("full", kernel="control", direction="bwd")).unsupported or ""
+    )
+
+
+def test_a_control_is_nothing_for_many_devices():
+    wanted = cell("full", kernel="matmul", kind="cp", strategy="ulysses", world=2)
+    assert "no attention" in (Predictor("cuda").predict(wanted).unsupported or "")
+
+
+def test_cells_are_predicted_together_as_in_any_order():
+    """Whole predictions, of kernels and of strategies that share plans, drawn masks of several seeds among
+    them."""
+    cells = [
+        cell
+        for cell in load_study("paper").cells()
+        if (cell.seqlen, cell.num_kv_heads) in ((4096, 8), (65536, 8))
+        and cell.seed < 2
+        and cell.mask in ("causal", "shared_question", "causal_document")
+    ]
+    assert {cell.kind for cell in cells} == {"kernel", "cp"} and {cell.seed for cell in cells} == {0, 1}
+    alone = Predictor("cuda", is_here=False)
+    found = Predictor("cuda", is_here=False).predict_all(cells)
+    assert found == {cell.cell_id: alone.predict(cell) for cell in reversed(cells)}
+
+
+def test_the_forecast_of_memory_holds_for_committed_records():
+    """Nine of ten cells need at most what was forecast, and half of all at least half of it."""
+    records = [record for name in ("dense", "cp") for record in committed(f"h200-{name}", step=40)]
+    predictor = Predictor("cuda", is_here=False)
+    shares = sorted(
+        max(record.memory.absolute_peak_bytes) / predictor.predict(record.cell).memory_bytes
+        for record in records
+        if record.memory and record.work is None and record.cell.seqlen >= 8192
+    )
+    assert len(shares) > 50
+    assert shares[int(0.9 * len(shares))] <= 1.05 and shares[len(shares) // 2] > 0.5
+
+
+def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):
+    here = json.loads(longca("plan", "quick", "-m", "causal", "--json").stdout)
+    assert here["device_type"] == "cpu" and here["gpu_hours"] is None and 0 < here["hours"] < 1
+    there = json.loads(longca("plan", "quick", "-m", "causal", "--json", "--gpu", "H200 SXM").stdout)
+    assert (there["gpu"], there["memory_bytes"]) == ("H200 SXM", 141 * 10**9) and there["gpu_hours"] > 0
+    told = longca(
+        "plan",
+        "h200-dense",
+        "-k",
+        "naive,fa3",
+        "-s",
+        "32K",
+        "-m",
+        "causal",
+        "--heads",
+        "64:8",
+        "--gpu",
+        "H100 SXM",
+    ).stdout
+    rows = {
+        line.split()[0]: line.split()
+        for line in told.splitlines()
+        if line.split()[:1] in (["naive"], ["fa3"])
+    }
+    assert rows["naive"][-1] == "2" and "GiB" in rows["naive"] and rows["fa3"][-1] == "0"
+    cp = json.loads(
+        longca("plan", "paper", "-m", "causal", "-c", "ulysses", "-k", "naive,band", "--json").stdout
+    )
+    assert sum(entry["num_cells"] for entry in cp["not_run"]) == cp["num_cells"], "a CPU has no 8 GPUs"

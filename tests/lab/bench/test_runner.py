@@ -1,0 +1,429 @@
+"""The run: what is measured, what is kept, and that nothing finished is ever lost."""
+
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.lab.bench.measure.result import Result
+from longca.lab.bench.run import runner
+from longca.lab.bench.run.progress import PlainProgress
+from longca.lab.bench.run.runner import BATCH, Summary, run_cells, shuffled
+from longca.lab.bench.workers.pool import Device, worker_key
+from longca.lab.bench.workers.process import ending_signals
+from longca.lab.store.cells import CellStore
+from longca.lab.studies.cell import Cell
+from longca.lab.studies.config import Config
+from longca.lab.studies.record import Failed, MaskFacts, Unsupported, Work
+from longca.lab.studies.study import Grid, Study
+from longca.masks.build import cell_mask
+from longca.masks.table import mask_table
+from tests.lab.bench.cells import small_cell
+from tests.lab.bench.misbehaving import MEASURE, cp_cell, kernel_cell
+from tests.lab.bench.test_worker import wait_until_gone
+
+RUN = """
+import json, pathlib, sys
+from longca.lab.bench.run.runner import run_cells
+from longca.lab.studies.config import Config
+from tests.lab.bench.misbehaving import kernel_cell
+from tests.lab.bench.test_runner import STUDY
+from longca.lab.bench.run.progress import PlainProgress
+cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]
+print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep")))
+"""
+STUDY = Study(
+    name="tiny", seed=7, measure=MEASURE, grids=(Grid(kernel="quick", mask="causal", seqlen=32, heads="2:1"),)
+)
+CELLS = [kernel_cell(kernel, seqlen) for kernel in ("quick", "naive") for seqlen in (16, 32, 48)]
+
+
+class FakePool:
+    """Answers at once; `outcome` says what."""
+
+    device = Device(type="cpu", name="fake", num_devices=1)
+    outcome: Callable[[Cell], Result]
+    measured: list[Cell]
+
+    def __init__(
+        self, device: str, logs: Path, stopped: Callable[[], bool], *_: object, **others: object
+    ) -> None:
+        FakePool.measured = []
+
+    def __enter__(self) -> "FakePool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def measure(self, cell: Cell, _: object) -> Result:
+        FakePool.measured.append(cell)
+        return FakePool.outcome(cell)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal():
+    """Also where the tests themselves were started in the background, which ignores some."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGQUIT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
+    """run(...) → the summary of a run over CELLS in a pool that answers at once."""
+    monkeypatch.setattr(runner, "Pool", FakePool)
+    monkeypatch.setattr(
+        runner.MethodVersions,
+        "of",
+        lambda self, cells: lambda device: {cell.cell_id: f"1 {device}" for cell in cells},
+    )
+    FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
+
+    def start(cells: list[Cell] = CELLS, stream: io.StringIO | None = None, **options: object) -> Summary:
+        return run_cells(
+            STUDY,
+            cells,
+            Config(results=tmp_path, device="cpu"),
+            progress=PlainProgress(stream or io.StringIO()),
+            **options,
+        )
+
+    return start
+
+
+@pytest.fixture
+def store(tmp_path) -> CellStore:
+    return CellStore(tmp_path / "tiny")
+
+
+def mtimes(store: CellStore) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in store.cells.glob("*/*.json")}
+
+
+def test_finished_cells_are_kept_as_they_are(run, store):
+    first = run(CELLS[:4])
+    assert first.counts["unsupported"] == first.num_measured == 4 and first.num_kept == 0
+    before = mtimes(store)
+    second = run()
+    assert (second.num_measured, second.num_kept) == (2, 4) and second.counts["unsupported"] == 6
+    assert set(FakePool.measured) == set(CELLS[4:])
+    assert {path: mtime for path, mtime in mtimes(store).items() if path in before} == before
+    assert second.run_id != first.run_id and str(second).startswith(
+        "6 cells: 6 unsupported (2 measured in 0:00:0"
+    )
+    record = store.read(CELLS[0].cell_id)
+    assert (record.study, record.run_id, record.method_version) == ("tiny", first.run_id, "1 fake")
+
+
+def test_some_statuses_are_measured_again_if_asked(run):
+    FakePool.outcome = staticmethod(
+        lambda cell: Result(
+            outcome=Failed(type="E", message="m") if cell.kernel == "naive" else Unsupported(reason="r")
+        )
+    )
+    run()
+    again = run(retry={"error", "timeout"})
+    assert {cell.kernel for cell in FakePool.measured} == {"naive"} and (
+        again.num_measured,
+        again.num_kept,
+    ) == (3, 3)
+    assert again.counts["error"] == again.counts["unsupported"] == 3
+    assert run(force=True).num_measured == 6
+
+
+def test_another_method_is_measured_again(run, monkeypatch):
+    run()
+    monkeypatch.setattr(
+        runner.MethodVersions,
+        "of",
+        lambda self, cells: (
+            lambda device: {cell.cell_id: "2" if cell.seqlen == 16 else f"1 {device}" for cell in cells}
+        ),
+    )
+    assert run().num_measured == 2 and {cell.seqlen for cell in FakePool.measured} == {16}
+
+
+def test_a_damaged_record_is_named_and_measured_again(run, store):
+    run()
+    path = store.path(CELLS[0].cell_id)
+    path.write_text(path.read_text()[:40])
+    stream = io.StringIO()
+    assert run(stream=stream).num_measured == 1 and FakePool.measured == [CELLS[0]]
+    assert f"Measured again: {path}: is damaged" in stream.getvalue()
+    assert store.read_all()[1] == []
+
+
+def test_a_mask_other_than_the_studys_is_a_failure(run, store, tmp_path):
+    def measured(cell: Cell) -> Result:
+        mask = cell_mask(cell)
+        return Result(
+            outcome=Unsupported(reason="r"),
+            notes=("kept",),
+            mask=MaskFacts(digest=mask.digest, area=mask.area, num_groups=1, num_bands=1),
+        )
+
+    FakePool.outcome = staticmethod(measured)
+    rows = mask_table(CELLS)
+    rows[0]["digest"] = "0" * 16
+    path = tmp_path / "tiny" / "masks.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(rows))
+    assert run().counts["error"] == 2  # two kernels on one mask
+    record = store.read(CELLS[0].cell_id)
+    assert record.outcome.type == "MaskMismatch" and cell_mask(CELLS[0]).digest in record.outcome.message
+    assert record.mask.digest != "0" * 16 and record.notes == ("kept",)
+    path.write_text("[{]")
+    with pytest.raises(UserError, match=r"masks.json'.*damaged"):
+        run(force=True)
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_rest(run, store, monkeypatch):
+    run(CELLS[:3])
+    before = mtimes(store)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError, match="No space left on device"):
+        run()
+    assert mtimes(store) == before
+
+
+def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
+    cells = [kernel_cell(kernel, seqlen) for kernel in ("a", "b", "c") for seqlen in range(1, 101)]
+    cells += [cp_cell("s", world, seqlen=seqlen) for world in (2, 4) for seqlen in range(8, 12)]
+    order = shuffled(cells, 1, "cuda")
+    assert order == shuffled(reversed(cells), 1, "cuda") != shuffled(cells, 2, "cuda")
+    assert sorted(order, key=lambda cell: cell.cell_id) == sorted(cells, key=lambda cell: cell.cell_id)
+    changes = sum(
+        worker_key(one, "cuda") != worker_key(two, "cuda") for one, two in itertools.pairwise(order)
+    )
+    assert 4 <= changes < 3 * -(-100 // BATCH) + 2
+    lengths = [cell.seqlen for cell in order if cell.kernel == "a"]
+    assert lengths != sorted(lengths)
+
+
+def test_cells_of_one_mask_follow_each_other():
+    cells = [
+        small_cell("naive", "causal", direction, seqlen=seqlen)
+        for seqlen in range(1, 13)
+        for direction in ("fwd", "bwd")
+    ]
+    order = shuffled(cells, 0, "cuda")
+    assert all(one.seqlen == other.seqlen for one, other in zip(order[::2], order[1::2], strict=True))
+
+
+def test_on_a_cpu_all_kernels_of_one_mask_follow_each_other_in_one_process():
+    cells = [
+        small_cell(kernel, "causal", direction, seqlen=seqlen)
+        for kernel in ("naive", "sdpa", "flex")
+        for seqlen in range(1, 13)
+        for direction in ("fwd", "bwd")
+    ]
+    order = shuffled(cells, 0, "cpu")
+    assert len({worker_key(cell, "cpu") for cell in order}) == 1
+    assert all(
+        len({cell.seqlen for cell in order[start : start + 6]}) == 1 for start in range(0, len(order) - 6, 6)
+    )
+
+
+def start_run(tmp_path: Path, cells: list[tuple[str, int]]) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path), json.dumps(cells)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for(number: int, store: CellStore, run: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while len(mtimes(store)) < number:
+        assert time.monotonic() < deadline and run.poll() is None, run.communicate()
+        time.sleep(0.02)
+
+
+def workers_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
+    cells = [("slow", seqlen) for seqlen in range(8, 18)]
+    first = start_run(tmp_path, cells)
+    wait_for(3, store, first)
+    processes = workers_of(first.pid)
+    assert len(processes) == 2, "the worker and the judge"
+    first.kill()
+    first.communicate()
+    for process in processes:
+        wait_until_gone(process)
+    before = mtimes(store)
+    assert 3 <= len(before) < len(cells) and store.read_all()[1] == []
+    second = start_run(tmp_path, cells)
+    output, errors = second.communicate(timeout=120)
+    assert (
+        second.returncode == 0 and output.startswith("10 cells: 10 ok") and f"{len(before)} before" in output
+    ), errors
+    assert {path: mtime for path, mtime in mtimes(store).items() if path in before} == before
+    records, problems = store.read_all()
+    assert len(records) == 10 and not problems and len({record.run_id for record in records}) == 2
+    assert all(record.environment.source.version for record in records)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGHUP,
+        *(
+            pytest.param(number, marks=pytest.mark.slow)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+        ),
+    ],
+)
+def test_a_signal_stops_the_run_and_its_workers(plugins, tmp_path, store, number):
+    run = start_run(tmp_path, [("quick", 16), ("sleeper", 16), ("sleeper", 24)])
+    deadline = time.monotonic() + 120
+    while "sleeper" not in "".join(path.read_text() for path in store.folder.glob("logs/*/*.log")):
+        assert time.monotonic() < deadline and run.poll() is None, run.communicate()
+        time.sleep(0.02)
+    workers = workers_of(run.pid)
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=60)
+    assert (
+        run.returncode != 0 and "KeyboardInterrupt" in errors and "cells to do: run again to go on" in errors
+    )
+    for worker in workers:
+        wait_until_gone(worker)
+    assert store.read_all()[1] == []
+    with store.lock():
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_run_that_was_started_to_ignore_a_signal_goes_on_ignoring_it(number):
+    """As `nohup` starts it."""
+    assert number in ending_signals()
+    signal.signal(number, signal.SIG_IGN)
+    assert number not in ending_signals() and signal.SIGTERM in ending_signals()
+
+
+def test_two_runs_at_once(plugins, tmp_path, store):
+    first = start_run(tmp_path, [("sleeper", 16)])
+    while not (store.folder / "logs").exists():
+        assert first.poll() is None
+        time.sleep(0.02)
+    second = start_run(tmp_path, [("quick", 16)])
+    _, errors = second.communicate(timeout=60)
+    first.kill()
+    first.communicate()
+    assert (
+        second.returncode != 0
+        and f"Another run is writing '{store.folder}': pid {first.pid} on " in errors.splitlines()[-1]
+    )
+
+
+def test_the_runner_needs_no_torch():
+    program = (
+        "import sys, longca.lab.bench.run.runner; "
+        "print([m for m in ('torch', 'pandas', 'matplotlib', 'rich') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        == "[]"
+    )
+
+
+def test_what_a_control_does_stands_in_its_record_whatever_came_of_it(run, store):
+    cells = [small_cell("matmul", "full", seqlen=8), small_cell("naive", "full", seqlen=8)]
+    run(cells)
+    works = [store.read(cell.cell_id).work for cell in cells]
+    assert works == [Work(flops=2 * 8**3), None]
+
+
+@pytest.fixture
+def run_on(tmp_path, monkeypatch, plugins) -> Callable[..., list[str]]:
+    """run_on(uuid, kernels) → the kernels that are measured on that device, of a study with two controls."""
+    cells = {name: small_cell(name, "full", seqlen=8) for name in ("matmul", "device_copy", "naive", "sdpa")}
+    study = Study(
+        name="tiny",
+        measure=MEASURE,
+        grids=(
+            Grid(
+                kernel=tuple(cells),
+                mask="full",
+                seqlen=8,
+                heads="4:2",
+                head_dim=16,
+                dtype="fp32",
+                direction="fwd",
+            ),
+        ),
+    )
+    assert {cell.cell_id for cell in study.cells()} == {cell.cell_id for cell in cells.values()}
+    version = "1"
+    monkeypatch.setattr(runner, "Pool", FakePool)
+    monkeypatch.setattr(
+        runner.MethodVersions,
+        "of",
+        lambda self, cells: lambda device: dict.fromkeys((x.cell_id for x in cells), version),
+    )
+    FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
+
+    def start(uuid: str, *kernels: str, method: str = "1", **options: object) -> list[str]:
+        nonlocal version
+        version = method
+        monkeypatch.setattr(FakePool, "device", Device(type="cuda", name="fake", num_devices=1, uuid=uuid))
+        summary = run_cells(
+            study,
+            [cells[name] for name in kernels],
+            Config(results=tmp_path, device="cpu"),
+            progress=PlainProgress(io.StringIO()),
+            **options,
+        )
+        assert summary.num_measured + summary.num_kept == len(kernels), "controls beside are in no count"
+        return sorted(cell.kernel for cell in FakePool.measured)
+
+    return start
+
+
+def test_each_device_that_measures_measures_its_own_controls(run_on, store):
+    assert run_on("a", "naive") == ["device_copy", "matmul", "naive"]
+    assert run_on("a", "sdpa") == ["sdpa"], "they are known for it"
+    assert run_on("b", "sdpa", "naive") == [], "nothing to measure, no controls"
+    assert run_on("b", "sdpa", force=True) == ["device_copy", "matmul", "sdpa"]
+    assert run_on("b", "naive", method="2") == ["device_copy", "matmul", "naive"], "and of another method"
+    kernels = [record.cell.kernel for record in store.read_all()[0]]
+    assert len(kernels) == 2 + 2 * 2 and set(kernels[2:]) == {"device_copy", "matmul"}
+
+
+def test_controls_that_are_asked_for_are_cells_and_known_for_their_device(run_on, store):
+    assert run_on("a", "matmul") == ["matmul"], "of controls alone no others follow"
+    assert run_on("a", "naive", "matmul") == ["device_copy", "naive"]
+    assert run_on("b", "naive", "matmul", "sdpa") == ["device_copy", "matmul", "sdpa"], (
+        "what is kept was another device's"
+    )
+    records = store.read_all()[0]
+    assert sorted(record.cell.kernel for record in records) == ["device_copy"] * 2 + ["matmul"] * 2 + [
+        "naive",
+        "sdpa",
+    ]
+
+
+def test_a_control_that_fails_beside_is_told_and_fails_no_run(run_on, store):
+    FakePool.outcome = staticmethod(
+        lambda cell: Result(
+            outcome=Failed(type="E", message="") if cell.kernel == "matmul" else Unsupported(reason="fake")
+        )
+    )
+    assert run_on("a", "naive") == ["device_copy", "matmul", "naive"] and run_on("a", "sdpa") == ["sdpa"]
+    assert run_on("a", "naive", force=True, retry={"error"}) == ["matmul", "naive"]

@@ -1,0 +1,296 @@
+"""Made-up records for each of the study's claims: claim → (the verdict that they must give, their rows)."""
+
+from typing import Any
+
+from tests.lab.claims.made import GIB, grid
+
+Rows = list[dict[str, Any]]
+
+BLOCKS_64 = "block=64, density=0.5, scores=random"
+BLOCKS_128 = "block=128, density=0.5, scores=random"
+HETEROGENEOUS = [
+    "shared_question",
+    "causal_blockwise",
+    "prefix_lm",
+    "prefix_lm_document",
+    "global_sliding_window",
+    "block_causal_document",
+]
+REGULAR = ["full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"]
+LONG = [8192, 16384, 32768]
+
+
+def rows(*groups: Rows) -> Rows:
+    return [row for group in groups for row in group]
+
+
+def sparse(kernel, rate, params=BLOCKS_64, **fields):
+    return grid(
+        rate,
+        kernel=kernel,
+        mask="block_sparse_uniform",
+        mask_params=params,
+        **({"seqlen": 32768, "heads": "64:64"} | fields),
+    )
+
+
+def cp(strategy, rate, world=4, num_nodes=1, **fields):
+    setting = {
+        "kernel": "band",
+        "world": world,
+        "num_nodes": num_nodes,
+        "seqlen": 8192 * world,
+        "mask": "full",
+    }
+    return grid(rate, strategy=strategy, **(setting | fields))
+
+
+def _fa3_fastest(fa3, full=700):
+    return rows(
+        grid(fa3, kernel="fa3", mask=REGULAR[1:], seqlen=LONG),
+        grid(full, kernel="fa3", mask="full", seqlen=LONG),
+        grid(600, kernel="cudnn", mask=REGULAR, seqlen=LONG),
+    )
+
+
+def _order(cudnn):
+    return rows(
+        grid(700, kernel="fa3"), grid(cudnn, kernel="cudnn"), grid(400, kernel=["fa2", "flex", "flashmask"])
+    )
+
+
+def _support(status, mask):
+    others = [one for one in HETEROGENEOUS if one != mask]
+    return rows(
+        grid(None, kernel=["fa2", "fa3", "cudnn"], mask=others, status="unsupported"),
+        grid(400, kernel=["fa2", "fa3", "cudnn"], mask=mask, status=status),
+        grid(400, kernel=["flex", "naive"], mask=HETEROGENEOUS),
+    )
+
+
+def _memory(status, gib):
+    return rows(
+        grid(
+            50,
+            kernel=["sdpa", "naive"],
+            mask=HETEROGENEOUS,
+            seqlen=32768,
+            status=status,
+            absolute_peak_bytes=gib and gib * GIB,
+        )
+    )
+
+
+def _backward(whole, documents, kernel=("flex",)):
+    masks = {"full": whole, "full_document": documents}
+    return rows(
+        *(grid(400, kernel=list(kernel), mask=mask, seqlen=LONG) for mask in masks),
+        *(
+            grid(rate, kernel=list(kernel), mask=mask, seqlen=LONG, direction="bwd")
+            for mask, rate in masks.items()
+        ),
+    )
+
+
+def _masks(worst):
+    return rows(
+        grid(500, kernel="flex", mask=REGULAR[1:], seqlen=LONG),
+        grid(worst, kernel="flex", mask="full", seqlen=LONG),
+    )
+
+
+def _heads(rate, gib):
+    return rows(
+        grid(500, kernel="fa3", seqlen=LONG, heads="64:64", absolute_peak_bytes=4 * GIB),
+        grid(rate, kernel="fa3", seqlen=LONG, absolute_peak_bytes=gib * GIB),
+    )
+
+
+def _flashmask(rate, masks=tuple(HETEROGENEOUS)):
+    return rows(
+        grid(rate, kernel="flashmask", mask=list(masks)),
+        grid(400, kernel="flex", mask=HETEROGENEOUS),
+        grid(500, kernel="flashmask", mask=[mask for mask in HETEROGENEOUS if mask not in masks]),
+    )
+
+
+def _hybrids(few, many, num_nodes=4):
+    worlds = ((4, 1, few), (32, num_nodes, many))
+    return rows(
+        *(
+            cp(["usp", "loongtrain"], rate, world, nodes, mask="full_document")
+            for world, nodes, rate in worlds
+        ),
+        *(cp(["ulysses", "ring_p2p"], 400, world, nodes, mask="full_document") for world, nodes, _ in worlds),
+    )
+
+
+def _ring(rate, documents=200, num_nodes=4):
+    worlds = ((4, 1), (32, num_nodes))
+    return rows(
+        *(cp("ring_p2p", rate, world, nodes) for world, nodes in worlds),
+        *(cp(["ulysses", "usp"], 500, *both) for both in worlds),
+        cp("ring_p2p", 400, 4, mask="full_document"),
+        cp("ring_p2p", documents, 32, num_nodes, mask="full_document"),
+    )
+
+
+def _ulysses(late, status):
+    return rows(
+        cp("ulysses", 500, 16, 2, straggler_percent=late, mask=["full", "causal"]),
+        cp("ulysses", 500, world=96, num_nodes=12, status=status),
+    )
+
+
+def _loongtrain(forward, backward, world=32):
+    masks = {
+        "world": world,
+        "num_nodes": world // 8 or 1,
+        "mask": ["full", "causal", "full_document", "causal_document"],
+    }
+    return rows(
+        cp("loongtrain", forward, **masks),
+        cp("loongtrain", backward, direction="bwd", **masks),
+        cp("usp", 500, direction=["fwd", "bwd"], **masks),
+    )
+
+
+def _volume(under_mask):
+    return rows(
+        cp("ring_p2p", 500, moved_bytes=1000),
+        cp("ring_p2p", 500, moved_bytes=under_mask, mask=["full_document", "causal"]),
+    )
+
+
+def _formula(moved, copied=None):
+    return rows(
+        cp(["ulysses", "usp"], 500, moved_bytes=moved, formula_bytes=1000.0, formula_replicated_bytes=copied)
+    )
+
+
+def _over_ranks(rate, num_nodes=4):
+    return rows(cp(["ulysses", "usp"], 500, 4), cp(["ulysses", "usp"], rate, 32, num_nodes))
+
+
+def _documents(rate):
+    return rows(
+        cp("ulysses", 600, mask=["full", "causal"]),
+        cp("ulysses", rate, mask=["full_document", "causal_document"]),
+    )
+
+
+def _error(ring):
+    return rows(
+        cp("ring_p2p", 500, error_out=ring),
+        cp("ulysses", 500, error_out=0.002),
+        cp("ring_p2p", 500, error_dq=ring, direction="bwd"),
+        cp("ulysses", 500, error_dq=0.002, direction="bwd"),
+    )
+
+
+HOLDS, EXCEPTIONS, CONTRADICTED, OPEN = "holds", "holds with exceptions", "contradicted", "open"
+CASES = {
+    1: [
+        (HOLDS, _fa3_fastest(700)),
+        (HOLDS, _fa3_fastest(595)),
+        (CONTRADICTED, _fa3_fastest(500)),
+        (CONTRADICTED, _fa3_fastest(700, 590)),
+    ],
+    2: [(HOLDS, _order(600)), (CONTRADICTED, _order(400)), (CONTRADICTED, _order(695))],
+    3: [
+        (HOLDS, _support("unsupported", "prefix_lm")),
+        (EXCEPTIONS, _support("ok", "prefix_lm")),
+        (CONTRADICTED, rows(grid(400, kernel=["fa3", "flex"], mask=HETEROGENEOUS))),
+    ],
+    4: [(HOLDS, _memory("oom", None)), (HOLDS, _memory("ok", 100)), (CONTRADICTED, _memory("ok", 8))],
+    5: [
+        (HOLDS, _backward(300, 200)),
+        (CONTRADICTED, _backward(300, 320)),
+        (CONTRADICTED, _backward(420, 300)),
+    ],
+    6: [(HOLDS, _masks(200)), (CONTRADICTED, _masks(300))],
+    7: [
+        (HOLDS, _flashmask(500)),
+        (EXCEPTIONS, _flashmask(401, ("prefix_lm",))),
+        (CONTRADICTED, _flashmask(300)),
+    ],
+    8: [
+        (HOLDS, rows(sparse("vsa", 600), sparse("vsa_triton", 500), sparse("flashinfer", 400))),
+        (CONTRADICTED, rows(sparse("vsa", 600), sparse("vsa_triton", 500), sparse("flashinfer", 495))),
+        (OPEN, rows(sparse("vsa", 600))),
+    ],
+    9: [
+        (HOLDS, rows(sparse("flashinfer", 600, BLOCKS_128), sparse("fa2_sparse", 500, BLOCKS_128))),
+        (CONTRADICTED, rows(sparse("flashinfer", 600, BLOCKS_128), sparse("fa2_sparse", 605, BLOCKS_128))),
+    ],
+    10: [
+        (HOLDS, rows(sparse("flashinfer", 500, BLOCKS_128), sparse("flashinfer", 270))),
+        (CONTRADICTED, rows(sparse("flashinfer", 500, BLOCKS_128), sparse("flashinfer", 400))),
+        (
+            OPEN,
+            rows(
+                sparse("flashinfer", 500, BLOCKS_128),
+                sparse("flashinfer", 270, "block=64, density=0.2, scores=random"),
+            ),
+        ),
+    ],
+    11: [
+        (HOLDS, rows(sparse("vsa", 500), sparse("vsa", 300, direction="bwd"))),
+        (CONTRADICTED, rows(sparse("vsa", 500), sparse("vsa", 450, direction="bwd"))),
+    ],
+    12: [(HOLDS, _heads(480, 3)), (CONTRADICTED, _heads(400, 3)), (CONTRADICTED, _heads(480, 5))],
+    13: [
+        (HOLDS, rows(sparse("flex", None, status="oom"))),
+        (HOLDS, rows(sparse("flex", 400, absolute_peak_bytes=90 * GIB))),
+        (CONTRADICTED, rows(sparse("flex", 400, absolute_peak_bytes=9 * GIB))),
+    ],
+    14: [
+        (HOLDS, rows(sparse("flashinfer", None, seqlen=131072, status="oom"))),
+        (OPEN, rows(sparse("flashinfer", 300, seqlen=131072, absolute_peak_bytes=9 * GIB))),
+        (
+            CONTRADICTED,
+            rows(
+                *(
+                    sparse(
+                        "flashinfer",
+                        300,
+                        f"block=64, density={density}, scores=random",
+                        heads=["64:8", "64:64"],
+                        seqlen=[65536, 98304, 131072],
+                        absolute_peak_bytes=9 * GIB,
+                    )
+                    for density in (0.2, 0.5, 0.8)
+                )
+            ),
+        ),
+    ],
+    15: [
+        (HOLDS, _hybrids(410, 480)),
+        (CONTRADICTED, _hybrids(410, 350)),
+        (CONTRADICTED, _hybrids(480, 410)),
+        (OPEN, _hybrids(410, 350, 1)),
+    ],
+    16: [
+        (HOLDS, _ring(500)),
+        (CONTRADICTED, _ring(400)),
+        (CONTRADICTED, _ring(500, 390)),
+        (OPEN, _ring(500, 390, num_nodes=1)),
+    ],
+    17: [
+        (HOLDS, _ulysses(0.5, "unsupported")),
+        (CONTRADICTED, _ulysses(9.0, "unsupported")),
+        (CONTRADICTED, _ulysses(0.5, "ok")),
+        (OPEN, cp("ulysses", 500, straggler_percent=9.0)),
+    ],
+    18: [
+        (HOLDS, _loongtrain(550, 500)),
+        (CONTRADICTED, _loongtrain(500, 500)),
+        (CONTRADICTED, _loongtrain(550, 550)),
+        (OPEN, _loongtrain(550, 500, world=8)),
+    ],
+    19: [(HOLDS, _volume(1004)), (CONTRADICTED, _volume(700))],
+    20: [(HOLDS, _formula(1000.0)), (HOLDS, _formula(2000.0, 2000.0)), (CONTRADICTED, _formula(900.0))],
+    21: [(HOLDS, _over_ranks(480)), (CONTRADICTED, _over_ranks(400)), (OPEN, _over_ranks(400, num_nodes=1))],
+    22: [(HOLDS, _documents(300)), (CONTRADICTED, _documents(500))],
+    23: [(HOLDS, _error(0.0025)), (CONTRADICTED, _error(0.002))],
+}

@@ -1,0 +1,166 @@
+"""The command `longca claims`, and a claim in a user's own folder."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from longca.lab.claims.contract import STUDY, all_claims
+from longca.lab.cli.claims import command
+from longca.lab.store.columns import COLUMNS
+from longca.lab.store.export import export
+from longca.lab.store.load import committed
+from longca.lab.store.table import derived
+from longca.lab.studies.cell import Cell
+from tests.lab.claims.made import grid, table
+from tests.records import record
+from tests.support import ROOT
+
+
+def _records() -> list:
+    rates = {"fa3": 700, "cudnn": 600, "fa2": 400, "flex": 390}
+    return [
+        record(
+            Cell(
+                kind="kernel",
+                kernel=kernel,
+                mask="full",
+                seqlen=8192,
+                num_q_heads=64,
+                num_kv_heads=8,
+                head_dim=128,
+                dtype="bf16",
+                direction="fwd",
+            ),
+            tflops=rate,
+            gpu="NVIDIA H200",
+        )
+        for kernel, rate in rates.items()
+    ]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return export(_records(), tmp_path)[2]
+
+
+def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
+    done = longca("claims", records)
+    assert done.returncode == 0, done.stderr
+    first, *claims = done.stdout.split("\n\n")
+    text = " ".join(first.split())
+    assert text.startswith("23 claims, as the study has it: ") and "on H200: 2 hold, 21 are open" in text
+    assert "contradicted: fewer than three" in text and STUDY in text, (
+        "words and the study are where the verdicts are"
+    )
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert [int(claim[:2]) for claim in claims] == list(range(1, 24))
+    for claim, told in zip(all_claims(), claims, strict=True):
+        told = " ".join(told.split())
+        assert claim.sentence in told and f"Source: {claim.source} (a text about the paper)." in told
+        assert "As the study has it: " in told and "With repaired code and today's kernels: " in told
+
+
+def test_one_claim_is_shown_whole(longca, records):
+    told = longca("claims", 2, records).stdout
+    assert told == longca("claims", "--number", 2, records).stdout
+    first, study, repaired = told.split("\n\n")
+    assert first.startswith("2. On FULL") and STUDY in first
+    assert study.startswith("As the study has it:\nVerdict        open (nothing that decides it was measured")
+    parts = (
+        "Verdict        holds (all observations agree)",
+        "Judged         4 of 12 points",
+        "FA3 is at 1.1",
+        "flashmask; 64:8",
+        "Evidence       4 cells",
+    )
+    assert all(part in repaired for part in parts), told
+    assert "and 1 more" not in told and all(len(line) <= 80 for line in told.splitlines())
+
+
+def test_json_has_everything(longca, records):
+    found = json.loads(longca("claims", records, "--json").stdout)
+    assert found["summary"].startswith("23 claims") and len(found["claims"]) == 23 and found["study"] == STUDY
+    second = found["claims"][1]
+    assert second["as_study"]["status"] == "open" and second["repaired"]["status"] == "holds"
+    assert set(second["repaired"]["cell_ids"]) == {one.cell_id for one in _records()}
+    assert {"sentence", "source", "trust", "gpus", "overturned_by"} <= second.keys()
+    for verdict in (second["as_study"], second["repaired"]):
+        assert {
+            "status",
+            "finding",
+            "exceptions",
+            "missing",
+            "part",
+            "parts",
+            "note",
+            "gpu",
+        } <= verdict.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["99"], ["There is no claim '99'", "1 to 23"]),
+        (["not_there.parquet"], ["There is no file 'not_there.parquet'"]),
+        (["quick", "2.parquet"], ["There is no file '2.parquet'"]),
+        (["quik"], ["Unknown study 'quik'", "'quick'"]),
+    ],
+)
+def test_mistakes_get_one_line(longca, arguments, expected):
+    done = longca("claims", *arguments)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert all(part in done.stderr for part in expected)
+
+
+def test_the_records_of_the_project_are_the_default():
+    assert {path.stem for path in committed()} >= {
+        "h100-cp",
+        "h100-dense",
+        "h100-sparse",
+        "h200-cp",
+        "h200-dense",
+        "h200-sparse",
+    }
+
+
+def test_made_up_rows_have_the_types_of_real_records():
+    real, made = derived(_records()), table(grid(500))
+    assert list(made.columns) == [column.name for column in COLUMNS] and (made.dtypes == real.dtypes).all()
+
+
+def test_the_claim_of_the_page_is_judged(tmp_path, monkeypatch):
+    text = (ROOT / "docs/guide/claims.md").read_text(encoding="utf-8")
+    path = tmp_path / re.search(r"`mine/(\S+)`", text)[1]
+    path.parent.mkdir()
+    path.write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], encoding="utf-8")
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+    claim = all_claims()[-1]
+    assert claim.number == 24 and claim.name == "band_over_flex"
+    for rate, status in ((600, "holds"), (300, "contradicted")):
+        verdict = claim.judge(table(grid(rate, kernel="band"), grid(400, kernel="flex")))
+        assert verdict.status == status and f"{rate / 400:.2f}×" in verdict.finding
+
+
+def test_a_claim_gets_the_columns_that_it_names_and_no_record_is_decoded(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "claims" / "newest_torch.py"
+    path.parent.mkdir()
+    path.write_text(
+        """
+from longca.lab.claims.contract import Claim, Observation, decided
+
+
+class NewestTorch(Claim):
+    number, label, sentence, source, trust, gpus, overturned_by = 25, "Torch", "It is there.", "This project", "paper", "one GPU", "None"
+    columns = ("torch",)
+
+    def judge(self, table):
+        return decided(f"{len(table)} rows", [Observation(version, bool(version)) for version in table.torch])
+""",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+    monkeypatch.setattr("longca.lab.store.load.Decoder.decode", None)
+    command(["25", str(committed("power")[0])])
+    assert "Verdict        holds" in capsys.readouterr().out

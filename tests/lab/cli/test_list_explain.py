@@ -1,0 +1,147 @@
+"""`longca list` and `longca explain`: a line a row, the finding first, and numbers as numbers."""
+
+import json
+
+import pytest
+
+from longca.core.plugin import KINDS, Registry
+from longca.lab.store.cells import CellStore
+from longca.lab.studies.record import Failed
+from longca.lab.studies.study import load_study
+from tests.records import record
+
+WIDTH = 80
+
+
+def lines(done):
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = done.stdout.splitlines()
+    assert max(map(len, found)) <= WIDTH, "it fits the terminal"
+    return found
+
+
+def test_the_overview_is_short_and_counts_everything(longca):
+    found = lines(longca("list", COLUMNS=str(WIDTH)))
+    assert len(found) <= 60
+    for kind in KINDS.values():
+        assert f"{len(Registry(kind.name).names())} {kind.plural.replace('_', ' ')}" in " ".join(found)
+    text = " ".join(found)
+    assert all(
+        name in text for kind in ("mask", "kernel", "strategy", "corpus") for name in Registry(kind).names()
+    )
+
+
+@pytest.mark.parametrize("kind", [kind.plural for kind in KINDS.values()])
+def test_each_has_one_line(longca, kind):
+    names = Registry(next(name for name, known in KINDS.items() if known.plural == kind)).names()
+    head, *found = lines(longca("list", kind, COLUMNS=str(WIDTH)))
+    assert head.startswith(f"{len(names)} {kind.replace('_', ' ')}") and len(found) == len(names)
+    assert {name for line in found for name in line.split()[:2]} >= set(names)
+
+
+def test_why_a_kernel_is_not_here_stands_in_its_line(longca):
+    band = next(
+        line for line in lines(longca("list", "kernels", COLUMNS=str(WIDTH))) if line.startswith("band ")
+    )
+    told = {
+        kernel["name"]: kernel for kernel in json.loads(longca("list", "kernels", "--json").stdout)["kernels"]
+    }
+    assert "not here: runs on NVIDIA GPUs only" in band
+    assert told["band"]["runs_here"] is False and told["band"]["reason"] == "runs on NVIDIA GPUs only"
+    assert told["naive"]["runs_here"] is True and told["naive"]["reason"] is None
+
+
+def test_verbose_has_everything(longca):
+    text = longca("list", "masks", "-v").stdout
+    assert "window=1024" in text and "patterns/causal.py" in text.replace("\n", "")
+
+
+def test_the_matrix_is_what_kernels_say(longca):
+    found = lines(longca("list", "matrix", "--device", "cuda", COLUMNS=str(WIDTH)))
+    told = json.loads(longca("list", "matrix", "--device", "cuda", "--json").stdout)
+    runs = {(pair["kernel"], pair["mask"], pair["direction"]): pair["runs"] for pair in told["pairs"]}
+    masks = sorted(
+        {mask for _, mask, _ in runs}, key=lambda name: (Registry("mask").load(name).number or 99, name)
+    )
+    kernels = {kernel for kernel, *_ in runs}
+    rows = {
+        line.split()[0]: line
+        for line in found
+        if line.split() and line.split()[0] in kernels and "·" in line + "·"
+    }
+    everywhere = [
+        name
+        for name in sorted(kernels)
+        if all(runs[name, mask, way] for mask in masks for way in ("fwd", "bwd"))
+    ]
+    assert (
+        found[0].startswith(f"{len(everywhere)} of {len(kernels)} kernels run all {len(masks)} masks")
+        and "band" in everywhere
+    )
+    start = max(map(len, kernels)) + 2
+    for kernel in kernels:
+        signs = [rows[kernel].ljust(200)[start + 3 * at : start + 3 * at + 2] for at in range(len(masks))]
+        assert [("f" in sign, "b" in sign) for sign in signs] == [
+            (runs[kernel, mask, "fwd"], runs[kernel, mask, "bwd"]) for mask in masks
+        ]
+    assert not runs["fa2", "prefix_lm", "fwd"] and runs["fa2", "causal", "bwd"]
+    here = json.loads(longca("list", "matrix", "--json").stdout)
+    assert (
+        here["device"] == "cpu"
+        and "band" in here["not_here"]
+        and "naive" in {pair["kernel"] for pair in here["pairs"]}
+    )
+    assert "cudnn_bsa: it takes block masks only" in longca("list", "matrix", "--device", "cuda", "-v").stdout
+    wrong = longca("list", "matrix", "--device", "tpu")
+    assert wrong.returncode == 2 and "'tpu'" in wrong.stderr
+
+
+def test_explain_tells_all_cells_that_fit(longca):
+    done = longca("explain", "quick", "-k", "flex", "-m", "causal*", "--heads", "4:2", COLUMNS=str(WIDTH))
+    told = json.loads(
+        longca("explain", "quick", "-k", "flex", "-m", "causal*", "--heads", "4:2", "--json").stdout
+    )
+    refused = [cell for cell in told if not (cell["supported"] and cell["available"])]
+    assert len(told) > 3 and {cell["cell"]["direction"] for cell in refused} == {"bwd"}
+    assert lines(done)[0] == f"{len(refused)} of {len(told)} cells cannot run here; none is measured yet."
+    assert all(
+        cell["cell_id"] in done.stdout for cell in told
+    ) and "no FlexAttention backward on CPU" in " ".join(done.stdout.split())
+    one = next(
+        cell
+        for cell in told
+        if cell["title"].startswith("flex causal S=512") and cell["cell"]["direction"] == "fwd"
+    )
+    assert one["visible_pairs"] == 512 * 513 // 2 and one["flops"] == 4 * one["visible_pairs"] * 4 * 64
+    assert (
+        longca("explain", "quick", "--heads", "64:8").returncode
+        == longca("explain", "quick", "--heads", "8:3").returncode
+        == 2
+    )
+
+
+def test_explain_tells_a_control_from_attention(longca):
+    (facts,) = json.loads(longca("explain", "quick", "-k", "matmul", "--json").stdout)
+    assert (
+        facts["work"] == {"flops": 2 * 2048**3}
+        and facts["visible_pairs"] is None
+        and facts["supported"] is True
+    )
+
+
+def test_explain_tells_results_and_the_traceback_on_demand(longca, tiny, tmp_path):
+    fine, broken = load_study(str(tiny)).cells()[:2]
+    store = CellStore(tmp_path / "results" / "tiny")
+    store.write(record(fine, study="tiny", tflops=0.5))
+    store.write(
+        record(
+            broken,
+            Failed(type="ValueError", message="no luck", log="Traceback\n  File 'k.py', line 7"),
+            study="tiny",
+        )
+    )
+    done = longca("explain", tiny, "-k", "naive", COLUMNS=str(WIDTH))
+    assert "2 measured: 1 ok, 1 error" in lines(done)[0]
+    assert "TFLOP/s" in done.stdout and "error: ValueError: no luck" in " ".join(done.stdout.split())
+    assert "`--log` shows its traceback" in done.stdout and "line 7" not in done.stdout
+    assert "line 7" in longca("explain", broken.cell_id[:9], "--study", tiny, "--log").stdout

@@ -1,0 +1,203 @@
+"""Digests of the program's own files, and the files that a module runs."""
+
+import ast
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from longca.core import plugin
+from longca.core.plugin import PACKAGE_ROOT
+from longca.lab.code import source
+from longca.lab.code.source import absolute, files_digest, modules_of_package, reached, source_digest
+
+RULES = PACKAGE_ROOT.parent / "workflow/rules"
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the package, which the digests are made of."""
+    root = shutil.copytree(PACKAGE_ROOT, tmp_path / "longca", ignore=shutil.ignore_patterns("__pycache__"))
+    for module in (plugin, source):
+        monkeypatch.setattr(module, "PACKAGE_ROOT", root)
+    for cached in (modules_of_package, source._names_of_files):
+        cached.cache_clear()
+    yield root
+    for cached in (modules_of_package, source._names_of_files):
+        cached.cache_clear()
+
+
+def _rule_digests() -> dict[str, str]:
+    """The digest that each rule of the workflow asks for."""
+    text = (RULES / "common.smk").read_text()
+    code = text[text.index("def code_of") :]
+    names: dict[str, Callable[..., str]] = {"source_digest": source_digest}
+    exec(code[: code.index("\n\n\n")], names)
+    asked = {path.stem: re.findall(r"\bcode=(.*),\n", path.read_text()) for path in RULES.glob("*.smk")}
+    return {rule: eval(found[0], names) for rule, found in asked.items() if found}
+
+
+def _parsed_imports(path: Path) -> set[str]:
+    """All that a file imports from the package, by the parser; as `source` gives it."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for part in node.body
+        for inner in ast.walk(part)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute("." * node.level + (node.module or ""), path)
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return {name for name in names if name.startswith("longca.")}
+
+
+def test_content_and_name_count_and_order_does_not(tmp_path: Path):
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one.write_text("a")
+    two.write_text("b")
+    before = files_digest([one, two])
+    assert before == files_digest([two, one])
+    assert before != files_digest([one])
+    two.write_text("changed")
+    assert files_digest([one, two]) != before
+    assert files_digest([two.rename(tmp_path / "three.py"), one]) != before
+
+
+def test_the_folder_of_a_plugin_does_not_count(tmp_path: Path):
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text("a")
+    assert files_digest([tmp_path / "here" / "mine.py"]) == files_digest([tmp_path / "there" / "mine.py"])
+
+
+def test_the_pattern_finds_what_the_parser_finds():
+    modules = modules_of_package()
+    processes = (
+        "longca.lab.bench.workers.worker",
+        "longca.lab.bench.workers.judge",
+        "longca.core.children.trial_child",
+    )
+    started = {parent for name in processes for parent in source._with_parents(name)}  # no import says so
+    for path in modules.values():
+        parsed = {
+            parent for name in _parsed_imports(path) for parent in source._with_parents(name)
+        } & modules.keys()
+        found = modules.keys() & source._text(path).modules
+        assert parsed <= found <= parsed | started, path
+
+
+def test_imports_in_every_form_are_found(copy: Path):
+    file = copy / "kernels/backends/mine.py"
+    file.write_text("""
+from __future__ import annotations
+import os, longca.masks.grid as grid
+from ...ops import (
+    merge,  # one, two
+    spin as turn)
+from . import naive
+if TYPE_CHECKING:
+    from longca.lab.report.build import build
+
+    import longca.lab.report.look.svg
+class Plugin:
+    def prepare(self):
+        from longca.lowering.flex import x as y
+        import longca.data.sampler
+""")
+    modules_of_package.cache_clear()
+    source._names_of_files.cache_clear()
+    found = {name for name in source._text(file).modules if name in modules_of_package()} - {"longca"}
+    assert found == {
+        "longca.masks",
+        "longca.masks.grid",
+        "longca.ops",
+        "longca.ops.merge",
+        "longca.ops.spin",
+        "longca.kernels",
+        "longca.kernels.backends",
+        "longca.kernels.backends.naive",
+        "longca.lowering",
+        "longca.lowering.flex",
+        "longca.data",
+        "longca.data.sampler",
+    }
+
+
+def test_packages_on_the_way_are_reached():
+    found = {
+        path.relative_to(PACKAGE_ROOT).as_posix()
+        for path in reached([PACKAGE_ROOT / "kernels/backends/naive.py"])
+    }
+    assert {
+        "__init__.py",
+        "kernels/__init__.py",
+        "kernels/backends/__init__.py",
+        "kernels/contract.py",
+        "masks/__init__.py",
+    } <= found
+    assert not any(name.startswith(("report/", "bench/")) for name in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        (
+            "ops/band/plan.py",
+            {"kernels", "playoff", "cp", "report"},
+        ),  # the page predicts times, by the same plans
+        ("ops/fa2_sparse.py", {"kernels", "playoff", "cp", "report"}),
+        ("lowering/flex.py", {"kernels", "playoff", "cp", "report"}),
+        ("kernels/backends/naive.py", {"kernels", "playoff", "cp", "report"}),
+        ("bench/workers/worker.py", {"kernels", "playoff", "cp"}),
+        ("cp/strategies/ring_p2p.py", {"cp", "report"}),
+        ("bench/measure/cp.py", {"cp"}),
+        ("report/build.py", {"report"}),
+        ("report/figures/memory.py", {"report"}),
+        ("report/static/report.css", {"report"}),
+        ("report/templates/page.html.j2", {"report"}),
+        ("data/build.py", set()),
+        (
+            "masks/patterns/causal.py",
+            {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"},
+        ),  # a study asks for parameters
+        ("data/corpora/pile.json", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
+        ("store/columns.py", {"collect", "report"}),
+        ("core/cell.py", {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}),
+    ],
+)
+def test_an_edited_file_makes_again_what_runs_it(name: str, changed: set[str], copy: Path):
+    before = _rule_digests()
+    assert before.keys() == {"corpora", "masks", "kernels", "playoff", "cp", "collect", "report"}
+    (copy / name).write_text((copy / name).read_text() + "\n# edited\n")
+    after = _rule_digests()
+    assert {rule for rule in before if after[rule] != before[rule]} == changed
+
+
+def test_a_plugin_of_the_user_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before = _rule_digests()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "mine.py").write_text("from longca.kernels.contract import Kernel\n")
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+    after = _rule_digests()
+    assert {rule for rule in before if after[rule] != before[rule]} == {"kernels", "playoff", "cp", "report"}
+
+
+def test_the_digests_of_all_rules_are_quick():
+    """Snakemake makes them in every job. A processor's time, since tests run side by side."""
+    source._read.cache_clear()
+    modules_of_package.cache_clear()
+    source._names_of_files.cache_clear()
+    start = time.process_time()
+    _rule_digests()
+    assert time.process_time() - start < 1

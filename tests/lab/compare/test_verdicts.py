@@ -1,0 +1,304 @@
+"""Each outcome of a pair, and what does not depend on the records' order or on which side is which."""
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.lab.compare.comparison import Comparison, compare_published, compare_records
+from longca.lab.compare.fail_on import matched, parse_fail_on
+from longca.lab.compare.tables import Described, lines
+from longca.lab.compare.verdict import Rule
+from longca.lab.published.load import load_published
+from longca.lab.ranking import RELATIONS, Resolutions
+from longca.lab.store.text import number
+from longca.lab.studies.record import Incorrect, OutOfMemory, Record, Unavailable
+from tests.committed import committed
+from tests.lab.compare.conftest import H100, H200, cell, failed, timed
+from tests.records import quick_study, record
+
+OOM = OutOfMemory(requested_bytes=1 << 30, where="fwd")
+MISSING = Unavailable(reason="module 'fa3' is not installed")
+KERNELS = ("cudnn_graph", "fa3", "flashmask", "flex", "band")  # four with rates of others, and one without
+
+
+def outcome(a: Record, b: Record, **rule: Any) -> tuple[str, str]:
+    [change] = compare_records([a], [b], rule=Rule(**rule)).changes
+    return change.verdict.outcome, change.verdict.why
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected", "why"),
+    [
+        (timed(1.0), timed(0.9), "faster", ""),
+        (timed(1.0), timed(1.1), "slower", ""),
+        (timed(1.0), timed(1.02), "same", ""),
+        (timed(1.0, spread=0.06), timed(1.08, spread=0.06), "ambiguous", ""),
+        (timed(), failed(OOM), "broke", "oom: out of memory in fwd"),
+        (timed(), failed(Incorrect(reason="out is off")), "broke", "incorrect: out is off"),
+        (failed(MISSING), timed(), "fixed", "was unavailable"),
+        (failed(MISSING), failed(OOM), "untimed", "unavailable → oom"),
+        (failed(OOM), failed(OOM), "untimed", "oom"),
+        (timed(), timed(asked=cell(dtype="fp16")), "incomparable", "another dtype: bf16, fp16"),
+        (timed(), timed(asked=cell(head_dim=64)), "incomparable", "another head dim: 128, 64"),
+        (timed(digest="1" * 16), timed(digest="2" * 16), "incomparable", "another mask was sampled"),
+        (timed(), timed(gpu="NVIDIA Nameless"), "incomparable", "no peak is known of NVIDIA Nameless"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_outcomes(a: Record, b: Record, expected: str, why: str):
+    found = outcome(a, b)
+    assert found[0] == expected and why in found[1]
+
+
+def test_speeds_differ_by_more_than_repeats_do():
+    """How much that is, the relation of the two says; a tolerance makes more of them the same, and never
+    fewer."""
+    known = Resolutions.known().of(H100, "model")
+    small, large = (timed(1 + factor * math.expm1(known.log_ratio), gpu=H100) for factor in (0.9, 1.3))
+    assert outcome(timed(gpu=H100), small)[0] == "same" and outcome(timed(gpu=H100), large)[0] == "slower"
+    assert (
+        outcome(timed(gpu=H100), small, tolerance=0.001)[0] == "same"
+        and outcome(timed(gpu=H100), large, tolerance=0.2)[0] == "same"
+    )
+    comparison = compare_records([timed(gpu=H100)], [large])
+    (line,) = comparison.resolutions
+    assert line.startswith("1 pair of ") and f"the same within {known.percent}" in line and "repeats" in line
+    (pair,) = comparison.as_dict()["pairs"]
+    assert pair["ratio_low"] < pair["ratio"] < pair["ratio_high"] < 1 and pair["relation"] in RELATIONS
+    assert comparison.methods[0].mean_text == f"{number(pair['ratio'])}×"
+    assert compare_records([timed(gpu=H100)], [small]).methods[0].mean_text.endswith("×, the same")
+
+
+def test_new_and_gone():
+    comparison = compare_records([timed()], [timed(asked=cell(seqlen=4096))])
+    assert comparison.counts == {"new": 1, "gone": 1}
+    assert comparison.conclusion == "No cell ran on both sides; 1 new, 1 gone."
+
+
+def test_gpus_are_compared_by_share_of_peak_unless_rates_are_asked():
+    a100 = "NVIDIA A100-SXM4-80GB"  # 312 TFLOP/s of peak to 989
+    slow, fast = timed(2.0, gpu=a100), timed(1.0)
+    assert outcome(slow, fast) == ("slower", "")
+    assert outcome(slow, fast, by_rate=True) == ("faster", "")
+    comparison = compare_records([slow], [fast])
+    assert comparison.conclusion.startswith("By share of peak, B is slower in 1 cell")
+    assert comparison.bases == [f"1 pair by share of peak: {a100} (312 TFLOP/s) → {H200} (989 TFLOP/s)"]
+    assert comparison.changes[0].verdict.ratio == pytest.approx(2 * 312 / 989)
+
+
+def test_a_gpu_model_meets_its_own_first():
+    comparison = compare_records([timed(1.0, gpu=H100), timed(1.0)], [timed(2.0), timed(1.0, gpu=H100)])
+    assert comparison.counts == {"slower": 1, "same": 1}
+    assert {change.verdict.basis for change in comparison.changes} == {"time"}
+
+
+def test_the_last_record_of_a_cell_counts():
+    old, new = timed(5.0, started_at="2026-11-20T10:00:00Z"), timed(1.0, started_at="2026-11-21T10:00:00Z")
+    assert compare_records([new, old], [timed(1.0)]).counts == {"same": 1}
+
+
+def test_strategies_are_compared_with_the_same_number_of_ranks():
+    ring = {"kind": "cp", "strategy": "ring_p2p"}
+    two, four = (timed(asked=cell(world=world, **ring)) for world in (2, 4))
+    assert compare_records([two], [four]).counts == {"new": 1, "gone": 1}
+    assert compare_records([two], [two]).counts == {"same": 1}
+
+
+def test_a_set_is_the_same_as_itself_in_any_order_and_mirrors():
+    a = quick_study()
+    b = [
+        entry
+        if entry.samples is None
+        else entry.model_copy(
+            update={
+                "samples": entry.samples.model_copy(
+                    update={
+                        "time_ms": tuple(
+                            tuple(time * (1 + 0.4 * random.Random(entry.cell_id).random()) for time in rank)
+                            for rank in entry.samples.time_ms
+                        )
+                    }
+                )
+            }
+        )
+        for entry in a
+    ]
+    alone = compare_records(a, a)
+    assert set(alone.counts) == {"same", "untimed"} and alone.counts["untimed"] == sum(
+        entry.outcome.status != "ok" for entry in a
+    )
+    assert (
+        all(change.verdict.ratio == 1 for change in alone.of("same"))
+        and "the same in all" in alone.conclusion
+    )
+    one = compare_records(a, b)
+    shuffled = random.Random(1).sample(a, len(a)), random.Random(2).sample(b, len(b))
+    other = compare_records(*shuffled)
+    assert one == other and one.as_dict() == other.as_dict()
+    assert {"slower", "same", "ambiguous"} <= one.counts.keys()
+    mirrored = compare_records(b, a)
+    swapped = {
+        "faster": "slower",
+        "slower": "faster",
+        "broke": "fixed",
+        "fixed": "broke",
+        "new": "gone",
+        "gone": "new",
+    }
+    assert mirrored.counts == {name: one.counts[swapped.get(name, name)] for name in mirrored.counts}
+
+
+def test_methods_and_extremes():
+    masks = ("causal", "full", "shared_question", "prefix_lm")
+    a = [timed(1.0, asked=cell(mask=mask)) for mask in masks]
+    b = [timed(ms, asked=cell(mask=mask)) for mask, ms in zip(masks, (0.5, 2.0, 4.0, 1.0), strict=True)]
+    comparison = compare_records(a, b)
+    assert comparison.conclusion == (
+        "B is faster in 1 cell (best 2.00×: fa3 causal 8K fwd), slower in 2 "
+        "(worst 0.250×: fa3 shared_question 8K fwd), the same in 1."
+    )
+    [row] = comparison.methods
+    assert row.mean_ratio == pytest.approx((2 * 0.5 * 0.25 * 1) ** 0.25) and row.counts == {
+        "slower": 2,
+        "faster": 1,
+        "same": 1,
+    }
+    assert [change.pair.cell.mask for change in comparison.largest(2)] == ["shared_question", "causal"]
+
+
+def test_it_is_said_where_one_side_rested_and_the_other_did_not():
+    old, new = timed(1.0), timed(0.95)
+    assert new.samples is not None
+    rested = new.model_copy(update={"samples": new.samples.model_copy(update={"duty": 0.5})})
+    numbers = [
+        compare_records([a], [b]).num_rested_on_one_side
+        for a, b in ((old, rested), (rested, old), (old, new), (rested, rested))
+    ]
+    assert numbers == [1, 1, 0, 0]
+    (change,) = compare_records([old], [rested]).changes
+    assert (change.verdict.outcome, change.verdict.why) == (
+        "incomparable",
+        "calls of B alone had rests of the GPU",
+    )
+    sides = (Described("A", "old"), Described("B", "new"))
+    both = compare_records(
+        [old, timed(1.0, asked=cell(mask="full"))], [new, timed(1.0, asked=cell(mask="full"))]
+    )
+    assert both.protocols == ""
+    other = [
+        record.model_copy(update={"samples": record.samples.model_copy(update={"duty": 0.5})})
+        for record in (timed(1.0, asked=cell(mask="full")), timed(2.0, asked=cell(mask="full")))
+    ]
+    mixed = "\n".join(lines(compare_records([old, other[0]], [new, other[1]]), sides))
+    assert "1 of 2 pairs by the protocol with rests, on both sides" in mixed
+    told, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
+    assert "in 1 pair, calls of one side alone had rests" in told and "rests" not in silent
+
+
+def test_controls_tell_of_the_machine_and_are_no_finding():
+    matmul = cell(kernel="matmul", mask="full")
+    fast, slow = (record(matmul, gpu=H200, samples=timed(ms, asked=matmul).samples) for ms in (1.0, 2.0))
+    comparison = compare_records([timed(), fast], [timed(), slow])
+    assert comparison.counts == {"same": 1} and comparison.controls == [("matmul", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("slower", ["slower: 2 cells"]),
+        ("slower:50%", ["slower:50%: 1 cell"]),
+        ("slower: 10 %, broke", ["slower:10%: 2 cells", "broke: 1 cell"]),
+        ("incorrect", ["incorrect: 1 cell"]),
+        ("oom,gone,faster:5", []),
+    ],
+)
+def test_fail_on(text: str, expected: list[str]):
+    masks = ("causal", "full", "prefix_lm")
+    a = [timed(1.0, asked=cell(mask=mask)) for mask in masks]
+    b = [
+        timed(1.2, asked=cell(mask="causal")),
+        timed(1.6, asked=cell(mask="full")),
+        failed(Incorrect(reason="off"), cell(mask="prefix_lm")),
+    ]
+    assert matched(compare_records(a, b), parse_fail_on(text, Rule())) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("slowr", "'slower'"),
+        ("slower:x", "not a percentage"),
+        ("broke:3%", "has no limit"),
+        ("slower:1%", "--tolerance 1%"),
+        ("same", "Unknown condition"),
+    ],
+)
+def test_conditions_that_cannot_be(text: str, expected: str):
+    with pytest.raises(UserError) as error:
+        parse_fail_on(text, Rule(tolerance=0.03))
+    assert expected in str(error.value)
+
+
+def test_committed_records_against_published_rates():
+    """Every pair asks for the same; NVIDIA's own table is near ours, and what has no partner is counted."""
+    records, rates = (
+        committed("h200-dense", mask=("full", "causal", "causal_document", "full_document"), kernel=KERNELS),
+        load_published(),
+    )
+    comparison = compare_published(records, rates)
+    assert comparison == compare_published(records[::-1], rates[::-1]) and comparison.num_alone is not None
+    paired = {change.pair.cell for change in comparison.changes}
+    told = {entry.cell for entry in records if entry.work is None}
+    assert comparison.num_alone[0] == len(told - paired) and len(paired) > 300
+    nvidia = [change for change in comparison.changes if change.method == "cudnn_graph · cuDNN 9.19.1"]
+    assert len(nvidia) == 20 and {change.verdict.basis for change in nvidia} == {"rate"}
+    assert all(0.9 < (change.verdict.ratio or 0) < 1.25 for change in nvidia)
+    rest = [change for change in comparison.changes if change not in nvidia]
+    assert {change.verdict.basis for change in rest} == {"share of peak"}
+    assert any("sampler" in note for _, note in comparison.notes)
+    [fa3] = [
+        change
+        for change in rest
+        if change.method == "fa3 · MagiAttention" and change.pair.cell == cell(mask="causal", seqlen=32768)
+    ]
+    assert fa3.pair.b and fa3.pair.b.tflops and fa3.pair.b.tflops.middle == 676
+
+
+def test_what_was_not_timed_here_has_no_verdict():
+    comparison = compare_published([failed(OOM)], load_published())
+    assert set(comparison.counts) == {"untimed"} and isinstance(comparison, Comparison)
+    assert (
+        comparison.conclusion
+        == f"No cell ran on both sides; {comparison.counts['untimed']} ran on neither side."
+    )
+    assert (
+        compare_published([timed(asked=cell(seqlen=96))], load_published()).conclusion
+        == "No cell has a published rate."
+    )
+
+
+def test_each_mesh_of_a_strategy_is_held_against_its_published_rate():
+    rate = next(one for one in load_published() if one.strategy == "usp" and one.world)
+    fields = {
+        name: getattr(rate, name)
+        for name in (
+            "kind",
+            "kernel",
+            "strategy",
+            "world",
+            "mask",
+            "seqlen",
+            "num_q_heads",
+            "num_kv_heads",
+            "head_dim",
+            "dtype",
+            "direction",
+        )
+    }
+    records = [timed(asked=cell(**fields, strategy_params=params)) for params in ({}, {"heads": 8})]
+    methods = {change.pair.cell.method for change in compare_published(records, [rate]).changes}
+    assert methods == {"usp+fa3", "usp[heads=8]+fa3"}

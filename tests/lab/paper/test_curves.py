@@ -1,0 +1,100 @@
+"""What the figures of rates over length say, and which records they leave out."""
+
+import pandas as pd
+import pytest
+
+from longca.lab.paper.analysis.curves import most_often_fastest
+from longca.lab.paper.analysis.select import earlier_strategies, kernels
+from longca.lab.report.series import is_earlier
+from longca.lab.store.table import derived
+from longca.lab.studies.cell import Cell
+from longca.predict.ways import EARLIER_RECORDS
+from tests.records import record
+
+GPU = "NVIDIA H200"
+
+
+def points(rates: dict[str, list[float]], **noise: list[float]) -> pd.DataFrame:
+    """One mask over some lengths; a rate of 0 was not measured."""
+    rows = [
+        {
+            "mask": "full",
+            "detail": "",
+            "device": GPU,
+            "method": method,
+            "seqlen": 1024 * place,
+            "value": value,
+            "noise": noise.get(method, [0.01] * len(values))[place],
+        }
+        for method, values in rates.items()
+        for place, value in enumerate(values)
+        if value
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_least_loss_is_told_of_kernels_with_nearly_all_points():
+    rates = {"fa3": [700.0] * 10, "band": [630.0] * 9 + [0.0], "flex": [500.0] * 8 + [0.0] * 2}
+    told = most_often_fastest(points(rates))
+    assert told == (
+        "fa3 leads alone at 9 of 9 points of mask and length; of 2 kernels with nine tenths of them or more, "
+        "fa3 loses "
+        "least, at its worst 100 % of the best"
+    )
+    halves = {"fa3": [700.0] * 10, "band": [690.0] * 5 + [0.0] * 5, "flex": [0.0] * 5 + [500.0] * 5}
+    assert "only fa3 has nine tenths of them or more" in most_often_fastest(points(halves))
+
+
+def test_a_point_that_something_delayed_is_no_kernels_worst():
+    rates = {"fa3": [700.0, 700.0], "band": [665.0, 140.0]}
+    assert "flex" not in most_often_fastest(points(rates))
+    without_fa3 = {"band": rates["band"], "flex": [300.0, 700.0]}
+    told = most_often_fastest(points(without_fa3, band=[0.01, 0.8]))
+    assert "band loses least, at its worst 100 % (20 % with 1 noisy) of the best" in told
+    assert "flex loses least, at its worst 45 % of the best" in most_often_fastest(points(without_fa3))
+
+
+@pytest.fixture
+def table():
+    """`band` alone and in a strategy, at an earlier commit and at a present one."""
+    found = []
+    for tflops in (500.0, 600.0):
+        for call in (
+            {"kind": "kernel", "mask": "full", "seqlen": 8192},
+            {"kind": "cp", "strategy": "ring_p2p", "world": 4, "mask": "full", "seqlen": 32768},
+        ):
+            cell = Cell(
+                **call,
+                kernel="band",
+                num_q_heads=64,
+                num_kv_heads=8,
+                head_dim=128,
+                dtype="bf16",
+                direction="fwd",
+            )
+            found.append(record(cell, tflops=tflops, gpu=GPU))
+    rows = derived(found)
+    rows["git_sha"] = [
+        EARLIER_RECORDS[0] + "0" * 33 if rate < 550 else "f" * 40
+        for rate in rows.tflops_per_device * rows.world
+    ]
+    return rows
+
+
+def test_an_earlier_band_gives_way_to_the_present_one_of_the_same_gpu(table):
+    assert is_earlier(table).sum() == 2
+    shown = kernels(table, sparse=False)
+    assert len(shown) == 1 and not is_earlier(shown).any()
+    old = table.loc[is_earlier(table)]
+    assert len(kernels(old, sparse=False)) == 1, "alone it is shown"
+    assert (
+        len(
+            kernels(
+                pd.concat([old, table.loc[~is_earlier(table)].assign(device="NVIDIA H100 80GB HBM3")]),
+                sparse=False,
+            )
+        )
+        == 2
+    )
+    assert earlier_strategies(table) == f"on {GPU} band in strategies is of its earlier kernels (1 cell)"
+    assert earlier_strategies(table.loc[~is_earlier(table)]) == ""

@@ -1,0 +1,94 @@
+"""Pages, `choose`, claims, `compare`, a run, the heat map and the dispatch table give the same answers."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from longca.lab.ranking import compare
+from longca.lab.ranking.table import standings
+from longca.lab.store.load import COMMITTED
+from longca.lab.store.table import derived
+from tests.lab.ranking.places import METHOD_OF_TABLE, WHOLE, Places, SharedCase, partly_rested, shared_cases
+from tools import fastest, heat_map
+
+GPUS = ("H100", "H200")
+FEW, ALL = 16, 150  # questions of each GPU
+
+
+def _agree(gpu: str, cases: list[SharedCase]) -> None:
+    places, answered = Places(cases), Counter[str]()
+    for case in cases:
+        expected = places.ranking(case)
+        for name, place in WHOLE.items():
+            answer = place(places, case)
+            if answer is not None:
+                answered[name] += 1
+                assert answer == expected, (name, case.key)
+        assert places.marks(case) == expected.leaders, case.key
+        assert places.winners(case) == (expected.first, len(expected.leaders) > 1), case.key
+        _agrees_with_table(places, case)
+    assert all(answered[name] > 0.6 * len(cases) for name in WHOLE), answered
+    ties = sum(len(places.ranking(case).leaders) > 1 for case in cases)
+    assert 0 < ties < len(cases), "there are ties and leads among the questions"
+
+
+def _agrees_with_table(places: Places, case) -> None:
+    """The dispatch table has those that are told apart from `band`, and no others."""
+    leads = places.table_of_attention(case)
+    if leads is None:
+        return
+    (standing,) = standings(derived(case.records)).values()
+    own = standing.entry(METHOD_OF_TABLE)
+    assert own is not None
+    expected = {
+        entry.method: lead.ratio
+        for entry in standing.entries
+        if entry is not own and (lead := compare(entry.point, own.point)).order == "more"
+    }
+    assert leads == {method: round(ratio, 2) for method, ratio in expected.items()}, case.key
+    assert not leads or METHOD_OF_TABLE not in standing.leaders or len(standing.leaders) > 1
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_all_places_give_the_same_answer(gpu):
+    _agree(gpu, shared_cases(gpu, FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", GPUS)
+def test_all_places_give_the_same_300_answers(gpu):
+    _agree(gpu, shared_cases(gpu, ALL))
+
+
+def test_all_places_keep_records_with_rests_and_without_apart():
+    """Of each case some methods are measured anew, with rests: in every other case one alone."""
+    cases = [case for case in shared_cases("H100", 2 * FEW) if len({r.cell.kernel for r in case.records}) > 4]
+    mixed = [partly_rested(case, 1 if index % 2 else 3) for index, case in enumerate(cases)]
+    _agree("H100", mixed)
+    for case, count in zip(mixed, itertools.cycle((3, 1)), strict=False):
+        (found,) = standings(derived(case.records)).values()
+        methods = {record.cell.kernel for record in case.records}
+        assert len(found.entries) == (3 if count == 3 else len(methods) - 1) and found.rests == (count == 3)
+        assert methods - found.other_protocol.keys() == {entry.method for entry in found.entries}
+        assert not found.not_asked and not found.could_not
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_heat_map_has_the_standings_of_its_cases(gpu):
+    found = heat_map.finding(COMMITTED / gpu.lower() / f"{gpu.lower()}-dense.parquet")
+    assert len(found.standings) == 24 and all(case.is_compared for case in found.standings.values())
+    cases = {key: set(case.leaders) for key, case in found.standings.items()}
+    framed = {
+        (mask, way): {kernel for kernel in found.kernels if found.leads(kernel, mask, way)}
+        for mask, way in cases
+    }
+    assert framed == cases and gpu in found.sentence()
+    for (mask, way), case in found.standings.items():
+        assert [found.share(entry.method, mask, way) for entry in case.entries] == [
+            entry.share for entry in case.entries
+        ]
+
+
+def test_the_dispatch_table_ranks_by_the_same_package():
+    assert fastest.compare is compare, "no rule of its own"

@@ -1,0 +1,432 @@
+"""The picture that decides: its shares, ties, standings and sentences follow from the records, and its script
+has the same numbers."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from longca.lab.ranking import tallies
+from longca.lab.report.answers import tiles
+from longca.lab.report.build import build
+from longca.lab.report.decide.cases import cases
+from longca.lab.report.decide.repeats import repeat_rows
+from longca.lab.report.decide.views import ALONE, ASIDE, decision, described, views_json
+from longca.lab.report.rates import rate_points
+from longca.lab.report.series import labelled
+from longca.lab.report.winners import Winner, rankings
+from longca.lab.store.table import derived
+from longca.lab.studies.record import OutOfMemory, Samples
+from tests.lab.report.test_answers import cell
+from tests.records import gpu_study, quick_study, record
+
+
+def timed(kernel, mask, *times, **fields):
+    return record(
+        cell(kernel, mask, **fields), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic")
+    )
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Two masks at 1K; sdpa and flex tie under causal, naive is alone at 2K and never runs full."""
+    records = [
+        timed("sdpa", "causal", 0.96, 1.0, 1.04),
+        timed("flex", "causal", 1.0, 1.03, 1.06),
+        timed("naive", "causal", 4.0, 4.0),
+        timed("sdpa", "full", 4.0, 4.0),
+        timed("flex", "full", 2.0, 2.0),
+        timed("naive", "causal", 9.0, seqlen=2048),
+        record(cell("naive", "full"), OutOfMemory(requested_bytes=None, where="fwd")),
+    ]
+    return derived(records)
+
+
+def tallied(table):
+    """Method → its tally over the cases of kernels that count."""
+    return {one.method: one for one in tallies(cases(table, "kernel").counting)}
+
+
+def test_tallies_tell_the_worst_share_and_on_how_many_masks(small):
+    found = tallied(small[small.seqlen == 1024])
+    assert list(found) == ["flex", "sdpa", "naive"]
+    flex, sdpa, naive = found.values()
+    assert (flex.num_cases, flex.num_clear, flex.num_shared) == (2, 1, 1)
+    assert (flex.worst.where.mask_label, flex.worst.share) == ("causal", pytest.approx(1 / 1.03))
+    assert (sdpa.num_cases, sdpa.worst.share, sdpa.worst.where.mask_label) == (2, pytest.approx(0.5), "full")
+    assert (naive.num_cases, naive.num_could_not, naive.num_not_asked) == (1, 1, 0)
+
+
+def test_the_finding_is_of_the_fullest_setting(small):
+    found = decision(small)
+    assert found and (found.default.seqlen, found.default.ranks, found.default.direction) == (
+        1024,
+        ALONE,
+        "fwd",
+    )
+    assert found.finding == (
+        "At 1K tokens on Example CPU @ 2.1 GHz flex leads alone in 1 of 2 cases (2 masks); in 1 no kernel "
+        "leads alone. No case was played "
+        "off. Of the 2 that ran them all, flex loses least (1 could not run some): at its worst it reaches "
+        "97 % of the best."
+    )
+    assert described(found.default, found) == "1K tokens · forward"
+
+
+def test_verdicts_name_ties_and_the_lonely(small):
+    found = decision(small)
+    assert found
+    verdicts = found.default.verdicts
+    assert re.search(
+        r"2.00 ms, 2.00 times as fast as sdpa. One device in one run, not played off.$", verdicts["full"]
+    )
+    assert (
+        verdicts["causal"].startswith("A tie of 2 in front: sdpa (")
+        and "ms) and flex; then naive at 25 %." in verdicts["causal"]
+    )
+    (alone,) = (view for view in found.views if view.seqlen == 2048)
+    assert (
+        alone.verdicts["causal"].startswith("Only naive ran: ")
+        and "nothing to compare" in alone.verdicts["causal"]
+    )
+
+
+def test_what_has_no_number_says_why(small):
+    found = decision(small)
+    assert found and {key: status for key, (status, _) in found.default.missing.items()} == {
+        ("full", "naive"): "oom"
+    }
+
+
+def test_a_noisy_result_is_no_worst_share_unless_there_is_no_other():
+    """A host that delays a record must not be told as a weakness of its method."""
+    records = [timed("sdpa", mask, 1.0, 1.0) for mask in ("causal", "full")]
+    noisy, steady = timed("flex", "full", 2.0, 4.0, 6.0), timed("flex", "causal", 2.0, 2.0)
+    flex = tallied(derived([*records, noisy, steady]))["flex"]
+    assert (flex.worst.share, flex.worst.where.mask_label, flex.num_cases) == (
+        pytest.approx(0.5),
+        "causal",
+        2,
+    )
+    assert flex.mean == pytest.approx((0.5 * 0.25) ** 0.5), "the mean is of all"
+    view = decision(derived([*records, noisy, steady])).default
+    column = next(one for one in view.columns if one.method == "flex")
+    assert column.note == "25 % with 1 noisy", "the foot says what it leaves out"
+    only = tallied(derived([*records, noisy]))["flex"]
+    assert (only.worst.share, only.worst.where.mask_label, only.worst.left_out) == (
+        pytest.approx(0.25),
+        "full",
+        (),
+    )
+
+
+def test_the_foot_of_a_column_is_the_worst_that_it_shows_or_says_what_it_leaves_out():
+    for view in [*decision(derived(quick_study())).views, *decision(derived(repeated())).views]:
+        for column in view.columns:
+            shown = [
+                entry.share
+                for (_, method), entry in view.entries.items()
+                if method == column.method and not entry.is_alone
+            ]
+            if column.share is not None:  # else it ran masks alone that do not count
+                assert column.share == min(shown) or f"{int(100 * min(shown))} % with" in column.note
+
+
+def repeated():
+    """full_document in both definitions: flex runs the usual one alone, naive only the paper's."""
+
+    def of(kernel, time, paper_compat):
+        return timed(kernel, "full_document", time, time, mask_params={"paper_compat": paper_compat})
+
+    return [of("flex", 1.0, False), of("sdpa", 2.0, False), of("sdpa", 9.0, True), of("naive", 3.0, True)]
+
+
+def test_a_mask_in_the_papers_definition_counts_only_where_there_is_no_other():
+    table = derived(repeated())
+    found = decision(table)
+    assert found and found.finding.endswith(
+        "flex leads alone in all 1 case (1 mask). No case was played off."
+    )
+    view = found.default
+    assert (
+        view.masks == ["full_document", "full_document · paper compat"]
+        and view.num_counted == 1
+        and view.has_repeats
+    )
+    assert [(one.method, one.ran_all, one.share) for one in view.columns] == [
+        ("flex", True, 1.0),
+        ("sdpa", True, pytest.approx(0.5)),
+        ("naive", False, None),
+    ], "it has its column all the same"
+    assert view.entries["full_document · paper compat", "naive"].share == 1
+    (packed,) = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}))[
+        "views"
+    ]
+    assert packed["columns"][2][1:4] == [None, "0 of 1", 0]
+    alone = decision(derived(repeated()[2:]))
+    assert alone and not alone.default.has_repeats and "naive leads alone" in alone.finding
+
+
+def test_counts_and_families_leave_repeats_out():
+    (tile,) = (tile for tile in tiles(derived(repeated())) if "Leading" in tile.label)
+    assert (tile.value, tile.detail) == (
+        "flex",
+        "leads alone on 1 of 1 mask; against 1 other; none played off",
+    )
+    family, usual, paper = rankings(derived(repeated()))[0].rows
+    assert isinstance(family.winners["fwd"], Winner) and family.winners["fwd"].method == "flex"
+    assert [
+        row.winners["fwd"].method for row in (usual, paper) if isinstance(row.winners["fwd"], Winner)
+    ] == ["flex", "naive"]
+
+
+def test_a_lone_result_is_first_of_nothing(small, tmp_path):
+    """Neither frame nor percent nor place, in the map, the last row and the ranking."""
+    found = decision(small[small.seqlen == 2048])
+    assert found and found.default.entries["causal", "naive"].is_alone
+    assert [(one.ran_all, one.share) for one in found.default.columns] == [(True, None)]
+    text = build([timed("naive", "causal", 9.0, 9.0)], [], tmp_path / "page.html", study_title="x").read_text(
+        encoding="utf-8"
+    )
+    shown = re.search(r"<tbody>.*?<tfoot>.*?</tfoot>", text[text.index('id="map"') :], re.DOTALL)[0]
+    assert (
+        'class="case lone"' in shown
+        and ">only<" in shown
+        and "100" not in re.sub(r'style="[^"]*"', "", shown)
+        and "<b>–</b>" in shown
+    )
+    ranking = re.search(r"<tbody>.*?</tbody>", text[text.index('id="ranking"') :], re.DOTALL)[0]
+    assert re.findall(r">([^<>]*)</td>", ranking)[0] == "–" and "leads" not in ranking and "%" not in ranking
+
+
+def test_a_lone_result_is_no_share():
+    """sdpa is alone under full and the slower one under causal: both its worst and its mean are those of
+    causal."""
+    records = [
+        timed("flex", "causal", 1.0, 1.0),
+        timed("sdpa", "causal", 4.0, 4.0),
+        timed("sdpa", "full", 1.0, 1.0),
+    ]
+    sdpa, flex = tallied(derived(records)).values()
+    assert (sdpa.num_cases, sdpa.num_leading, sdpa.worst.share, sdpa.mean) == (
+        2,
+        0,
+        pytest.approx(0.25),
+        pytest.approx(0.25),
+    )
+    assert flex.worst.share == 1
+
+
+def test_the_first_mask_that_is_asked_about_has_a_comparison(tmp_path):
+    """full comes first in the map, but sdpa is alone there."""
+    records = [
+        timed("sdpa", "full", 1.0, 1.0),
+        timed("sdpa", "causal", 4.0, 4.0),
+        timed("flex", "causal", 1.0, 1.0),
+    ]
+    view = decision(derived(records)).default
+    assert (view.masks, view.opening) == (["full", "causal"], "causal")
+    text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
+    assert "<option>causal</option>" in text and '"mask":"causal"}' in text and "flex leads 2: " in text
+    assert decision(derived(records[:1])).default.opening == "full"
+
+
+def test_the_finding_counts_what_was_compared():
+    """Two masks forward, one of them backward: it is told that not all have both; what one kernel ran alone
+    is no case."""
+    records = [
+        timed(kernel, mask, time, time, direction=direction)
+        for kernel, time in (("flex", 1.0), ("sdpa", 2.0))
+        for mask, direction in (("causal", "fwd"), ("causal", "bwd"), ("full", "fwd"))
+    ]
+    found = decision(derived(records))
+    assert found and "in all 3 cases (2 masks, not all of them in both directions)" in found.finding
+    found = decision(
+        derived(
+            [*records, timed("sdpa", "full", 1.0, 1.0, direction="bwd"), timed("sdpa", "prefix_lm", 1.0, 1.0)]
+        )
+    )
+    assert found and found.finding.endswith(
+        "all 3 cases (2 masks, not all of them in both directions). No case was played off. Only sdpa ran "
+        "them all (1 was not asked for "
+        "some): at its worst it reaches 50 % of the best."
+    )
+
+
+def test_a_study_of_rows_as_released_says_that_they_are_never_ranked():
+    released = [timed("as_released_flex", "causal", 1.0, 1.0)]
+    found = decision(
+        derived([timed("flex", "causal", 1.0, 1.0), timed("sdpa", "causal", 2.0, 2.0), *released])
+    )
+    assert found and found.finding.startswith(f"{ASIDE}At 1K tokens") and "flex leads alone" in found.finding
+
+
+def test_methods_without_any_number_or_rank_are_left_out():
+    lost = OutOfMemory(requested_bytes=None, where="fwd")
+    table = derived(
+        [
+            timed("sdpa", "causal", 1.0, 1.0),
+            timed("flex", "causal", 2.0, 2.0),
+            record(cell("naive", "causal"), lost),
+            record(cell("as_released_flex", "causal"), lost),
+        ]
+    )
+    found = decision(table)
+    assert found and set(found.default.missing) == {("causal", "naive")}
+    data = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}))
+    assert data["methods"] == ["flex", "sdpa"] and data["views"][0]["missing"] == []
+
+
+def test_strategies_come_first_where_there_are_as_many():
+    def parallel(strategy, world, seqlen, tflops):
+        return record(cell("sdpa", seqlen=seqlen, kind="cp", strategy=strategy, world=world), tflops=tflops)
+
+    table = derived(
+        [
+            record(cell("sdpa"), tflops=2.0),
+            record(cell("naive"), tflops=1.0),
+            parallel("ulysses", 2, 4096, 9.0),
+            parallel("usp", 2, 4096, 5.0),
+            parallel("usp", 4, 8192, 5.0),
+        ]
+    )
+    found = decision(table)
+    assert (
+        found
+        and found.default.ranks == "2"
+        and described(found.default, found) == "4K tokens · 2 ranks × 2K · forward"
+    )
+    assert found.finding.endswith("ulysses+sdpa leads alone in all 1 case (1 mask). No case was played off.")
+    assert found.finding.startswith("At 4K tokens on 2 ranks")
+    assert {view.ranks for view in found.views} == {ALONE, "2", "4"}
+
+
+def test_a_setting_with_a_comparison_comes_before_larger_ones_without():
+    lonely = [
+        record(cell("sdpa", mask, seqlen=seqlen)) for mask in ("full", "causal") for seqlen in (4096, 8192)
+    ]
+    rivals = [record(cell("sdpa", kind="cp", strategy=strategy, world=2)) for strategy in ("ulysses", "usp")]
+    found = decision(derived([*lonely, *rivals]))
+    assert found and found.default.ranks == "2" and "strategies" not in found.finding
+
+
+def test_nothing_to_decide():
+    assert (
+        decision(derived([])) is None
+        and decision(derived([record(cell(), OutOfMemory(requested_bytes=None, where="fwd"))])) is None
+    )
+    lone = decision(derived([record(cell())]))
+    assert lone and lone.finding.endswith("no two kernels ran the same: there is nothing to compare.")
+
+
+def test_the_script_has_the_numbers_of_every_view():
+    table = derived(
+        [entry for entry in gpu_study() if entry.cell.mask in ("full", "causal_document", "sliding_window")]
+    )
+    found = decision(table)
+    assert found
+    rows = {cell_id: row for row, cell_id in enumerate(table.cell_id)}
+    data = json.loads(views_json(found, rows))
+    assert len(data["views"]) == len(found.views) == 16 and data["default"]["seqlen"] == found.default.seqlen
+    for view, packed in zip(found.views, data["views"], strict=True):
+        assert [data["masks"][mask] for mask in packed["masks"]] == view.masks
+        assert [data["methods"][name] for name, *_ in packed["columns"]] == [
+            one.method for one in view.columns
+        ]
+        assert packed["verdicts"] == [view.verdicts[mask] for mask in view.masks]
+        for mask, name, tflops, _, _, ms, share, place, _, margin, _, _, row in packed["entries"]:
+            entry = view.entries[data["masks"][mask], data["methods"][name]]
+            assert (tflops, ms, share, place, margin) == (
+                pytest.approx(entry.tflops, 1e-3),
+                pytest.approx(entry.ms, 1e-3),
+                pytest.approx(entry.share, 1e-3),
+                entry.place,
+                entry.margin,
+            )
+            assert table.method[row] == data["methods"][name] and table["mask"][row] == data["names"][mask]
+        for mask in view.masks:
+            shares = [entry.share for _, entry in view.ranking(mask)]
+            assert shares[0] == 1 and shares == sorted(shares, reverse=True)
+
+
+def test_colours_tell_the_best_apart():
+    found = decision(
+        derived(
+            [
+                record(cell("sdpa"), tflops=1.0),
+                record(cell("naive"), tflops=0.1),
+                record(cell("flex"), tflops=0.99),
+            ]
+        )
+    )
+    assert found
+    strengths = {method: entry.strength for method, entry in found.default.ranking("causal")}
+    assert strengths["sdpa"] == 100 and 90 < strengths["flex"] < 100 and strengths["naive"] == 0
+
+
+def test_a_playoff_decides_its_case_and_is_no_cell_of_the_page(small):
+    """Its records say that flex is the faster one; the map's cells, counts and lengths are those of the
+    grid."""
+    played = derived([timed("sdpa", "causal", *[1.5] * 12), timed("flex", "causal", *[1.2] * 12)])
+    table = pd.concat(
+        [small.assign(playoff="", repeat=False), played.assign(playoff="p", repeat=False)], ignore_index=True
+    )
+    found = decision(table)
+    assert found and "flex is the fastest of 3, by a play-off: " in found.default.verdicts["causal"]
+    assert [method for method, _ in found.default.ranking("causal")] == ["flex", "sdpa", "naive"]
+    assert "1 of them was played off" in found.finding and "flex leads alone in all 2 cases" in found.finding
+    points = rate_points(table, "kernel", ["direction", "seqlen"])
+    assert points.num_cells.sum() == (small.status == "ok").sum(), "figures show the cells"
+    (tile,) = (tile for tile in tiles(labelled(table)) if "Leading" in tile.label)
+    assert tile.detail.endswith("; 1 played off")
+
+
+def test_methods_of_another_protocol_are_not_compared_and_the_page_says_so(tmp_path):
+    """fa3 and cudnn were measured anew, with rests of the GPU; flex under one mask alone, where it is left
+    out."""
+
+    def on_gpu(kernel, mask, ms, duty):
+        samples = Samples(time_ms=((ms,) * 10,), warmup=1, timer="cuda_event", duty=duty)
+        return record(cell(kernel, mask), samples=samples, gpu="NVIDIA H100 80GB HBM3")
+
+    records = [
+        *(
+            on_gpu(kernel, "causal", ms, duty)
+            for kernel, ms, duty in (("fa3", 2.0, 0.5), ("cudnn", 3.0, 0.5), ("flex", 1.0, None))
+        ),
+        *(
+            on_gpu(kernel, "full", ms, duty)
+            for kernel, ms, duty in (("fa3", 2.0, None), ("cudnn", 3.0, None), ("flex", 1.0, 0.5))
+        ),
+    ]
+    found = decision(derived(records))
+    assert found and [method for method, _ in found.default.ranking("causal")] == ["fa3", "cudnn"]
+    statuses = {key: status for key, (status, _) in found.default.missing.items()}
+    assert statuses == {
+        ("causal", "flex"): "measured without rests, not compared",
+        ("full", "flex"): "measured with rests, not compared",
+    }
+    assert "1 of 2 cases by the protocol with rests" in found.finding
+    foot = {column.method: column for column in found.default.columns}["flex"]
+    assert foot.share is None and "(2 measured by another protocol, not compared)" in foot.tip
+    (winner,) = (row.winners["fwd"] for row in rankings(derived(records))[0].rows if row.title == "causal")
+    assert isinstance(winner, Winner) and winner.rest.count("1 was measured without rests, not compared") == 1
+    assert any(
+        "1 of 2 cases by the protocol with rests" in tile.detail for tile in tiles(labelled(derived(records)))
+    )
+    page = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
+    assert re.search(r">(no )?rests</td>", page) and "3 of 6 cells by the protocol with rests" in page
+
+
+def test_a_second_measurement_is_noise_and_no_cell(small):
+    again = small.assign(repeat=True, run_id="another", tflops_per_device=small.tflops_per_device * 1.5)
+    table = labelled(pd.concat([small.assign(repeat=False), again], ignore_index=True))
+    assert len(table) == len(small)
+    assert cases(table, "kernel").standings.keys() == cases(small, "kernel").standings.keys()
+    (row,) = (
+        row
+        for row in repeat_rows(table, cases(table, "kernel").standings.values())
+        if row.relation == "one device in two runs"
+    )
+    assert row.own == "0 % of 6" and "of this study" in row.basis, "they widen what is called a tie"

@@ -1,0 +1,145 @@
+"""Every committed page as it looks on a telephone and on a desk, in both themes, and its links."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.chromium import CHROMIUM, Browser, browser
+from tests.support import ROOT
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"),
+]
+
+REPORTS = ROOT / "reports"
+PAGES = sorted(REPORTS.rglob("*.html"))
+SMALL = ("index.html", "h200/power.html")  # each takes seconds; the others take up to a minute
+# 65 MB that `make paper` writes, as the page says
+MADE = {REPORTS / f"paper/data/records.{ending}" for ending in ("parquet", "csv", "json")}
+AUDIT = Path(__file__).with_name("audit.js").read_text(encoding="utf-8")
+LINKS = "[...new Set([...document.links].map((link) => link.getAttribute('href')))]"
+FOLLOW = Path(__file__).with_name("follow.js").read_text(encoding="utf-8")
+
+
+def pages() -> list[object]:
+    return [
+        pytest.param(page, id=name, marks=[] if name in SMALL else pytest.mark.slow)
+        for page in PAGES
+        for name in [page.relative_to(REPORTS).as_posix()]
+    ]
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    folder = tmp_path_factory.mktemp("chromium")
+    with browser(folder) as tab:
+        yield tab
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_is_cut_or_pale(tab: Browser, page: Path, width: int, dark: bool) -> None:
+    assert tab.open(page.as_uri(), width, dark=dark) == []
+    assert tab.run(AUDIT) == {}
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
+def test_so_it_is_on_a_new_page(tab: Browser, page: Path, width: int, dark: bool) -> None:
+    assert tab.open(page.as_uri(), width, dark=dark) == []
+    assert tab.run(AUDIT) == {}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_no_link_is_dead(tab: Browser, page: Path) -> None:
+    """Files, anchors, records and filters, here and on pages that this one links to. No other site."""
+    tab.open(page.as_uri(), 1400)
+    fragments: dict[Path, list[str]] = {}
+    for address in tab.run(LINKS):
+        parts = urlsplit(address)
+        if parts.scheme:
+            assert parts.scheme in ("http", "https", "data"), address
+            continue
+        target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        assert target.exists() or target in MADE, f"{address}: there is no such file"
+        if parts.fragment:
+            fragments.setdefault(target, []).append(parts.fragment)
+    for target, wanted in fragments.items():
+        tab.open(target.as_uri(), 1400)
+        assert tab.run(f"{FOLLOW}({wanted!r})") == [], target
+
+
+HEAD = """<!doctype html><meta name="viewport" content="width=device-width">
+<style>body { color: #000; background: #fff; margin: 0 }</style>
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("overflow", '<div style="width: 500px">wide</div>'),
+        ("box", '<div style="width: 500px; height: 9px"></div>'),
+        (
+            "cut",
+            '<p style="width: 50px; overflow: hidden; white-space: nowrap">more words than there is room '
+            "for</p>",
+        ),
+        ("cut", '<p style="position: absolute; left: -30px">begins before the page</p>'),
+        ("cut", '<input style="width: 40px" placeholder="more than fits">'),
+        ("contrast", '<p style="color: #888">grey on white</p>'),
+        ("contrast", '<p style="opacity: 0.5">half of it</p>'),
+        (
+            "contrast",
+            '<svg width="90" height="30"><rect width="90" height="30" fill="#333"/><text y="20" x="5">on '
+            "dark</text></svg>",
+        ),
+        (
+            "narrow",
+            '<table><tr><td style="width: 40px; max-width: 40px">one two three four five six seven eight '
+            "nine ten</td></tr></table>",
+        ),
+        ("scroll", '<div style="overflow-x: auto; height: 20px"><p>one<p>two<p>three</div>'),
+        ("keyboard", '<div style="cursor: pointer">click</div>'),
+    ],
+)
+def test_what_is_wrong_is_seen(tab: Browser, tmp_path: Path, kind: str, body: str) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(HEAD + body, encoding="utf-8")
+    tab.open(page.as_uri(), 390)
+    assert kind in tab.run(AUDIT)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<div style="overflow-x: auto; width: 300px"><table style="width: 900px"><tr><td>a wide table that '
+        "scrolls</td></tr></table></div>",
+        '<svg width="90" height="30"><rect width="90" height="30" fill="#333"/><text y="20" x="5" '
+        'fill="#fff">light on dark</text></svg>',
+        '<div style="background: #000"><p style="color: #fff">white on black</p></div>',
+    ],
+)
+def test_what_is_right_is_left_alone(tab: Browser, tmp_path: Path, body: str) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(HEAD + body, encoding="utf-8")
+    assert tab.open(page.as_uri(), 390) == [] and tab.run(AUDIT) == {}
+
+
+def test_a_dead_anchor_and_a_message_are_seen(tab: Browser, few_page: Path) -> None:
+    tab.open(few_page.as_uri(), 1400)
+    dead = tab.run(f"{FOLLOW}(['nothing', 'records', 'records?method=nobody', 'cell-0123456789abcdef'])")
+    assert [text.split(":")[0] for text in dead] == [
+        "#nothing",
+        "#records?method=nobody",
+        "#cell-0123456789abcdef",
+    ]
+    noisy = few_page.with_name("noisy.html")
+    noisy.write_text("<script>console.warn('heard'); nothing()</script>", encoding="utf-8")
+    complaints = tab.open(noisy.as_uri(), 1400)
+    assert complaints[0] == "heard" and "nothing is not defined" in complaints[1]
