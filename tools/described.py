@@ -33,5 +33,6 @@ def _texts(model: type[BaseModel]) -> dict[str, str]:
                 and isinstance(field.target, ast.Name)
                 and isinstance(text, ast.Expr)
                 and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
             }
     return texts

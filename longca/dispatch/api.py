@@ -112,7 +112,7 @@ class _Entries(torch.autograd.Function):
 
     @staticmethod
     @breaks_graph
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         size = len(grads) // 3
         with autocast_disabled(grads[0].device):
             return tuple(torch.stack(grads[start : start + size]) for start in range(0, 3 * size, size))

@@ -33,7 +33,7 @@ def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: floa
     Args:
         q: (Tq, H, D); k, v: (Tk, G, D), H a multiple of G.
     """
-    return _Blockwise.apply(q, k, v, mask, scale)  # type: ignore[no-any-return]
+    return _Blockwise.apply(q, k, v, mask, scale)
 
 
 class _Blockwise(torch.autograd.Function):

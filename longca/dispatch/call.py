@@ -121,7 +121,7 @@ def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem
         if q.is_cuda:
             # so that calls on other streams find it written
             torch.cuda.current_stream(q.device).synchronize()
-    return _PreparedCall.apply(q, k, v, kept[key])  # type: ignore[no-any-return]
+    return _PreparedCall.apply(q, k, v, kept[key])
 
 
 class _PreparedCall(torch.autograd.Function):

@@ -32,7 +32,7 @@ def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:
         if DYNAMO in sys.modules:
-            return sys.modules[__name__].run_untraced(function, *args, **named)  # type: ignore[no-any-return]
+            return sys.modules[__name__].run_untraced(function, *args, **named)
         return function(*args, **named)
 
     return call

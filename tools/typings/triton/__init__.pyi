@@ -1,5 +1,5 @@
-"""What type checkers know of Triton. Only the decorator's result and sizes of grids have types: in a kernel,
-Python's syntax means something else, and Triton does not say that it is typed."""
+"""Triton for type checkers. Only the decorator's result and the sizes of grids have types: in a kernel, Python's
+syntax means something else, and Triton does not say that it is typed."""
 
 from collections.abc import Callable
 from typing import Any, overload
