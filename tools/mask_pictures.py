@@ -120,8 +120,8 @@ def other_table() -> str:
 
 def _row(pattern) -> str:
     """The row of a gallery: name, picture, definition, density."""
-    corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
-    mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)
+    corpus = CORPUS if pattern.uses_documents else None
+    mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, corpus=corpus)
     definition = pattern.definition.replace("|", "\\|")
     image = f'<img src="masks/{pattern.name}.svg" alt="{pattern.label}" width="{SIDE}">'
     return f"| `{pattern.name}` | {image} | {definition} | {mask.density:.3f} |"

@@ -91,14 +91,16 @@ def masked_attention_op(
 ) -> tuple[Tensor, Tensor]:
     results = []
     with autocast_disabled(q.device):
-        for mask, *entry in zip(_entry_masks(q, k, table), q, k, v, strict=True):
-            plan = _band_plan(mask, *entry[:2])
+        for mask, one_q, one_k, one_v in zip(_entry_masks(q, k, table), q, k, v, strict=True):
+            plan = _band_plan(mask, one_q, one_k)
             if plan is None:
-                results.append(blockwise_attention(*entry, mask, scale))
+                results.append(blockwise_attention(one_q, one_k, one_v, mask, scale))
             else:
                 from longca.ops.band.api import band_forward
 
-                results.append(band_forward(*(x.contiguous() for x in entry), plan, scale))
+                results.append(
+                    band_forward(one_q.contiguous(), one_k.contiguous(), one_v.contiguous(), plan, scale)
+                )
     out, lse = (torch.stack(parts) for parts in zip(*results, strict=True))
     return out, lse
 
@@ -123,7 +125,7 @@ def masked_attention_backward_op(
     results = []
     with autocast_disabled(q.device):
         for number, mask in enumerate(_entry_masks(q, k, table)):
-            entry = [x[number] for x in (q, k, v, out, lse)]
+            entry = q[number], k[number], v[number], out[number], lse[number]
             of_out, of_lse = (None if x is None else x[number] for x in (dout, dlse))
             plan = _band_plan(mask, *entry[:2])
             if plan is None:

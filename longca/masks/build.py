@@ -59,7 +59,7 @@ def draw_again(origin: MaskOrigin, seed: int) -> Mask:
     """The mask of the same origin with another seed."""
     return build_mask(
         origin.name, seqlen=origin.seqlen, corpus=origin.corpus, seed=seed, num_kv_heads=origin.num_kv_heads,
-        **dict(origin.params),
+        **dict[str, Any](origin.params),
     )  # fmt: skip
 
 

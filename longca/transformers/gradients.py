@@ -19,7 +19,7 @@ MOST_ELEMENTS = 1 << 26  # of gradients that travel in one message
 
 def summed(loss: Tensor, group: dist.ProcessGroup | None, factor: float) -> Tensor:
     """The sum of a loss over ranks. Each rank's own part gets the gradient of the sum times `factor`."""
-    return loss if group is None else _Summed.apply(loss, group, factor)  # type: ignore[no-any-return]
+    return loss if group is None else _Summed.apply(loss, group, factor)
 
 
 class _Summed(torch.autograd.Function):
@@ -102,7 +102,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 def join_backward(output: Tensor, gradients: GradientSum) -> Tensor:
     """The same output; gradients of parameters are summed over ranks after a backward that begins at it."""
-    return _Joined.apply(output, gradients)  # type: ignore[no-any-return]
+    return _Joined.apply(output, gradients)
 
 
 class _Joined(torch.autograd.Function):

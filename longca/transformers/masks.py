@@ -5,6 +5,9 @@ they are a range of offsets inside consecutive segments of the sequence, so that
 other function is evaluated for each pair, exactly as by "sdpa".
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+# Transformers is an extra: it need not be installed where types are checked.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -270,8 +273,9 @@ def as_attention_mask(table: Tensor) -> Tensor:
 
 def as_table(attention_mask: Tensor | None) -> Tensor | None:
     """The inverse of `as_attention_mask`; None for other masks."""
-    is_table = isinstance(attention_mask, Tensor) and attention_mask.dtype == torch.int64
-    if not is_table or attention_mask.ndim != 4 or attention_mask.shape[-1] != COLUMNS:
+    if not isinstance(attention_mask, Tensor) or attention_mask.dtype != torch.int64:
+        return None
+    if attention_mask.ndim != 4 or attention_mask.shape[-1] != COLUMNS:
         return None
     return attention_mask[0, 0]
 

@@ -1,5 +1,8 @@
 """Registration of longca's attention and masks in the registries of Transformers."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+# Transformers is an extra: it need not be installed where types are checked.
+
 from __future__ import annotations
 
 import importlib.metadata

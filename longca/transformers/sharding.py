@@ -8,6 +8,9 @@ Every rank gives the whole batch. Its rows become one sequence of separate docum
 distributed by the cost of their attention.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+# Transformers is an extra: it need not be installed where types are checked.
+
 from __future__ import annotations
 
 import inspect
@@ -152,7 +155,7 @@ class ShardedModel:
         self._check(given)
         self._layer_types, masks = self._masks(given)
         cp = self._context = self._context_of(masks)
-        tokens = given.get("input_ids", given.get("inputs_embeds"))
+        tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         batch, seqlen = self._shape = tokens.shape[:2]
         self._check_temperature(max(seqlen, cp.num_tokens))
         positions = given.get("position_ids")
@@ -209,7 +212,7 @@ class ShardedModel:
                     f"A sharded model cannot distribute argument '{name}'",
                     todo=f"Give {', '.join(known)} alone",
                 )
-        tokens = given.get("input_ids", given.get("inputs_embeds"))
+        tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         for name in ("position_ids", "labels", "shift_labels"):
             x = given.get(name)
             if x is not None and (
@@ -234,7 +237,7 @@ class ShardedModel:
         """(types of layers, the mask of each type over all tokens of the batch)."""
         from transformers.masking_utils import create_masks_for_generate
 
-        tokens = given.get("input_ids", given.get("inputs_embeds"))
+        tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         create = getattr(self._model, "create_masks_for_generate", create_masks_for_generate)
         tables = create(
             self._model.config,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from longca.lab.claims.contract import TRUSTS, Claim, Verdicts
+from longca.lab.claims.contract import TRUSTS, Claim, Status, Verdicts
 from longca.lab.paper.contract import Cells, Exhibit, Section
 from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
@@ -101,7 +101,7 @@ class StudyPage:
     judged: Sequence[Judged]
     conclusion: str
     """the number of verdicts of each status"""
-    meanings: Mapping[str, str]
+    meanings: Mapping[Status, str]
     readings: Mapping[str, str]
     study: str
     """its address"""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca.core.hardware import GpuModel, Hardware
 from longca.lab.paper.links import RunPage
-from longca.lab.report.tables import machine_facts, runs, software_facts
+from longca.lab.report.tables import StudyRun, machine_facts, runs, software_facts
 from longca.lab.store.environments.images import image_lists, own_lists
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import EnvironmentSummary, summary_of
@@ -76,7 +76,7 @@ class StudyProvenance:
     machines: list[Machines]
     software: list[Package]
     studies: list[StudyRecords]
-    runs: list[dict[str, Any]]
+    runs: Sequence[StudyRun]
     """as `longca.lab.report.tables.runs` gives them"""
     environments: EnvironmentSummary
 

@@ -209,6 +209,7 @@ def build(
         merged=merged_json(table_shown, marks, unit),
     )
     template = page_templates().get_template("page.html.j2")
+    text = b""
     for level, left_out in LEVELS:
         packed = rows_json(records_shown, table_shown, unit, **level)
         whole_page = replace(page, rows=packed, left_out=left_out)

@@ -217,7 +217,7 @@ def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """One run of a study."""
 
     study: str
@@ -230,10 +230,10 @@ class Run:
     minutes: float
 
 
-def runs(table: pd.DataFrame) -> list[Run]:
+def runs(table: pd.DataFrame) -> list[StudyRun]:
     """The runs of all records."""
     return [
-        Run(study, run_id, cells.started_at.min(), cells.started_at.max(), len(cells),
+        StudyRun(study, run_id, cells.started_at.min(), cells.started_at.max(), len(cells),
             tuple(sorted(set(cells.slurm_job) - {""})), cells.seconds.sum() / 60)
         for (study, run_id), cells in table.groupby(["study", "run_id"])
     ]  # fmt: skip

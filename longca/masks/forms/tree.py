@@ -24,7 +24,7 @@ class TreePredictions(NamedTuple):
 
     source: np.ndarray  # int64 (n,)
     target: np.ndarray  # int64 (n,), ascending
-    count: np.ndarray  # int64 (n,)
+    count: np.ndarray  # int64 (n,)  # pyright: ignore[reportIncompatibleMethodOverride] - no tuple.count here
 
 
 def tree_position_ids(parents: Any, lengths: Any) -> np.ndarray:
