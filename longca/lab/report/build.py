@@ -17,7 +17,7 @@ from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.decide.repeats import repeat_rows
-from longca.lab.report.decide.script import caption, views_json
+from longca.lab.report.decide.script import caption, described, views_json
 from longca.lab.report.drawn import Paper, drawn_figures
 from longca.lab.report.index import overviews
 from longca.lab.report.look.colours import MARKERS, looks, theme
@@ -228,7 +228,7 @@ def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> D
     return Decided(
         decision,
         caption(view, decision, unit),
-        views.described(view, decision),
+        described(view, decision),
         views_json(decision, rows, unit),
         lone,
         percent(NOISY),

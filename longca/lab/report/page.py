@@ -16,7 +16,7 @@ from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.matrix import Matrix, Reason
 from longca.lab.report.method_notes import MethodNotes
 from longca.lab.report.series import Unit
-from longca.lab.report.tables import Folded, ImageUse, MethodVersion, StudyRun, SampleFacts, WorstError
+from longca.lab.report.tables import Folded, ImageUse, MethodVersion, SampleFacts, StudyRun, WorstError
 from longca.lab.report.winners import Ranking
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import Column

@@ -7,8 +7,7 @@ import torch
 
 from longca.cp.comm.backend import Comm
 from longca.lab.bench.measure.cp import measure_cp
-from longca.lab.bench.measure.result import Result
-from longca.lab.bench.workers.group import PEER_LOST
+from longca.lab.bench.measure.result import PEER_LOST, Result
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from tests.helpers.cp.ranks import on_ranks

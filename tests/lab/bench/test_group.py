@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from longca.lab.bench.measure.result import PEER_LOST, culprit
 from longca.lab.bench.workers import group as group_module
-from longca.lab.bench.workers.group import PEER_LOST
 from longca.lab.bench.workers.pool import Pool
 from tests.helpers.bench.misbehaving import MEASURE, cp_cell
 from tests.lab.bench.test_worker import is_running
@@ -105,5 +105,5 @@ def test_a_rank_that_misses_another_is_not_to_blame():
         rank: group_module.Result.model_validate({"outcome": outcome})
         for rank, outcome in enumerate((lost, boom, lost))
     }
-    assert group_module._culprit(results, [0, 1, 2]) == 1
-    assert group_module._culprit(results, [0, 2]) == 0
+    assert culprit(results, [0, 1, 2]) == 1
+    assert culprit(results, [0, 2]) == 0

@@ -12,8 +12,8 @@ from longca.lab.report.answers import tiles
 from longca.lab.report.build import build
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.repeats import repeat_rows
-from longca.lab.report.decide.script import views_json
-from longca.lab.report.decide.views import ALONE, ASIDE, decision, described
+from longca.lab.report.decide.script import described, views_json
+from longca.lab.report.decide.views import ALONE, ASIDE, decision
 from longca.lab.report.packing import unpacked
 from longca.lab.report.rates import rate_points
 from longca.lab.report.series import Unit, labelled

@@ -27,6 +27,7 @@ from longca.lab.studies.record import (
     Software,
 )
 
+PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 
 
@@ -141,3 +142,9 @@ def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
         listings=result.listings,
         notes=result.notes,
     )
+
+
+def culprit(results: dict[int, Result], failed: list[int]) -> int:
+    """The first failed rank whose failure is not only that it lost another rank."""
+    blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
+    return (blamed or failed)[0]

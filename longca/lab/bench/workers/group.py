@@ -13,7 +13,7 @@ from longca.core.errors import UserError
 from longca.lab.bench.judge.judgement import with_judgement
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.others import others
-from longca.lab.bench.measure.result import FAILURES, Result, WrongRow
+from longca.lab.bench.measure.result import FAILURES, Result, WrongRow, culprit
 from longca.lab.bench.playoff.answer import Played, player_at_work
 from longca.lab.bench.workers.channel import BrokenChannel, Message, check_answer
 from longca.lab.bench.workers.device_lock import Claimant
@@ -41,7 +41,6 @@ TOLD_AFTER = 2  # attempts
 GRACE_SECONDS = 10.0  # that the other ranks get to answer, once one has failed
 GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
-PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
 
 
 class Group:
@@ -152,7 +151,7 @@ class Group:
             return self._lost(lost, measure.timeout_s)
         results = {rank: Result.received(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
-        chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
+        chosen = self._explained(results[culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
         return chosen.model_copy(
@@ -394,12 +393,6 @@ class Group:
                 if rank not in ready:  # a child of that process holds its pipe open
                     raise RankDied(rank)
         return answers
-
-
-def _culprit(results: dict[int, Result], failed: list[int]) -> int:
-    """The first failed rank whose failure is not only that it lost another rank."""
-    blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
-    return (blamed or failed)[0]
 
 
 def _is_failure(answer: Message) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed, described
+from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed
 from longca.lab.report.packing import packed, script_json
 from longca.lab.report.series import DIRECTIONS
-from longca.lab.store.text import number
+from longca.lab.store.text import join, number
 
 if TYPE_CHECKING:
     from longca.lab.report.series import Unit
@@ -174,3 +174,15 @@ def _key(view: HeatMap) -> dict[str, Any]:
 
 def _by_numbers(text: str) -> tuple[tuple[int, ...], str]:
     return tuple(map(int, re.findall(r"\d+", text))), text
+
+
+def described(view: HeatMap, decided: Decision) -> str:
+    """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
+    ranks = (
+        f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
+        if view.ranks != ALONE
+        else "kernels alone"
+        if any(other.ranks != ALONE for other in decided.views)
+        else ""
+    )
+    return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])

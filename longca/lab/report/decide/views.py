@@ -24,7 +24,7 @@ from longca.lab.ranking.sentences import (
 )
 from longca.lab.report import matrix
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
-from longca.lab.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
+from longca.lab.report.series import DIRECTIONS, labelled, mask_order, rate_unit
 from longca.lab.store.table import is_ranked
 from longca.lab.store.text import NONE, number, plural
 
@@ -395,15 +395,3 @@ def cells(decided: Decision) -> set[str]:
             *(cell_id for _, cell_id in view.missing.values()),
         )
     }
-
-
-def described(view: HeatMap, decided: Decision) -> str:
-    """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
-    ranks = (
-        f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
-        if view.ranks != ALONE
-        else "kernels alone"
-        if any(other.ranks != ALONE for other in decided.views)
-        else ""
-    )
-    return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])

@@ -6,16 +6,13 @@ One or two persistent programs run on each multiprocessor; their warps have role
     consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
 
 A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the
-matmuls of the other group. The work between its matmuls is small: the wait for P·V is in the middle of the
-softmax, a row is rescaled only if its maximum has increased, each warp releases a stage without waiting for
-its group, and the four threads of a row reduce its sums only at the end. Of the narrow block of a work tile,
-which comes last, only the first NARROW_N columns take part in Q·Kᵀ, softmax and P·V.
-
+matmuls of the other group. It waits for P·V in the middle of the softmax, rescales a row only if its maximum
+has increased, releases a stage warp by warp, and reduces the sums of a row only at the end. Of the narrow
+block of a work tile, the last one, only NARROW_N columns take part. Triton reads types of fields as values.
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D),
 LSE is (T, H). A pack is the PACK query heads of one KV head that share a tile.
 """
 
-# Triton reads the types of fields as values
 # pyright: reportInvalidTypeForm=false
 
 from triton.experimental import gluon
