@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from longca.core.units import format_length
 from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed
 from longca.lab.report.packing import packed, script_json
-from longca.lab.report.series import DIRECTIONS
-from longca.lab.store.text import join, number
+from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.store.text import number
 
 if TYPE_CHECKING:
     from longca.lab.report.series import Unit
