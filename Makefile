@@ -131,7 +131,7 @@ test-images-all: setup
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
 # pictures of the masks, the README's heat map; last the numbers in sentences, some of which are those of the tables before them
 docs: setup
-	python tools/architecture.py
+	python -m tools.architecture
 	python -m tools.schema
 	python -m tools.reference
 	python -m tools.mask_pictures
