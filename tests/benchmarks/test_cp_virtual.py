@@ -17,7 +17,7 @@ from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Contribution, Problem
 from longca.lab.studies.grid import Measure
-from tests.cp.test_agreement import Case
+from tests.helpers.cp.case import Case
 from tools.table import read_records
 
 TINY = [

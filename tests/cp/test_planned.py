@@ -16,8 +16,7 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask
 from longca.masks import Mask
 from longca.masks.mask import LazyMask
-from tests.cp.test_agreement import Case
-from tests.helpers.cp.case import STATIC_MASKS
+from tests.helpers.cp.case import STATIC_MASKS, Case
 from tests.helpers.cp.peak import Peak
 from tests.helpers.cp.virtual import on_virtual_ranks
 

@@ -15,8 +15,8 @@ from longca.cp.traffic_formula import formula_bytes
 from longca.lab.bench.plan.predict import Predictor
 from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.strategies import strategy_of
-from tests.cp.test_agreement import Case
 from tests.cp.test_planned import cell
+from tests.helpers.cp.case import Case
 from tests.helpers.cp.virtual import on_virtual_ranks
 
 HEADS = 16, 8

@@ -6,8 +6,7 @@ import torch
 from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.partition.heads import plan_heads
-from tests.cp.test_agreement import Case
-from tests.helpers.cp.case import STATIC_MASKS
+from tests.helpers.cp.case import STATIC_MASKS, Case
 from tests.helpers.cp.virtual import on_virtual_ranks
 
 HEADS = [(8, 2), (5, 5), (12, 3), (7, 1)]

@@ -7,7 +7,7 @@ import torch
 from longca.core.call import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from tests.cp.test_agreement import Case
+from tests.helpers.cp.case import Case
 from tests.helpers.cp.ranks import on_ranks
 
 FOUND = torch.cuda.device_count()

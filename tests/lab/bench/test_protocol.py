@@ -11,7 +11,8 @@ import pytest
 from longca.core.call import Work
 from longca.lab.bench.measure.timer import collect
 from longca.lab.bench.measure.timing.protocol import Steadiness, ended, is_look, least_warm_up_seconds
-from longca.lab.bench.plan.shards import estimate_seconds, shards
+from longca.lab.bench.plan import shards
+from longca.lab.bench.plan.shards import estimate_seconds
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Samples
 from longca.lab.studies.samples import drift, median_interval

@@ -11,7 +11,7 @@ from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.run.own_file import _as_plugin
 from longca.lab.store.table import derived
 from longca.lab.studies.grid import Measure
-from tests.cp.test_agreement import Case
+from tests.helpers.cp.case import Case
 from tests.helpers.cp.virtual import on_virtual_ranks
 from tests.helpers.kernels.cases import hand_made_cases, telling_cases
 from tests.helpers.kernels.plain_attention import plain_attention

@@ -41,7 +41,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_contributed_folder_is_found_and_ranked_by_itself(own: Path, longca):
     assert [path.parent.name for path in committed()] == ["h100", "l40s"]
-    asked = ("choose", "causal", "-s", "8K", "--heads", "64:8", "--json")
+    asked = ("choose", "causal", "-s", "8K", "--heads", "64:8", "-d", "fwd", "--json")
     both = json.loads(longca(*asked).stdout)["rankings"]
     assert [ranking["devices"] for ranking in both] == [[gpu] for gpu in MODELS]
     one = json.loads(longca(*asked, "--gpu", "l40s").stdout)["rankings"]

@@ -325,7 +325,10 @@ def test_a_gpu_is_found_by_the_names_that_people_give_it(name: str, found: str) 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("H100", "GPU 'H100' may be 'H100 SXM' or 'H100 NVL' or 'H100 PCIe'. Give one of these names"),
+        (
+            "A100",
+            "GPU 'A100' may be 'A100 SXM 80 GB' or 'A100 PCIe 80 GB' or 'A100 40 GB'. Give one of these names",
+        ),
         ("H300", "Unknown GPU 'H300'"),
         ("", "Unknown GPU ''"),
     ],

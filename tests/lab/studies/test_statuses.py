@@ -28,5 +28,4 @@ def test_groups_of_outcomes_hold_each_once() -> None:
 def test_the_page_has_a_sign_and_a_colour_for_each(status: str) -> None:
     assert f'id="i-{status}"' in (TEMPLATES / "symbols.html.j2").read_text()
     assert f".s-{status}" in (STATIC / "report.css").read_text()
-    assert f'"{status}"' in (STATIC / "records.js").read_text()
     assert status in (PACKAGE_ROOT / "lab" / "store" / "columns.py").read_text()
