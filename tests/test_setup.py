@@ -432,10 +432,14 @@ def test_the_list_of_packages_names_those_that_measure(monkeypatch, tmp_path):
 
 
 def test_actions_are_pinned_by_commit():
-    (file,) = (ROOT / ".github/workflows").glob("*")
-    text = file.read_text(encoding="utf-8")
-    used = re.findall(r"uses: (.*)", text)
-    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used)
+    files = sorted((ROOT / ".github/workflows").glob("*"))
+    assert [file.stem for file in files] == ["ci", "release"]
+    for text in (file.read_text(encoding="utf-8") for file in files):
+        used = re.findall(r"uses: (.*)", text)
+        assert used and all(
+            re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used
+        )
+    text = files[0].read_text(encoding="utf-8")
     flow = yaml.safe_load(text)
     assert (
         flow["permissions"] == {"contents": "read"}

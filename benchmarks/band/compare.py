@@ -107,7 +107,8 @@ class Case:
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
     """Yields all cases, the most important first."""
-    static = [name for name in Registry("mask").names() if not name.startswith("block_sparse")]
+    patterns = Registry("mask").load_all()
+    static = sorted(pattern.name for pattern in patterns if pattern.number and pattern.family != "dynamic")
 
     def run_by(rivals: Sequence[str]) -> tuple[str, ...]:
         return tuple(

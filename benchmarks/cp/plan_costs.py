@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     seqlen, found = options.ranks * options.tokens, []
     for name in Registry("mask").names():
         pattern = Registry("mask").load(name)
-        if pattern.family == "dynamic":
+        if pattern.family == "dynamic" or not pattern.number:  # the table has the study's static masks
             continue
         cut = (
             pattern.uses_documents and name != "block_causal_document"

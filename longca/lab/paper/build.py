@@ -30,15 +30,15 @@ from longca.lab.paper.published import (
     with_published,
 )
 from longca.lab.paper.repairs import REPAIRS
+from longca.lab.report.content.method_notes import method_notes
+from longca.lab.report.content.packing import script_json
+from longca.lab.report.content.page import Frame, fields_of
+from longca.lab.report.content.record_layout import templates
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import Inline, inline
 from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.report.method_notes import method_notes
-from longca.lab.report.packing import script_json
-from longca.lab.report.page import Frame, fields_of
-from longca.lab.report.record_layout import templates
 from longca.lab.report.rows import merged_json, points_json
 from longca.lab.report.series import Unit, for_file, labelled, rate_unit, sampled
 from longca.lab.store.cells import UnusableFile

@@ -12,8 +12,8 @@ from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
+from longca.lab.report.content.page import Frame
 from longca.lab.report.look.svg import Inline
-from longca.lab.report.page import Frame
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.text import short_device
 

@@ -12,22 +12,23 @@ from longca.core.errors import UserError
 from longca.core.hardware import Hardware, load_hardware
 from longca.core.version import VERSION
 from longca.lab.ranking.table import is_beside
-from longca.lab.report import answers, controls, matrix, tables, winners
+from longca.lab.report import answers, matrix, tables, winners
+from longca.lab.report.content import controls
+from longca.lab.report.content.drawn import Paper, drawn_figures
+from longca.lab.report.content.method_notes import method_notes
+from longca.lab.report.content.packing import script_json
+from longca.lab.report.content.page import Decided, Files, Frame, PageData, fields_of
+from longca.lab.report.content.record_layout import layout
+from longca.lab.report.content.record_texts import table_texts
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.decide.repeats import repeat_rows
 from longca.lab.report.decide.script import caption, described, views_json
-from longca.lab.report.drawn import Paper, drawn_figures
 from longca.lab.report.index import overviews
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.report.method_notes import method_notes
-from longca.lab.report.packing import script_json
-from longca.lab.report.page import Decided, Files, Frame, PageData, fields_of
-from longca.lab.report.record_layout import layout
-from longca.lab.report.record_texts import table_texts
 from longca.lab.report.rows import merged_json, on_page, rows_json
 from longca.lab.report.series import Unit, labelled, mask_order, rate_unit
 from longca.lab.store.cells import UnusableFile

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.report.packing import packed, script_json
-from longca.lab.report.record_texts import detail_texts, merged_texts, table_texts, tip_texts
+from longca.lab.report.content.packing import packed, script_json
+from longca.lab.report.content.record_texts import detail_texts, merged_texts, table_texts, tip_texts
 from longca.lab.report.series import Unit
 from longca.lab.store.text import is_missing, number
 from longca.lab.studies.outcome import Failed
@@ -59,7 +59,7 @@ def rows_json(
     samples: bool = True,
     details: bool = True,
 ) -> str:
-    """JSON for a script element: the columns (`longca.lab.report.packing.packed`) of the records' texts.
+    """JSON for a script element: the columns (`longca.lab.report.content.packing.packed`) of the records' texts.
 
     Args:
         table: `longca.lab.report.series.labelled` of the records, in their order.

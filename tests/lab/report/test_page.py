@@ -14,11 +14,11 @@ from longca.core.hardware import load_hardware
 from longca.lab.report import build as building
 from longca.lab.report import rows, tables
 from longca.lab.report.build import MAX_BYTES, build
+from longca.lab.report.content.packing import unpacked
+from longca.lab.report.content.page import Frame, PageData
 from longca.lab.report.index import write_index
 from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates
-from longca.lab.report.packing import unpacked
-from longca.lab.report.page import Frame, PageData
 from longca.lab.report.rows import anchors, rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.export import export

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
+from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed
-from longca.lab.report.packing import packed, script_json
 from longca.lab.report.series import DIRECTIONS, join
 from longca.lab.store.text import number
 

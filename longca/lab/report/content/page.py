@@ -7,14 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from longca.lab.report.answers import Tile
-from longca.lab.report.controls import Control
+from longca.lab.report.content.controls import ControlRow
+from longca.lab.report.content.drawn import Drawn
+from longca.lab.report.content.method_notes import MethodNotes
 from longca.lab.report.decide.repeats import RepeatRow
 from longca.lab.report.decide.views import Decision
-from longca.lab.report.drawn import Drawn
 from longca.lab.report.index import Page as LinkedPage
 from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.matrix import Matrix, Reason
-from longca.lab.report.method_notes import MethodNotes
 from longca.lab.report.series import Unit
 from longca.lab.report.tables import Folded, ImageUse, MethodVersion, SampleFacts, StudyRun, WorstError
 from longca.lab.report.winners import Ranking
@@ -119,8 +119,8 @@ class PageData:
     figures: Mapping[str, Sequence[Drawn]]
     worst_errors: Sequence[WorstError]
     steadiness: SampleFacts
-    waits: Sequence[Control]
-    ceilings: Sequence[Control]
+    waits: Sequence[ControlRow]
+    ceilings: Sequence[ControlRow]
     has_product: bool
     rate: Unit
 

@@ -1,4 +1,4 @@
-"""The words and numbers of records as a page shows them (`longca.lab.report.record_layout`)."""
+"""The words and numbers of records as a page shows them (`longca.lab.report.content.record_layout`)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Control:
+class ControlRow:
     """A control: its texts as the page shows them, "" for those that it lacks."""
 
     cell_id: str
@@ -35,13 +35,13 @@ class Control:
     allowed: str
 
 
-def waits(table: pd.DataFrame) -> list[Control]:
+def waits(table: pd.DataFrame) -> list[ControlRow]:
     """Controls of known duration: the measured time, and its error."""
     chosen = table[table.nominal_ms.notna()].sort_values(["device", "nominal_ms"], kind="stable")
     return [_control(row, f"{row['nominal_ms']:g} ms", "", "") for row in chosen.to_dict("records")]
 
 
-def ceilings(table: pd.DataFrame, unit: Unit) -> list[Control]:
+def ceilings(table: pd.DataFrame, unit: Unit) -> list[ControlRow]:
     """Controls of known work: the highest rates of the device.
 
     Args:
@@ -54,7 +54,7 @@ def ceilings(table: pd.DataFrame, unit: Unit) -> list[Control]:
     return [_ceiling(row, unit) for row in chosen.to_dict("records")]
 
 
-def _ceiling(row: dict[str, Any], unit: Unit) -> Control:
+def _ceiling(row: dict[str, Any], unit: Unit) -> ControlRow:
     traffic, copied, length = row["traffic_bytes"], row["gb_per_s"], format_length(int(row["seqlen"]))
     product = f"{length} × {length}, {row['dtype']}"
     size = product if is_missing(traffic) else f"{format_bytes(traffic)} read and written"
@@ -64,12 +64,12 @@ def _ceiling(row: dict[str, Any], unit: Unit) -> Control:
     return _control(row, row["method"], size, rate)
 
 
-def _control(row: dict[str, Any], name: str, size: str, rate: str) -> Control:
+def _control(row: dict[str, Any], name: str, size: str, rate: str) -> ControlRow:
     def text(column: str, written: Callable[[float], str]) -> str:
         return "" if is_missing(row[column]) else written(float(row[column]))
 
     first, last = (text(column, lambda value: number(value, 4)) for column in ("time_ms_q1", "time_ms_q3"))
-    return Control(
+    return ControlRow(
         cell_id=row["cell_id"],
         name=name,
         device=row["device"],
