@@ -81,7 +81,8 @@ setup:
 	@$(PYTHON) tools/setup.py
 
 lint: setup
-	ruff check longca tests tools benchmarks examples
+	ruff check longca tests tools benchmarks examples setup.py
+	ruff format --check -q longca tests tools benchmarks examples setup.py
 	pyright --threads 2
 	snakefmt --check Snakefile workflow
 	snakemake --profile workflow/profiles/local --lint

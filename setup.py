@@ -137,7 +137,7 @@ def copy_records(package: Path) -> None:
 
 
 def write_commit(folder: Path) -> None:
-    """The commit that is built, as `longca.lab.studies.checkout.COMMIT` has it; no file where nothing tells it."""
+    """The commit that is built, as `longca.lab.studies.checkout.COMMIT` has it; no file where nothing tells it."""  # noqa: E501
     described = (ROOT / COMMIT).read_text(encoding="utf-8") if (ROOT / COMMIT).is_file() else ""
     if (ROOT / ".git").exists():
         command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude", "*", "--dirty"]

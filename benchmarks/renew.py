@@ -83,7 +83,7 @@ class Part:
 
 HALVES = {  # of the masks, with about as much work each: all kernels run one mask on one GPU
     "a": "full,causal_document,sliding_window,shared_question,prefix_lm,global_sliding_window",
-    "b": "causal,full_document,causal_sliding_window,causal_blockwise,prefix_lm_document,block_causal_document",
+    "b": "causal,full_document,causal_sliding_window,causal_blockwise,prefix_lm_document,block_causal_document",  # noqa: E501
 }
 PARTS: Mapping[str, Part] = {
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", COMPARE),

@@ -8,7 +8,7 @@ Each step packs new documents into one row, so that its mask is new, too: on sev
 plans it while the step before is computed. Documents are arithmetic progressions of tokens, whose pace
 attention must find. At the end one document is changed, and the outputs of all others
 are compared, bit by bit.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

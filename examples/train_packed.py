@@ -10,7 +10,7 @@ its own: it is planned in the background while the step before is computed. Toke
 ten follow from the one two places before, which attention alone can look at. So the loss stays near
 log(vocabulary) until attention has learnt to look there, and then falls towards the entropy of the rest. It
 is the same for any number of ranks but for rounding.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ For notebooks and scripts, each loaded at its first use:
     frame = longca.load("quick")                                 # records of a study as a DataFrame
     advice = longca.advise(mask, gpus=64, num_q_heads=64, num_kv_heads=8)   # ways to run it, by predicted time
     choice = longca.choose("causal", seqlen="32K", gpu="h100")   # the fastest kernels, from records
-"""
+"""  # noqa: E501
 
 from typing import TYPE_CHECKING, Any
 

@@ -12,7 +12,7 @@ if (
 ):
     del sys.path[
         0
-    ]  # the working folder: a user's `random.py` there must not stand for Python's. The command does not look there either
+    ]  # the working folder: a user's `random.py` there must not stand for Python's. The command does not look there either  # noqa: E501
 
 from longca.lab.cli.entry import main
 

@@ -1,4 +1,4 @@
-"""Writes ARCHITECTURE.md from the packages' docstrings and imports, and compares imports with `tools.layers`."""
+"""Writes ARCHITECTURE.md from the packages' docstrings and imports, and compares imports with `tools.layers`."""  # noqa: E501
 
 import ast
 import functools
@@ -136,10 +136,10 @@ def page() -> str:
     lines = [
         "# Architecture",
         "",
-        "longca is two things: a library of attention, and a laboratory that measures it. The laboratory imports the "
+        "longca is two things: a library of attention, and a laboratory that measures it. The laboratory imports the "  # noqa: E501
         "library; the library imports nothing of the laboratory, and a test holds it to that.",
         "",
-        'Made by `make docs` from the code; a test fails when it is stale. An arrow means "imports"; imports never '
+        'Made by `make docs` from the code; a test fails when it is stale. An arrow means "imports"; imports never '  # noqa: E501
         "form a cycle. A drawing leaves out arrows that follow from others.",
     ]
     graph = edges()

@@ -5,7 +5,7 @@
 
 Locks are resolved by uv from the indexes that pip is set to, with hashes of every file. The digest of the
 base is asked of its registry; where that cannot be reached it stays, and a line says so.
-"""
+"""  # noqa: E501
 
 import argparse
 import json

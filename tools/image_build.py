@@ -7,7 +7,7 @@ The image is built as `longca image get` does it, and must not be there yet. Twi
 build's log, at the memory of its processes and at the space that is used where it unpacks. What was compiled
 before is taken from `images/objects`, as in any build. A build that took most of its units from there is
 noted beside the one that compiled them: `NAME.kept.json` beside `NAME.json`.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

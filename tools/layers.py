@@ -40,7 +40,7 @@ cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned
 cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.kernel_times cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
 cp.public                      core masks cp.api cp.comm
 transformers                   core masks dispatch cp
-"""
+"""  # noqa: E501
 # in the laboratory, "lab." is left out
 _LABORATORY = """
 code
@@ -67,7 +67,7 @@ bench.plan     data masks kernels store bench.measure bench.workers
 bench.run      data masks kernels store ranking bench.measure bench.workers bench.plan
 templates      masks lowering kernels cp.partition cp.schedule cp.planned store report
 cli            data masks kernels cp store published ranking claims report paper compare archive images bench advice predict
-"""
+"""  # noqa: E501
 _FOR_ALL_OF_THE_LABORATORY = {"core", "lab.studies", "lab.code"}
 
 

@@ -8,7 +8,7 @@ for the guide.
 A run with one rank is repeated with weights that are off by a rounding of attention's inputs (2⁻²³ in
 float32, 2⁻⁸ in bfloat16). So much do curves differ without any other rank: it is the measure for the
 difference that ranks and strategies make.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

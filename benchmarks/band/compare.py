@@ -10,7 +10,7 @@ float64 first, the other kernels against band attention. A kernel that cannot ru
 fill the compilers' disk caches first (--warm-seconds).
 No case starts after --max-seconds: a second call with --keep measures the cases left out and keeps those in
 the CSV.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ costs.
 (a semaphore), from the last row or from the first. Masks are those of whole sequences and those of the steps
 of this project's strategies: short sequences, few queries, few keys, parts of documents. TFLOP/s are of the
 mask's area: 10 · area · heads · head dim.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

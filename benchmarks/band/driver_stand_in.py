@@ -68,7 +68,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
     launches++; return CUDA_SUCCESS;
 }
-"""
+"""  # noqa: E501
 
 
 class StandIn:

@@ -7,7 +7,7 @@ has.
 
 Predictions are read from predicted_<study>.csv, beside the pages of that GPU, when they are checked, and are
 not made again.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         for direction in options.directions:
             begun = time.process_time()
             mask = build_mask(name, seqlen=options.ranks * options.tokens, corpus=options.corpus)
-            answer = advise(mask, gpus=options.ranks, num_q_heads=HEADS[0], num_kv_heads=HEADS[1], kernels=[KERNEL],
+            answer = advise(mask, gpus=options.ranks, num_q_heads=HEADS[0], num_kv_heads=HEADS[1], kernels=[KERNEL],  # noqa: E501
                             direction=direction, profile=PROFILE, draws=options.draws)  # fmt: skip
             seconds = time.process_time() - begun
             firsts = Counter[str]()

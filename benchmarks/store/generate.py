@@ -46,7 +46,7 @@ grids:
     seqlen_per_rank: [8K, 32K]
     heads: "64:8"
     seed: [{dense_seeds}]
-"""
+"""  # noqa: E501
 
 
 def write_study(path: Path, count: int) -> Study:

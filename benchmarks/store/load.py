@@ -30,7 +30,7 @@ begun = time.perf_counter()
 process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
 _, status, used = os.wait4(process.pid, 0)
 print(os.waitstatus_to_exitcode(status), time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss)
-"""
+"""  # noqa: E501
 """in a process of its own: a child's peak of memory is never below what its parent had when it was started"""
 
 

@@ -8,7 +8,7 @@ A collective over several nodes brings each shard into a node once, by one of it
 there: each adapter carries a share. A ring's hop between nodes has one adapter to itself and no more.
 
 The forecast is for a middle rank: with padded documents all ranks have the same area, except for the padding.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ The file may define optional parts:
 
 `docs/guide/own-kernel.md` describes shapes, dtypes and devices. User code runs only in the measuring process,
 never in the process of the command.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class BandTable(np.ndarray):
     """Bands for display: an int64 array whose text shows ±∞ for offsets without a bound."""
 
     def __repr__(self) -> str:
-        return f"bands({np.array2string(np.asarray(self), separator=', ', prefix='bands(', threshold=600, formatter={'int': offset_text})})"
+        return f"bands({np.array2string(np.asarray(self), separator=', ', prefix='bands(', threshold=600, formatter={'int': offset_text})})"  # noqa: E501
 
     def __str__(self) -> str:
         return np.array2string(np.asarray(self), threshold=600, formatter={"int": offset_text})

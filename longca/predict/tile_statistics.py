@@ -13,7 +13,7 @@ idle, which `WorkSpread` estimates. Counts are for one query head.
 
 In masks with many head groups of the same distribution, two are counted. In masks with very many queries,
 equally spaced pieces are counted.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

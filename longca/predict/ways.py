@@ -9,7 +9,7 @@
 
 A kernel with several algorithms has a model for each (`KernelModel.way`). All other kernels have one unnamed
 model.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

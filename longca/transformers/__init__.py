@@ -5,7 +5,7 @@
     sharding = longca.transformers.shard(model, group)                    # a sequence over the ranks of a group
 
 The import registers longca in the public registries of Transformers, where that library is installed.
-"""
+"""  # noqa: E501
 
 import importlib.util
 

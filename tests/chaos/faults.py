@@ -51,7 +51,7 @@ except UserError as error:
 STUDY = """
 title: killed
 grids: [{kernel: naive, mask: causal, seqlen: [64, 128], heads: '2:1', head_dim: 16, dtype: fp32, direction: fwd}]
-"""
+"""  # noqa: E501
 COMMANDS = ("export", "report", "archive")
 """that write beside records; all others only read"""
 FAULTS = [
@@ -73,7 +73,7 @@ def can_trace() -> bool:
 
 def texts() -> bytes:
     """Some records, one a line."""
-    cells = [Cell(kind="kernel", kernel="naive", mask="causal", seqlen=64 * number, num_q_heads=2, num_kv_heads=1, head_dim=16,
+    cells = [Cell(kind="kernel", kernel="naive", mask="causal", seqlen=64 * number, num_q_heads=2, num_kv_heads=1, head_dim=16,  # noqa: E501
                   dtype="fp32", direction="fwd") for number in range(1, NUM_RECORDS + 1)]  # fmt: skip
     return b"".join(encode(record(cell)) for cell in cells)
 

@@ -26,7 +26,7 @@ grids:
      block_sparse_uniform: {block: 64, density: 0.5}], seqlen: 512, heads: "4:2", head_dim: 64, dtype: fp32}
   - {kind: cp, strategy: [ulysses, ring_allgather], kernel: naive, world: 2, mask: [causal, causal_document, full], seqlen: 256,
      heads: "4:2", head_dim: 32, dtype: fp32}
-"""
+"""  # noqa: E501
 PARTS = ("Snakefile", "config", "containers", "longca", "workflow")  # what the workflow needs of the project
 APPEARS_SECONDS = 60.0  # that a victim gets to appear, and a run to end once it was told to
 WHOLE_SECONDS = 240.0  # that the last run gets, without accidents

@@ -30,8 +30,8 @@ DIGEST = f"sha256:{'0' * 64}"
 @pytest.mark.parametrize("text", [
     f"docker://me:{SECRET}@registry.io/n@{DIGEST}", f"docker://me:{SECRET}@n@{DIGEST}", f"https://{SECRET}@github.com/a/b.git",
     f"oras://me:{SECRET}/a@b@host:5000/n", f"http://proxy?token={SECRET}&x=1", f"https://s3/x?X-Amz-Signature={SECRET}",
-    f"HF_TOKEN={SECRET}", f"export AWS_SECRET_ACCESS_KEY='{SECRET}'".replace("'", ""), f"password: {SECRET}", f'{{"password": "{SECRET}"}}',
-    f"Authorization: Bearer {SECRET}", f"login --password {SECRET} --x", f"--api-key={SECRET}", f"ghp_{'a1' * 10}{SECRET}",
+    f"HF_TOKEN={SECRET}", f"export AWS_SECRET_ACCESS_KEY='{SECRET}'".replace("'", ""), f"password: {SECRET}", f'{{"password": "{SECRET}"}}',  # noqa: E501
+    f"Authorization: Bearer {SECRET}", f"login --password {SECRET} --x", f"--api-key={SECRET}", f"ghp_{'a1' * 10}{SECRET}",  # noqa: E501
     f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}\n-----END OPENSSH PRIVATE KEY-----"])  # fmt: skip
 def test_a_secret_of_any_form_is_hidden(text: str):
     hidden = without_secrets(text, {})
@@ -40,7 +40,7 @@ def test_a_secret_of_any_form_is_hidden(text: str):
 
 @pytest.mark.parametrize("text", [
     f"docker://pytorch/pytorch@{DIGEST}", f"docker://host:5000/n@{DIGEST}", "tcp://10.0.0.1:29500", "http://host:80/@scope/package",
-    "16384 tokens, num_tokens=4096, tokens: 8", "KV heads 8, 29 of 64; key=3 block_key: 7", "file:///tmp/a@b", "compass: north",
+    "16384 tokens, num_tokens=4096, tokens: 8", "KV heads 8, 29 of 64; key=3 block_key: 7", "file:///tmp/a@b", "compass: north",  # noqa: E501
     "basic block 12", "signature: forward(q, k, v)", "mask_key=12345678", "PWD"])  # fmt: skip
 def test_what_is_none_stays(text: str):
     assert without_secrets(text, {}) == text

@@ -29,7 +29,7 @@ cp.attention(*(cp.shard(torch.randn(16, 2, 16)) for _ in range(3)))
 after = {entry.laddr for entry in psutil.Process().net_connections("inet")} - before
 with open(os.path.join(os.path.dirname(__file__), os.environ["RANK"]), "w") as file:
     json.dump([sorted({address.ip for address in after}), "GLOO_SOCKET_IFNAME" in os.environ], file)
-"""
+"""  # noqa: E501
 
 
 def free_port() -> int:

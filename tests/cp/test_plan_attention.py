@@ -21,8 +21,8 @@ SCHEDULES = {
     "two-way": Ring(two_way=True),
 }
 MASKS = STATIC_MASKS | {
-    "prefix_tree": {"trees": 2, "branches": 3}, "sink_local": {"num_sinks": 3, "window": 9}, "chunked_local": {"chunk": 20},
-    "longformer": {"num_global": 3, "window": 4, "dilation": 3}, "hstu": {"num_context": 3, "num_candidates": 4}}  # fmt: skip
+    "prefix_tree": {"trees": 2, "branches": 3}, "sink_local": {"num_sinks": 3, "window": 9}, "chunked_local": {"chunk": 20},  # noqa: E501
+    "longformer": {"num_global": 3, "window": 4, "dilation": 3}, "hstu": {"num_context": 3, "num_candidates": 4}}  # fmt: skip  # noqa: E501
 NAMES = ("contiguous", "zigzag", "stripes", "heap-8", "level-8")
 HEADS = ((4, 4), (4, 1))
 

@@ -60,7 +60,7 @@ def test_products_are_those_of_the_visible_pairs():
         visible = torch.rand(5, 4, generator=generator) < 0.5
         weights[~visible] = math.nan
         expected = torch.tensor([
-            [sum((float(weights[i, j]) * float(x[j, d]) for j in range(4) if visible[i, j]), 0.0) for d in range(3)]
+            [sum((float(weights[i, j]) * float(x[j, d]) for j in range(4) if visible[i, j]), 0.0) for d in range(3)]  # noqa: E501
             for i in range(5)
         ])  # fmt: skip
         torch.testing.assert_close(confined_product(weights, visible, x), expected, equal_nan=True)

@@ -24,7 +24,7 @@ STUDY = """
 measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 0.2, timeout_s: 60}
 grids:
   - {kind: cp, strategy: ulysses, kernel: naive, world: [1, 2], mask: causal, seqlen: 64, heads: "2:2", head_dim: 16, dtype: bf16}
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(

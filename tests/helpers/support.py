@@ -20,7 +20,7 @@ grids:
   - {kernel: [naive, sdpa], mask: [full, causal_document], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: [fwd, bwd]}
   - {kind: cp, strategy: ulysses, kernel: naive, world: 2, mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32,
      direction: fwd}
-"""
+"""  # noqa: E501
 
 
 def in_interpreter(cases: str, *parts: str) -> subprocess.CompletedProcess[str]:

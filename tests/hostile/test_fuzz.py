@@ -33,7 +33,7 @@ grids:
      direction: [fwd, bwd]}
   - {kind: cp, strategy: ulysses, kernel: naive, world: 2, mask: {block_sparse_uniform: {block: 64, density: [0.2, 0.5]}}, seqlen: 512,
      heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}
-"""
+"""  # noqa: E501
 
 
 @fuzz(STUDY, 200)

@@ -62,12 +62,12 @@ class Hostile(Naive):
     def prepare(self, problem):
         act("prepare")
         return Prepared(problem)
-"""
+"""  # noqa: E501
 STUDY = """
 measure: {warmup: 1, warm_seconds: 0, repeats: 4, precision: 0, max_seconds: 1, timeout_s: 6}
 grids:
   - {kernel: [hostile, naive], mask: [full, causal], seqlen: 64, heads: "4:2", head_dim: 16, dtype: fp32, direction: fwd}
-"""
+"""  # noqa: E501
 ENDS = ("exits", "leaves", "hangs", "odd", "crashes", "killed", "floods", "escapes")
 WHATS = (*ENDS, "text", "deep", "list", "endless")
 TRIES = [

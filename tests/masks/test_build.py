@@ -182,7 +182,7 @@ class Twice(Pattern):
 
     def build(self, draw, params):
         return draw.mask(band.make(0, draw.seqlen, params.first, 2, hi=0), band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0))
-'''
+'''  # noqa: E501
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 python -m tests.slurm.page jobs [--study paper]     counts; no cluster is made
 python -m tests.slurm.page scenarios [-k PART]      makes clusters and runs all scenarios, or some of them, on it
 python -m tests.slurm.page scenarios --log FILE …   of runs with LONGCA_SLURM_LOG=FILE
-"""
+"""  # noqa: E501
 
 import argparse
 import json

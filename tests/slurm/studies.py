@@ -12,7 +12,7 @@ grids:
     dtype: fp32
   - {kind: cp, strategy: ulysses, kernel: naive, world: 2, mask: [causal, prefix_lm_document], seqlen: 128, heads: "4:2", head_dim: 16,
      dtype: fp32}
-"""
+"""  # noqa: E501
 
 ACCIDENTS = """
 title: accidents
@@ -20,7 +20,7 @@ measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, 
 grids:
   - {kernel: [naive, slow], mask: [full, causal, prefix_lm, causal_document], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32,
      direction: fwd}
-"""
+"""  # noqa: E501
 
 PLUGINS = {
     "kernels/slow.py": '''
@@ -45,7 +45,7 @@ measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, 
 grids:
   - {kind: cp, strategy: ulysses, kernel: naive, world: [3, 4], mask: causal_document, seqlen: 192, heads: "12:12", head_dim: 16,
      dtype: fp32}
-"""
+"""  # noqa: E501
 
 INSIDE = """
 title: in an image, on two nodes
@@ -54,4 +54,4 @@ grids:
   - {kernel: naive, mask: [causal, prefix_lm_document], seqlen: 128, heads: "4:2", head_dim: 16, dtype: fp32}
   - {kind: cp, strategy: [ulysses, ring_p2p], kernel: naive, world: 4, mask: causal_document, seqlen: 192, heads: "12:4", head_dim: 16,
      dtype: fp32}
-"""
+"""  # noqa: E501

@@ -22,7 +22,7 @@ rule tasks:
     params: launch=lambda wildcards: SITE.launch(int(wildcards.world))
     shell:
         "{params.launch} sh -c 'echo $SLURMD_NODENAME $SLURM_PROCID $SLURM_STEP_NUM_TASKS $SLURM_LOCALID $CUDA_VISIBLE_DEVICES' > {output}"
-"""
+"""  # noqa: E501
 
 
 def test_geometry(new_cluster, scenario):

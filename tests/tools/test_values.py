@@ -19,12 +19,12 @@ from tools.values.suggest import suggestions
 
 STATEMENTS = load()
 RESULTS = (
-    "band is 1.3 times faster", "it is 30% faster", "thirty percent faster", "takes 3ms", "reaches 700 TFLOP/s",
-    "It leads in 12 of 24", "under nine of twelve masks", "leads under nine masks", "half the speed", "a third faster",
+    "band is 1.3 times faster", "it is 30% faster", "thirty percent faster", "takes 3ms", "reaches 700 TFLOP/s",  # noqa: E501
+    "It leads in 12 of 24", "under nine of twelve masks", "leads under nine masks", "half the speed", "a third faster",  # noqa: E501
     "twice as fast", "costs 5–8 %", "3,832 records", "1.06 × the next", "a factor of 2", "uses 2 GB less",
 )  # fmt: skip
 NO_RESULTS = (
-    "8K tokens, 64:8 heads, head dim 128", "Triton 3.6 and 3.7", "torch ≥ 2.11", "14 masks on 2 H100s", "one of two ways",
+    "8K tokens, 64:8 heads, head dim 128", "Triton 3.6 and 3.7", "torch ≥ 2.11", "14 masks on 2 H100s", "one of two ways",  # noqa: E501
     "2 × 2 on 4 ranks", "commit 77b828", "2026-11-26", "`it is 1.3 times faster`",
 )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_gpus_share_no_number_and_are_named() -> None:
 
 
 @pytest.mark.parametrize(("template", "message"), [
-    ("no number", "computes nothing"), ("{open", "no f-string"), ("{nobody} cells", "NameError"), ("{1 / 0:.1f} cells", "ZeroDivision"),
+    ("no number", "computes nothing"), ("{open", "no f-string"), ("{nobody} cells", "NameError"), ("{1 / 0:.1f} cells", "ZeroDivision"),  # noqa: E501
     ("{h100.block('band', 'nothing')} cells", "has no block")])  # fmt: skip
 def test_a_statement_that_cannot_be_says_why(template: str, message: str) -> None:
     with pytest.raises(ValueProblem, match=message):

@@ -12,18 +12,18 @@ transformers = pytest.importorskip(
 
 VOCABULARY, TOKENS = 97, 50
 _SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,  # noqa: E501
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "attention_dropout": 0.0,
 }  # fmt: skip
 _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": 9}),
     "qwen3": ("Qwen3Config", {}),
-    "gemma3": ("Gemma3TextConfig", {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"],
+    "gemma3": ("Gemma3TextConfig", {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"],  # noqa: E501
                                     "query_pre_attn_scalar": 24}),
-    "gpt_oss": ("GptOssConfig", {"sliding_window": 9, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {
+    "gpt_oss": ("GptOssConfig", {"sliding_window": 9, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {  # noqa: E501
         "rope_type": "default", "rope_theta": 10000.0}}),
-    "llama4": ("Llama4TextConfig", {"intermediate_size_mlp": 96, "attention_chunk_size": 8, "num_local_experts": 2,
+    "llama4": ("Llama4TextConfig", {"intermediate_size_mlp": 96, "attention_chunk_size": 8, "num_local_experts": 2,  # noqa: E501
                                     "num_experts_per_tok": 1, "no_rope_layers": [1, 0]}),
 }  # fmt: skip
 FAMILIES = tuple(_CONFIGS)

@@ -32,7 +32,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "packed rows that differ": {"position_ids": torch.cat([restarting(13, 37), restarting(TOKENS)])},
     "padding": {"attention_mask": VISIBLE.long()},
     "padding at the right": {"attention_mask": VISIBLE.flip(1).long()},
-    "each pair": {"attention_mask": torch.rand(2, 1, TOKENS, TOKENS, generator=torch.Generator().manual_seed(1)).gt(0.5)
+    "each pair": {"attention_mask": torch.rand(2, 1, TOKENS, TOKENS, generator=torch.Generator().manual_seed(1)).gt(0.5)  # noqa: E501
                   | torch.eye(TOKENS, dtype=torch.bool)},
 }  # fmt: skip
 
@@ -78,8 +78,8 @@ def test_prefill_in_parts_and_generation_equal_eager(family: str, kind: str):
                 ).logits
                 for start, stop in ((0, 20), (20, 31), (31, TOKENS))
             ]
-            generated = made.generate(ids[:, :20], attention_mask=visible[:, :20], max_new_tokens=6, do_sample=False, pad_token_id=0,
-                                      cache_implementation=None if kind == "dynamic" else kind, disable_compile=True)  # fmt: skip
+            generated = made.generate(ids[:, :20], attention_mask=visible[:, :20], max_new_tokens=6, do_sample=False, pad_token_id=0,  # noqa: E501
+                                      cache_implementation=None if kind == "dynamic" else kind, disable_compile=True)  # fmt: skip  # noqa: E501
         results.append((torch.cat(parts, 1)[VISIBLE], generated))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=2e-5, atol=2e-6)
     assert torch.equal(results[0][1], results[1][1])
@@ -140,8 +140,8 @@ def test_checkpointing_autocast_and_encoders():
     for implementation in ("longca", "eager"):
         torch.manual_seed(0)
         bert = transformers.BertModel(transformers.BertConfig(
-            vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=implementation))  # fmt: skip
+            vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,  # noqa: E501
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=implementation))  # fmt: skip  # noqa: E501
         for visible in (torch.ones_like(VISIBLE), VISIBLE):
             results.append(
                 bert(inputs["input_ids"], attention_mask=visible.long()).last_hidden_state[visible]
@@ -209,8 +209,8 @@ def test_refusals_are_one_line(options: dict[str, Any], said: str):
 
 def test_models_with_softcap_or_dropout_are_refused():
     softcap = transformers.AutoModelForCausalLM.from_config(
-        transformers.Gemma2Config(**{**config("llama").to_dict(), "model_type": "gemma2", "architectures": None,
-                                     "attn_logit_softcapping": 30.0}), attn_implementation="longca")  # fmt: skip
+        transformers.Gemma2Config(**{**config("llama").to_dict(), "model_type": "gemma2", "architectures": None,  # noqa: E501
+                                     "attn_logit_softcapping": 30.0}), attn_implementation="longca")  # fmt: skip  # noqa: E501
     with pytest.raises(UserError, match=r"^Gemma2Attention asks for a softcap of scores"):
         softcap(**batch())
     with pytest.raises(UserError, match=r"^LlamaAttention asks for dropout"):

@@ -70,7 +70,7 @@ try:
     longca.load()
 except UserError as error:
     print(error)
-"""
+"""  # noqa: E501
 COMMAND = """
 import runpy
 sys.argv = ["longca", "list"]

@@ -86,7 +86,7 @@ def test_whole_dag_goes_on_after_a_kill_and_then_has_nothing_to_do(dag: list[str
 SMALL = """
 measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
 grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}]
-"""
+"""  # noqa: E501
 
 
 def test_the_table_and_the_page_follow_the_records_whoever_measured_them(

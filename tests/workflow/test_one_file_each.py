@@ -57,7 +57,7 @@ grids:
   - {kernel: mine, mask: [anchor, causal_document], corpus: my_words, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}
   - {kind: cp, strategy: my_way, kernel: mine, world: 2, mask: anchor, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}
   - {kernel: plain, mask: [window_and_sink, causal_document], seqlen: 64, heads: "4:2", head_dim: 16}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

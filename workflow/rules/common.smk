@@ -79,7 +79,9 @@ def outside(wildcards):
 
 # over every file that a command runs: what it made is made again when one of them changes
 def code_of(command, without=()):
-    return source_digest("longca.__main__", f"longca.lab.cli.{command}", without=without)
+    return source_digest(
+        "longca.__main__", f"longca.lab.cli.{command}", without=without
+    )
 
 
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must

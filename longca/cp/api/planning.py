@@ -7,7 +7,7 @@ when they take the plan.
 
     thread of a rank    choose strategy and sharding → partition the work → prepare kernels
     all ranks together                                                                      → compare outcomes → open comm streams
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

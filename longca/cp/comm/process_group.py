@@ -310,7 +310,7 @@ class WorldGroup:
 
         if self._is_new:
             dist.destroy_process_group()
-        elif self._has_all_ranks:  # groups of some ranks get names that torch would give again: those stay until the default group ends
+        elif self._has_all_ranks:  # groups of some ranks get names that torch would give again: those stay until the default group ends  # noqa: E501
             for group in self._made:
                 dist.destroy_process_group(group)
         self._made.clear()

@@ -14,7 +14,7 @@ three parts:
 at once. The number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of
 one rank the end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a
 step function of s.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

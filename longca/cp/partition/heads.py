@@ -6,7 +6,7 @@
     2 ranks            0 0 0 0 1 1 1 1    whole KV groups: each KV head goes to one rank
     4 ranks            0 0 1 1 2 2 3 3    more ranks than KV heads: KV head 0 is copied to ranks 0 and 1
     3 ranks            0 0 0 1 1 1 2 2    rank 1 cuts through both groups: its kernel call repeats a KV head (`expanded`)
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

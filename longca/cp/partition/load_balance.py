@@ -11,7 +11,7 @@ Their names are data: they appear in notes of records, in tables and in `make_sh
     stripes         token t on rank t mod P     everything, in every step             no
 
 LPT is the rule "longest processing time first".
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

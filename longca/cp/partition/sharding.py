@@ -11,7 +11,7 @@ without padding. The rank of each of 12 tokens, for P = 2 ranks:
     striped              0  1  0  1  0  1  0  1  0  1  0  1    token t is on rank t mod P
 
 Shapes: P ranks, S tokens, C chunks. A "local index" is the index of a token among the tokens of its rank.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

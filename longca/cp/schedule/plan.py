@@ -31,7 +31,7 @@ Methods of a plan; `rank` and `step` are their arguments:
     messages         all transfers of a step between ranks, and `dkv_messages` those of dK and dV, as arrays
 
 Shapes: P ranks, T steps. KV are counted in tokens, and ranges of KV are local indices of their owner.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ step:
     two-way ring                    0   7   1   6   2   5   3   4    both neighbours first: near KV for windows and documents
 
 `longca.cp.schedule.plan` draws a single ring and explains the terms.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -160,5 +160,5 @@ def _option_of(
     by_seed = {question.seeds[draw]: value for draw, value in seconds.items()} if question.seeds else {}
     mean_low, mean_high = (factor * sum(ends) / len(ends) for ends in (lows, highs))
     return AdvisedOption(
-        way.candidate, mean, min(lows), max(highs), mean_low, mean_high, work / mean.seconds, work / mean_high,
-        work / mean_low, fits, False, by_seed, forecasts.firsts(way), forecasts.nears(way), extrapolated)  # fmt: skip
+        way.candidate, mean, min(lows), max(highs), mean_low, mean_high, work / mean.seconds, work / mean_high,  # noqa: E501
+        work / mean_low, fits, False, by_seed, forecasts.firsts(way), forecasts.nears(way), extrapolated)  # fmt: skip  # noqa: E501

@@ -36,7 +36,7 @@ README = """# {title}: a study by longca
 - `sha256sum --check {manifest}` checks every file. With longca, `longca verify .` also makes the page again.
 - To repeat the study, in this folder: `make setup`, then `. .venv/bin/activate` and{plugins} `snakemake --profile workflow/profiles/local`
   on one machine, or `snakemake --profile slurm` on a cluster. What it measures goes to `results/`.
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)

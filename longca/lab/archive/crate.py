@@ -99,7 +99,7 @@ def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Bund
             "@type": "Dataset",
             "name": f"{facts.title}: a study by longca",
             "identifier": facts.study,
-            "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, "
+            "description": f"{facts.num_records} records of {facts.num_cells} cells, the page made from them, "  # noqa: E501
             "and all that repeats the study.",
             "datePublished": facts.last[:10],
             "license": {"@id": licence["@id"]},

@@ -34,7 +34,7 @@ def command(
         typer.Argument(
             metavar="[RUN]...",
             show_default=False,
-            help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the "
+            help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the "  # noqa: E501
             "project]",
         ),
     ] = None,
@@ -134,7 +134,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
     if ranking.earlier:
-        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"
+        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"  # noqa: E501
         print(textwrap.fill(told, width, subsequent_indent="  "))
     seeds = (
         f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}"

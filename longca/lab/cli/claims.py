@@ -20,7 +20,7 @@ def command(
         typer.Argument(
             metavar="[RUN]...",
             show_default=False,
-            help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the project]; a "
+            help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the project]; a "  # noqa: E501
             "number alone shows that claim",
         ),
     ] = None,

@@ -146,13 +146,13 @@ def _run(names: Sequence[str]) -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has left
         sys.stderr.close()
-    except OSError as error:  # of a file that nothing else has told of: most often it is not readable, or its name is too long
+    except OSError as error:  # of a file that nothing else has told of: most often it is not readable, or its name is too long  # noqa: E501
         name = f"'{error.filename}'" if error.filename is not None else "a file"
         print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)
         sys.exit(UserError.exit_code)
     except MemoryError:
         print(
-            f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}",
+            f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}",  # noqa: E501
             file=sys.stderr,
         )
         sys.exit(NO_MEMORY)

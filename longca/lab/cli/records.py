@@ -133,7 +133,7 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
         raise UserError(
             f"Study '{study.name}' was not measured here",
             why=f"there are no records in '{folder}'",
-            todo=f"This project's own records of it are in {_from_here(own[0])}: give that file, or measure first "
+            todo=f"This project's own records of it are in {_from_here(own[0])}: give that file, or measure first "  # noqa: E501
             f"with `longca run {study.name}`",
         )
     return study.title or study.name, folder

@@ -200,8 +200,8 @@ def build_paper(
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
         notes_of_all=[note for note, count in notes.items() if note and count >= SEVERAL],
-        num_measured=len({number for one in shown for number in one.effects}), gallery=shown_masks, coverage=coverage(table),
-        provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,
+        num_measured=len({number for one in shown for number in one.effects}), gallery=shown_masks, coverage=coverage(table),  # noqa: E501
+        provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,  # noqa: E501
         devices=devices(table.loc[table.status == "ok"]),
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
         notes={"cp": earlier_strategies(table)}, points=paper.points(),

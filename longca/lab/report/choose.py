@@ -135,14 +135,14 @@ class CallRanking:
         methods = [
             {"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,
              "tflops_per_device": placed.tflops, "tflops_per_device_low": placed.low,
-             "tflops_per_device_high": placed.high, "share_of_best": placed.share, "num_cells": placed.num_cells,
+             "tflops_per_device_high": placed.high, "share_of_best": placed.share, "num_cells": placed.num_cells,  # noqa: E501
              "num_samples": placed.num_samples, "cell_id": placed.cell_id}
             for method, placed in self.methods
         ]  # fmt: skip
         missing = [
             {"method": method, "status": status, "reason": reason} for method, status, reason in self.missing
         ]
-        return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,
+        return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,  # noqa: E501
                 "corpora": list(self.corpora), "seeds": list(self.seeds), "direction": self.direction,
                 "rests": self.rests, "devices": list(self.devices), "studies": list(self.studies),
                 "earlier": self.earlier, "num_cells": self.num_cells, "num_samples": self.num_samples,

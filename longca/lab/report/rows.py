@@ -66,7 +66,7 @@ def rows_json(
         unit: the unit of the page's rates.
         samples: include the ordered samples, for small charts.
         details: include the details of records.
-    """
+    """  # noqa: E501
     columns: dict[str, Sequence[Any]] = {"anchor": anchors(table.cell_id), **table_texts(table, unit)}
     columns["log"] = [
         record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else "" for record in records

@@ -82,7 +82,7 @@ COLUMNS: tuple[Column, ...] = (
            "cell.corpus, cell.mask_params", _family),
     Column("mask_params", "str", "", "Parameters of the pattern, including defaults", "cell.mask_params",
            lambda v: _texts(v.cell.mask_params)),
-    Column("mask_density_asked", "float", "share", "Requested density of a block-sparse mask", "cell.mask_params.density",
+    Column("mask_density_asked", "float", "share", "Requested density of a block-sparse mask", "cell.mask_params.density",  # noqa: E501
            lambda v: v.cell.mask_params.get("density")),
     Column("corpus", "str", "", "Source of document lengths; empty for masks "
                                 "without documents", "cell.corpus",
@@ -206,7 +206,7 @@ COLUMNS: tuple[Column, ...] = (
            "mask.area, samples.time_ms", lambda v: v.per_device(v.quartiles_ms[3])),
     Column("tflops_per_device_high", "float", "TFLOP/s", "The same at the first quartile of the times",
            "mask.area, samples.time_ms", lambda v: v.per_device(v.quartiles_ms[1])),
-    Column("tflops_per_device_mean_ranks", "float", "TFLOP/s", "The same from time_ms_mean_ranks", "mask.area, samples.time_ms",
+    Column("tflops_per_device_mean_ranks", "float", "TFLOP/s", "The same from time_ms_mean_ranks", "mask.area, samples.time_ms",  # noqa: E501
            lambda v: v.per_device(None if v.mean_times_ms is None else float(median(v.mean_times_ms)))),
     Column("peak_tflops", "float", "TFLOP/s", "Peak rate of the GPU in this dtype; empty without a source",
            "config/hardware.yaml", lambda v: v.peak_tflops),
@@ -231,7 +231,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("single_tflops", "float", "TFLOP/s", "Under cp, the rate of the same kernel on one such device, "
                                                 "in the same study, with the same mask (all tokens of all "
                                                 "ranks), heads and direction; empty if not measured", "the "
-                                                                                                      "records of the kernel",
+                                                                                                      "records of the kernel",  # noqa: E501
            lambda v: v.single_tflops),
     Column("single_percent", "float", "%", "tflops_per_device over single_tflops: efficiency relative to a "
                                            "single GPU with the whole mask",
@@ -342,9 +342,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("gpus", "str", "", "UUIDs of the GPUs that took part, in the "
                               "order of ranks; empty on a CPU", "environment.nodes.gpu",
            lambda v: v.unit if v.device_type == "cuda" else ""),
-    Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
+    Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),  # noqa: E501
     Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
-           lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),
+           lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),  # noqa: E501
     Column("driver", "str", "", "GPU driver", "environment.nodes.gpu",
            lambda v: str(v.node.gpu.get("driver", "")) if v.node else ""),
     Column("python", "str", "", "Version of Python", "environment.software",

@@ -23,7 +23,7 @@ def prepare(mask, device):
     mask.traits     facts: full, causal, window, num_segments, empty_rows, per_head …
     mask.params     what was drawn: the lengths of documents under "documents", for masks that have them
     mask.dense()    bool (T, T), True where query (row) sees key (column); (groups, T, T) if heads have masks of their own
-    """
+    """  # noqa: E501
     visible = torch.from_numpy(mask.dense()).to(device)
     return visible if visible.dim() == 2 else visible.unflatten(0, (1, -1))
 

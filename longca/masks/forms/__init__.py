@@ -13,7 +13,7 @@
 
 Arrays may be numpy arrays, tensors on any device, or lists. Invalid masks raise ValueError, which `refused`
 turns into a UserError.
-"""
+"""  # noqa: E501
 
 from longca.masks.forms.flex import of_block_mask
 from longca.masks.forms.packed import Documents, of_cu_seqlens, of_document_ids, of_position_ids, of_windows

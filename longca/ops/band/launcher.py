@@ -13,7 +13,7 @@
 
 With another version nothing is recorded, and every call runs as written: more of the host's time, the same
 kernels.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

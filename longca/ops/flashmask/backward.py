@@ -211,7 +211,7 @@ def backward_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: to
     _backward_dkdv[(triton.cdiv(k.shape[1], tiling.tile_k), len(k))](
         q_src, k, v, dout_src, delta, lse_log2, dk, dv, mask.columns, lists.full_offsets, lists.full_tiles,
                                                                      lists.part_offsets,
-        lists.part_tiles, *mask.sizes(q, k), scale, *mask.variant(q), *tiling.tile, tiling.by_tma, num_warps=tiling.num_warps,
+        lists.part_tiles, *mask.sizes(q, k), scale, *mask.variant(q), *tiling.tile, tiling.by_tma, num_warps=tiling.num_warps,  # noqa: E501
         num_stages=tiling.num_stages)
     return dk, dv
 

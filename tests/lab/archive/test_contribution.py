@@ -19,7 +19,7 @@ title: A contribution
 grids:
   - {kernel: naive, mask: causal, seqlen: [64, 128], heads: "2:1", head_dim: 16, dtype: bf16, direction: [fwd, bwd]}
   - {kernel: [control, matmul, device_copy], mask: full, seqlen: 512, heads: "2:1", head_dim: 16, dtype: bf16, direction: fwd}
-"""
+"""  # noqa: E501
 GPU = "NVIDIA L40S"
 """a model of which the project has no records"""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 SCHEMA = """about actionStatus additionalType agent author contentSize CreateAction CreativeWork ComputerLanguage Dataset
 datePublished description encodingFormat endTime hasPart identifier instrument isBasedOn license mainEntity mentions name
-object Organization programmingLanguage publisher result SoftwareSourceCode startTime url version"""
+object Organization programmingLanguage publisher result SoftwareSourceCode startTime url version"""  # noqa: E501
 RUN_TERMS = "ContainerImage containerImage SIFImage sha256"
 RUN = "https://w3id.org/ro/terms/workflow-run"
 CONTEXTS = {

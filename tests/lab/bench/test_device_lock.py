@@ -40,7 +40,7 @@ from tests.helpers.bench.misbehaving import kernel_cell
 from tests.lab.bench.test_runner import STUDY
 cells = [kernel_cell("slow", seqlen) for seqlen in json.loads(sys.argv[3])]
 run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep"), part=sys.argv[2])
-"""
+"""  # noqa: E501
 WORKFLOW = """
 import os, subprocess, sys
 from longca.lab.bench.run.ending import VARIABLE, this_process

@@ -19,7 +19,7 @@ STUDY = """
 title: two kernels
 playoff: false
 grids: [{kernel: [naive, sdpa], mask: causal, seqlen: [256, 512], heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}]
-"""
+"""  # noqa: E501
 
 
 class Results:

@@ -212,7 +212,7 @@ class Prepared(NaivePrepared):
 class Patches(Naive):
     def prepare(self, problem):
         return Prepared(problem)
-""",
+""",  # noqa: E501
     "claims": """
 from longca.kernels.backends.naive import Naive, NaivePrepared
 class Prepared(NaivePrepared):

@@ -31,7 +31,7 @@ STUDY = """
 measure: {warmup: 1, repeats: 3, timeout_s: 60}
 playoff: {max_rounds: 12, max_seconds: 5, own_files: true}
 grids: [{kernel: [naive, quick, sdpa], mask: [causal, full], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}]
-"""
+"""  # noqa: E501
 
 
 def play(pool, *kernels: str, **measure: float):

@@ -44,7 +44,7 @@ from tests.lab.bench.test_runner import STUDY
 from longca.lab.bench.run.progress import PlainProgress
 cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]
 print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep")))
-"""
+"""  # noqa: E501
 STUDY = Study(
     name="tiny", seed=7, measure=MEASURE, grids=(Grid(kernel="quick", mask="causal", seqlen=32, heads="2:1"),)
 )

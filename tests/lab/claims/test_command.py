@@ -157,7 +157,7 @@ class NewestTorch(Claim):
 
     def judge(self, table):
         return decided(f"{len(table)} rows", [Observation(version, bool(version)) for version in table.torch])
-""",
+""",  # noqa: E501
         encoding="utf-8",
     )
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))

@@ -30,7 +30,7 @@ const panels = document.querySelectorAll('#large .panel').length;
 document.querySelector('#large').close();
 document.querySelector('#theme').click();
 window.name = JSON.stringify([off, told, panels, wide, document.documentElement.dataset.theme]);
-press('Enter');"""
+press('Enter');"""  # noqa: E501
 
 
 def test_figures_are_alive_and_lead_to_their_records(page: Path) -> None:

@@ -193,7 +193,7 @@ HTMLAnchorElement.prototype.click = function () { saved[this.download] = this.hr
 for (const button of document.querySelectorAll('[data-figure=memory] button')) button.click();
 for (let wait = 0; wait < 50 && !saved['memory.png']; wait++) await new Promise((done) => setTimeout(done, 100));
 return saved;
-})()""")
+})()""")  # noqa: E501
     svg, csv, png = (unquote(saved[f"memory.{ending}"].partition(",")[2]) for ending in ("svg", "csv", "png"))
     root = ElementTree.fromstring(svg)
     assert "var(" not in svg and "color-mix" not in svg and root.get("width"), "other programs show it, too"
@@ -224,7 +224,7 @@ box.dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true }));
 const panels = document.querySelectorAll('#large .panel').length, title = document.querySelector('#large h3').textContent;
 document.querySelector('#large').close();
 box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
-document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""",
+document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""",  # noqa: E501
     )
     off, pointed, gone, told, panels, title, hash_ = json.loads(
         unescape(re.search(r"<title>(.*?)</title>", document)[1])

@@ -23,7 +23,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     for (mask, corpus), (kernel, tflops), direction in product(
         settings, (("fa3", 660.0), ("flex", 430.0), ("sdpa", 320.0)), ("fwd", "bwd")
     ):
-        cell = Cell(kind="kernel", kernel=kernel, mask=mask, corpus=corpus, seqlen=16384, num_q_heads=64, num_kv_heads=8,
+        cell = Cell(kind="kernel", kernel=kernel, mask=mask, corpus=corpus, seqlen=16384, num_q_heads=64, num_kv_heads=8,  # noqa: E501
                     head_dim=128, dtype="bf16", direction=direction)  # fmt: skip
         made.append(record(cell, tflops=tflops, gpu=H200))
     return str(export(made, tmp_path_factory.mktemp("records"))[2])

@@ -13,7 +13,7 @@ from tests.helpers.records import record
 
 STUDY = """title: kept
 grids: [{kernel: naive, mask: causal, seqlen: [64, 128, 256], heads: '2:1', head_dim: 16, dtype: fp32, direction: fwd}]
-"""
+"""  # noqa: E501
 
 
 def test_it_is_made_again_where_a_cause_or_the_file_has_changed(tmp_path: Path):
@@ -46,7 +46,7 @@ def test_status_sees_each_change_and_each_damage(longca, tmp_path: Path, monkeyp
     study.write_text(STUDY)
     store = CellStore(tmp_path / "kept")
     cells = [
-        Cell(kind="kernel", kernel="naive", mask="causal", seqlen=seqlen, num_q_heads=2, num_kv_heads=1, head_dim=16,
+        Cell(kind="kernel", kernel="naive", mask="causal", seqlen=seqlen, num_q_heads=2, num_kv_heads=1, head_dim=16,  # noqa: E501
              dtype="fp32", direction="fwd")
         for seqlen in (64, 128, 256)
     ]  # fmt: skip

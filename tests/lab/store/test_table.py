@@ -327,7 +327,7 @@ def test_a_gpu_is_found_by_the_names_that_people_give_it(name: str, found: str) 
     [
         (
             "A100",
-            "GPU 'A100' may be 'A100 SXM 80 GB' or 'A100 PCIe 80 GB' or 'A100 40 GB'. Give one of these names",
+            "GPU 'A100' may be 'A100 SXM 80 GB' or 'A100 PCIe 80 GB' or 'A100 40 GB'. Give one of these names",  # noqa: E501
         ),
         ("H300", "Unknown GPU 'H300'"),
         ("", "Unknown GPU ''"),

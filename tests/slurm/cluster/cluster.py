@@ -122,7 +122,7 @@ class Cluster:
             mkdir -p /run/munge; mount -t tmpfs -o mode=755 tmpfs /run/munge
             mkdir {self.folder}/dev; {devices}
             dd if=/dev/urandom of={self.folder}/munge.key bs=128 count=1 status=none; chmod 600 {self.folder}/munge.key
-            """)
+            """)  # noqa: E501
         for node in layout.nodes:
             space.add_node(node, layout.ip(node), BRIDGE)
 

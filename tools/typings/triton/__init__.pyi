@@ -1,5 +1,5 @@
 """Triton for type checkers. Only the decorator's result and the sizes of grids have types: in a kernel, Python's
-syntax means something else, and Triton does not say that it is typed."""
+syntax means something else, and Triton does not say that it is typed."""  # noqa: E501
 
 from collections.abc import Callable
 from typing import Any, overload

@@ -25,7 +25,7 @@ size of the vectors that P is multiplied with.
 A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 this is
 detected below some 10,000 keys a row. In longer rows one wrong key is smaller than the rounding; there the
 shorter lengths of the same mask must detect the mistake.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

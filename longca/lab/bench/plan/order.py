@@ -1,4 +1,4 @@
-"""The order of measurement: cells in batches of one group of workers, so that a machine that becomes slower affects all methods alike."""
+"""The order of measurement: cells in batches of one group of workers, so that a machine that becomes slower affects all methods alike."""  # noqa: E501
 
 import random
 from collections.abc import Iterable

@@ -33,4 +33,4 @@ A worker uses its device only while it, or another worker of the same run and ma
 
 `judge.py` is the process that judges results. `rendezvous.py` is how tasks find the runner. `launch.py` has
 the interfaces of launchers and ranks. `process.py` is a worker process as its parent sees it.
-"""
+"""  # noqa: E501

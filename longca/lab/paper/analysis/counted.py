@@ -54,13 +54,13 @@ def effects(data: pd.DataFrame) -> dict[int, str]:
     rings = data.loc[data.defect == RING]
     least, most = (rings.loc[index] for index in (rings.ratio.idxmin(), rings.ratio.idxmax()))
     return {
-        WINDOWS: f"Counted: FLOPs are those of {span(WINDOWS, 'ratio')} of the pairs that FA2, FA3, cuDNN, FlexAttention and "
+        WINDOWS: f"Counted: FLOPs are those of {span(WINDOWS, 'ratio')} of the pairs that FA2, FA3, cuDNN, FlexAttention and "  # noqa: E501
         "FlashMask run",
-        GLOBALS: f"Counted: FLOPs are those of {span(GLOBALS, 'ratio')} of the pairs that FlexAttention and FlashMask run",
-        BLOCKS: f"Drawn: FlashInfer has {span(BLOCKS, 'ratio')} of the blocks that the others have, of which {span(BLOCKS, 'common')} "
+        GLOBALS: f"Counted: FLOPs are those of {span(GLOBALS, 'ratio')} of the pairs that FlexAttention and FlashMask run",  # noqa: E501
+        BLOCKS: f"Drawn: FlashInfer has {span(BLOCKS, 'ratio')} of the blocks that the others have, of which {span(BLOCKS, 'common')} "  # noqa: E501
         "are blocks of the others",
-        RING: f"Counted: the released ring keeps {number(float(least.ratio))} times as much on {least.world:.0f} ranks and "
-        f"{number(float(most.ratio))} times on {most.world:.0f}, where it is {format_bytes(float(most.released))}",
+        RING: f"Counted: the released ring keeps {number(float(least.ratio))} times as much on {least.world:.0f} ranks and "  # noqa: E501
+        f"{number(float(most.ratio))} times on {most.world:.0f}, where it is {format_bytes(float(most.released))}",  # noqa: E501
     }
 
 

@@ -47,10 +47,10 @@ class UspGroups(PaperFigure):
     section, number, order = "released", "defect F12", 30
     needs_records = False
     caption = (
-        f"Bytes that a rank sends to other nodes in one forward call under a full mask: {TOKENS // 1024}K tokens a rank, bf16, "
-        f"{HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node. Pale bars: groups as released, so that neighbours form "
-        "rings and ranks of a head group are far apart. Full bars: neighbours divide heads, as USP means it. Bars are means over "
-        "ranks, lines the busiest rank. They are counted from the plans that this project runs, transfer by transfer."
+        f"Bytes that a rank sends to other nodes in one forward call under a full mask: {TOKENS // 1024}K tokens a rank, bf16, "  # noqa: E501
+        f"{HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node. Pale bars: groups as released, so that neighbours form "  # noqa: E501
+        "rings and ranks of a head group are far apart. Full bars: neighbours divide heads, as USP means it. Bars are means over "  # noqa: E501
+        "ranks, lines the busiest rank. They are counted from the plans that this project runs, transfer by transfer."  # noqa: E501
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -63,7 +63,7 @@ class UspGroups(PaperFigure):
         exposed = data.loc[data.released_heads_between > 0]
         released, right = (span(exposed.loc[:, f"{name}_heads_between"], format_bytes) for name in PLACEMENTS)
         return {
-            12: f"{finding(data)}. All-to-alls, which nothing hides, send {released} of these for each rank, and {right} with groups "
+            12: f"{finding(data)}. All-to-alls, which nothing hides, send {released} of these for each rank, and {right} with groups "  # noqa: E501
             "as they should be"
         }
 

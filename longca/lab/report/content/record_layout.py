@@ -4,7 +4,7 @@ the tips of points, and of the command that measures one again. The scripts fill
 A template such as "{q1}–{q3} ms[ of {all}]" is filled with the texts of a record
 (`longca.lab.report.content.record_texts`). A part in brackets is left out if one of its texts is empty; the whole
 template, if one outside of brackets is.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

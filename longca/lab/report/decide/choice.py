@@ -71,7 +71,7 @@ class Choice:
         for ranking in self.rankings:
             rows = "".join(
                 f"<tr><td>{escape(method)}</td><td>{number(placed.ms)}</td><td>{number(placed.tflops)}</td>"
-                f"<td>{'' if placed.is_alone else percent(placed.share)}{' tie' if placed.tied and placed.place > 1 else ''}</td></tr>"
+                f"<td>{'' if placed.is_alone else percent(placed.share)}{' tie' if placed.tied and placed.place > 1 else ''}</td></tr>"  # noqa: E501
                 for method, placed in ranking.methods[:MOST_ROWS]
             )
             left = len(ranking.methods) - MOST_ROWS

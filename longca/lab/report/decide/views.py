@@ -371,7 +371,7 @@ def _sentence(compared: Cases, kind: str) -> str:
         f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
     )
     on = f" on {case.device}" if case.device and case.device not in first.setting else ""
-    return f"{where}{on} {finding_text(counting, 'kernel' if kind == 'kernel' else 'strategy', _covered(counting))}"
+    return f"{where}{on} {finding_text(counting, 'kernel' if kind == 'kernel' else 'strategy', _covered(counting))}"  # noqa: E501
 
 
 def _covered(counting: dict[CaseKey, Standing]) -> str:

@@ -389,5 +389,5 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     gl.warp_specialize([
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 0, PACK)),
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 1, PACK)),
-        (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, packs_per_kv_head, stats_of_pack, PACK, STAGES, False)),
+        (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, packs_per_kv_head, stats_of_pack, PACK, STAGES, False)),  # noqa: E501
     ], [4, 1], [240, 24])

@@ -320,7 +320,7 @@ def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, bl
     outputs = DqOutputs(dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots)
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     gl.warp_specialize([
-        (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 0, PACK, HAS_INITIAL)),
-        (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 1, PACK, HAS_INITIAL)),
+        (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 0, PACK, HAS_INITIAL)),  # noqa: E501
+        (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 1, PACK, HAS_INITIAL)),  # noqa: E501
         (_produce, (inputs, pipeline, tables, grid, counter_ptr, PACK)),
     ], [4, 1], [240, 24])

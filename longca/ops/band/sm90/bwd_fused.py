@@ -253,6 +253,6 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     gl.warp_specialize([
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 0)),
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 1)),
-        (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),
-        (reduce_gradients, (gradients, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER, STORES)),
+        (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),  # noqa: E501
+        (reduce_gradients, (gradients, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER, STORES)),  # noqa: E501
     ], [4, 1, 1], [240, 24, 24])

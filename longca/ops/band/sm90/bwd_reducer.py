@@ -28,7 +28,7 @@ PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; 
     st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
 LOOK = gl.constexpr("ld.relaxed.gpu.global.s32 $0, [$1];")
 AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.relaxed.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
-    fence.proxy.async.global; }""")
+    fence.proxy.async.global; }""")  # noqa: E501
 # Progress is the first row that an item has finished, minus NOT_BEGUN, so that zeroed memory means no
 # progress.
 NOT_BEGUN = gl.constexpr(1 << 29)  # more than any row

@@ -11,7 +11,7 @@ has increased, releases a stage warp by warp, and reduces the sums of a row only
 block of a work tile, the last one, only NARROW_N columns take part. Triton reads types of fields as values.
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D),
 LSE is (T, H). A pack is the PACK query heads of one KV head that share a tile.
-"""
+"""  # noqa: E501
 
 # pyright: reportInvalidTypeForm=false
 
@@ -53,12 +53,12 @@ TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("
 LN2 = gl.constexpr(0.6931471805599453)
 # Two columns of a row, without a branch, so that the assembler interleaves them with the exponentials.
 SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 0f3F800000; @needed mul.f32 $0, $0, $4;
-    @needed mul.f32 $1, $1, $4; }""")
+    @needed mul.f32 $1, $1, $4; }""")  # noqa: E501
 
 
 @aggregate
 class ForwardOutputs:
-    """Pointers and strides of the result, of the initial (out, LSE) merged with it, and of partial results."""
+    """Pointers and strides of the result, of the initial (out, LSE) merged with it, and of partial results."""  # noqa: E501
 
     out: gl.tensor
     lse: gl.tensor
@@ -73,7 +73,7 @@ class ForwardOutputs:
     num_slots: Scalar
 
     @gluon.constexpr_function
-    def __init__(self, out, lse, initial_out, initial_lse, partial_out, partial_lse, out_token, out_head, lse_token, lse_head, num_slots):
+    def __init__(self, out, lse, initial_out, initial_lse, partial_out, partial_lse, out_token, out_head, lse_token, lse_head, num_slots):  # noqa: E501
         self.out = out
         self.lse = lse
         self.initial_out = initial_out
@@ -88,22 +88,22 @@ class ForwardOutputs:
 
 
 @gluon.jit
-def _bounds_of_part(part, padding, partial_start, partial_end, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
+def _bounds_of_part(part, padding, partial_start, partial_end, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):  # noqa: E501
     """The visible columns of a work tile's n-th part for each row: none if empty, all if full."""
     entry = partial_start + part - padding
     is_partial = (part >= padding) & (entry < partial_end)
     mask = gl.load(ranges_ptr + entry * RANGE + 1, mask=is_partial, other=0)
-    return gl.load(row_masks_ptr + mask * MASK_ROWS, mask=is_partial, other=gl.where(part < padding, 0, block << 16))
+    return gl.load(row_masks_ptr + mask * MASK_ROWS, mask=is_partial, other=gl.where(part < padding, 0, block << 16))  # noqa: E501
 
 
 @gluon.jit
-def _bounds_of(number, padding, partial_start, partial_end, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr,
+def _bounds_of(number, padding, partial_start, partial_end, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr,  # noqa: E501
                MASK_ROWS: gl.constexpr):
     """The visible columns of the first and the last part of the n-th tile of K and V, for each row."""
-    first = _bounds_of_part(number * PARTS, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
+    first = _bounds_of_part(number * PARTS, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)  # noqa: E501
     if PARTS == 1:
         return first, first
-    return first, _bounds_of_part(number * PARTS + 1, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
+    return first, _bounds_of_part(number * PARTS + 1, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)  # noqa: E501
 
 
 @gluon.jit
@@ -123,14 +123,14 @@ def _packed(p, dtype: gl.constexpr):
     each round.
     """
     low, high = p.reshape([p.shape[0], p.shape[1] // 2, 2]).split()
-    return gl.inline_asm_elementwise(TO_BF16 if dtype == gl.bfloat16 else TO_FP16, "=r,r,r", [low, high], dtype=gl.int32, is_pure=False,
+    return gl.inline_asm_elementwise(TO_BF16 if dtype == gl.bfloat16 else TO_FP16, "=r,r,r", [low, high], dtype=gl.int32, is_pure=False,  # noqa: E501
                                      pack=1)
 
 
 @gluon.jit
 def _unpacked(packed, dtype: gl.constexpr, layout: gl.constexpr):
     """P in the layout of a matmul operand. This computes nothing and only relabels registers."""
-    low, high = packed.to(gl.int16).to(dtype, bitcast=True), (packed >> 16).to(gl.int16).to(dtype, bitcast=True)
+    low, high = packed.to(gl.int16).to(dtype, bitcast=True), (packed >> 16).to(gl.int16).to(dtype, bitcast=True)  # noqa: E501
     return gl.convert_layout(gl.join(low, high).reshape([packed.shape[0], packed.shape[1] * 2]), layout)
 
 
@@ -153,7 +153,7 @@ def _exponentials(s, shift, scale_log2):
 @gluon.jit
 def _scaled_if_needed(acc, factor):
     """acc · factor, without work where a row's factor is 1."""
-    return gl.inline_asm_elementwise(SCALE_IF_NEEDED, "=f,=f,0,1,f,f", [acc, factor], dtype=gl.float32, is_pure=False, pack=2)
+    return gl.inline_asm_elementwise(SCALE_IF_NEEDED, "=f,=f,0,1,f,f", [acc, factor], dtype=gl.float32, is_pure=False, pack=2)  # noqa: E501
 
 
 @gluon.jit
@@ -171,7 +171,7 @@ def _start_qk(q, pipeline, count, COLUMNS: gl.constexpr):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     stage = count % STAGES
     mbarrier.wait(pipeline.k_full.index(stage), (count // STAGES) & 1)
-    return warpgroup_mma(gl.convert_layout(q, gl.DotOperandLayout(0, layout, 2)), _first_rows(pipeline.k, stage, COLUMNS).permute((1, 0)),
+    return warpgroup_mma(gl.convert_layout(q, gl.DotOperandLayout(0, layout, 2)), _first_rows(pipeline.k, stage, COLUMNS).permute((1, 0)),  # noqa: E501
                          gl.zeros([WG_ROWS, COLUMNS], gl.float32, layout), use_acc=False, is_async=True)
 
 
@@ -195,7 +195,7 @@ def _finish_pv(p, acc, pipeline, count, CONSUMERS: gl.constexpr):
 
 
 @gluon.jit
-def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, MASKED: gl.constexpr, CONSUMERS: gl.constexpr,
+def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, MASKED: gl.constexpr, CONSUMERS: gl.constexpr,  # noqa: E501
                  PARTS: gl.constexpr, COLUMNS: gl.constexpr):
     """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`, of its
     first columns."""
@@ -222,14 +222,14 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     factor = gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
     acc = acc * factor if MASKED else _scaled_if_needed(acc, factor)
     layout: gl.constexpr = row_sum.type.layout
-    row_sum = row_sum * gl.convert_layout(rescale, gl.SliceLayout(1, layout))[:, None] + gl.convert_layout(sum_left, layout)
+    row_sum = row_sum * gl.convert_layout(rescale, gl.SliceLayout(1, layout))[:, None] + gl.convert_layout(sum_left, layout)  # noqa: E501
     row_sum += gl.convert_layout(sum_right, layout)
     next_p = gl.join(p_left, p_right).permute((0, 2, 1)).reshape(s.shape)
     return _packed(gl.convert_layout(next_p, s.type.layout), DTYPE), acc, row_max, row_sum
 
 
 @gluon.jit
-def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,
+def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,  # noqa: E501
               HAS_INITIAL: gl.constexpr):
     """Writes out and LSE of a whole row tile, merged with the initial ones, or the float32 partial result of
     a split to its slot.
@@ -246,7 +246,7 @@ def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PA
     if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
         token, head = (tile.row_start + rows // PACK).to(gl.int64), tile.pack * PACK + rows % PACK
         lse_offset, inside = token * outputs.lse_token + head * outputs.lse_head, token < tile.row_end
-        out_offset = gl.convert_layout(token * outputs.out_token + head * outputs.out_head, gl.SliceLayout(1, layout))[:, None] + dims
+        out_offset = gl.convert_layout(token * outputs.out_token + head * outputs.out_head, gl.SliceLayout(1, layout))[:, None] + dims  # noqa: E501
         inside_rows = gl.convert_layout(inside, gl.SliceLayout(1, layout))[:, None]
         if HAS_INITIAL:
             initial_lse = gl.load(outputs.initial_lse + lse_offset, mask=inside, other=float("-inf"))
@@ -262,7 +262,7 @@ def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PA
             acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
         gl.store(outputs.lse + lse_offset, lse, mask=inside)
         if outputs.out.dtype.element_ty == buffer.dtype:
-            store_rows_through_smem(buffer, acc, tile.row_start, tile.row_end, tile.pack, rows, outputs.out, outputs.out_token,
+            store_rows_through_smem(buffer, acc, tile.row_start, tile.row_end, tile.pack, rows, outputs.out, outputs.out_token,  # noqa: E501
                                     outputs.out_head, PACK)
         else:
             gl.store(outputs.out + out_offset, acc.to(outputs.out.dtype.element_ty), mask=inside_rows)
@@ -270,11 +270,11 @@ def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PA
         slot_row = (tile.pack.to(gl.int64) * outputs.num_slots + tile.slot) * TILE_ROWS + rows
         gl.store(outputs.partial_lse + slot_row, lse)
         acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
-        gl.store(outputs.partial_out + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims, acc)
+        gl.store(outputs.partial_out + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims, acc)  # noqa: E501
 
 
 @gluon.jit
-def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,
+def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,  # noqa: E501
              QUEUE: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr, HAS_INITIAL: gl.constexpr):
     """A consumer group: its 64 rows of every work tile."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
@@ -299,8 +299,8 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
         s = _start_qk(q, pipeline, count, TILE)
         block_barrier()
-        bounds = _bounds_of(0, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
-        next_bounds = _bounds_of(1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+        bounds = _bounds_of(0, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)  # noqa: E501
+        next_bounds = _bounds_of(1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)  # noqa: E501
         s = warpgroup_mma_wait(0, deps=[s])
         arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
         s = _mask_scores(s, bounds, PARTS)
@@ -311,13 +311,13 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         count += 1
         for number in range(1, num_masked):
             bounds = next_bounds
-            next_bounds = _bounds_of(number + 1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK,
+            next_bounds = _bounds_of(number + 1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK,  # noqa: E501
                                      MASK_ROWS)
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True, CONSUMERS,
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True, CONSUMERS,  # noqa: E501
                                                     PARTS, TILE)
             count += 1
         for _ in range(gl.maximum(num_masked, 1), num_tiles):
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, False, CONSUMERS,
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, False, CONSUMERS,  # noqa: E501
                                                     PARTS, TILE)
             count += 1
         if NARROW_N:
@@ -327,7 +327,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
                 # read again: if the loops' Q is used here, the assembler waits earlier for P·V in them
                 narrow_q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
                 seen = gl.load(row_masks + (tile.narrow - 1) * MASK_ROWS)
-                narrow_p, acc, row_max, row_sum = _attend_tile((seen, seen), count, narrow_q, pipeline, p, acc, row_max, row_sum,
+                narrow_p, acc, row_max, row_sum = _attend_tile((seen, seen), count, narrow_q, pipeline, p, acc, row_max, row_sum,  # noqa: E501
                                                                scale_log2, True, CONSUMERS, 1, NARROW_N)
                 acc = _finish_pv(narrow_p, acc, pipeline, count, CONSUMERS)
                 count += 1
@@ -336,19 +336,19 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         else:
             acc = _finish_pv(p, acc, pipeline, count - 1, CONSUMERS)
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
-        _epilogue(acc, row_max, row_sum, tile, rows, q_buffer, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
+        _epilogue(acc, row_max, row_sum, tile, rows, q_buffer, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)  # noqa: E501
         fence_async_shared()
         mbarrier.arrive(pipeline.q_bars.empty.index(q_place), count=1)
         tile_count += 1
         tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",
+@gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",  # noqa: E501
                               "packs_per_group"])
-def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr,
-                   out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token,
-                   lse_head, num_slots, num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group, scale_log2,
-                   D: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr,
+def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr,  # noqa: E501
+                   out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token,  # noqa: E501
+                   lse_head, num_slots, num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group, scale_log2,  # noqa: E501
+                   D: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr,  # noqa: E501
                    HAS_INITIAL: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
@@ -382,19 +382,19 @@ def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter
     pipeline = ForwardPipeline(q, k, v, work_tiles, q_bars, k_full, v_full)
     fence_async_shared()
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
-    outputs = ForwardOutputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head,
+    outputs = ForwardOutputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head,  # noqa: E501
                              lse_token, lse_head, num_slots)
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),
-            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),
-            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
+            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,  # noqa: E501
                                 QUEUE, PARTS, NARROW_N, STAGES)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),
-            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,  # noqa: E501
                                 QUEUE, PARTS, NARROW_N, STAGES)),
         ], [1], [24])

@@ -72,8 +72,8 @@ def _dkdv(q_desc, dout_desc, k_ptr, v_ptr, lse_log2_ptr, delta_ptr, dk_ptr, dv_p
     are partial blocks."""
     index, kv_head = work_tile_of(num_tiles, kv_heads_per_section)
     entry_ptr = work_tiles_ptr + (kv_head // kv_heads_per_group * num_tiles + index) * NUM_COLUMNS
-    row_start, row_end, full_start = tl.load(entry_ptr + ROW_START), tl.load(entry_ptr + ROW_END), tl.load(entry_ptr + FULL_START)
-    partial_end, num_full, slot = tl.load(entry_ptr + PARTIAL_END), tl.load(entry_ptr + NUM_FULL), tl.load(entry_ptr + SLOT)
+    row_start, row_end, full_start = tl.load(entry_ptr + ROW_START), tl.load(entry_ptr + ROW_END), tl.load(entry_ptr + FULL_START)  # noqa: E501
+    partial_end, num_full, slot = tl.load(entry_ptr + PARTIAL_END), tl.load(entry_ptr + NUM_FULL), tl.load(entry_ptr + SLOT)  # noqa: E501
     num_blocks = num_full + partial_end - tl.load(entry_ptr + PARTIAL_START)
     row = tl.arange(0, TILE_M)
     token, head = row_start + row, tl.zeros([TILE_M], tl.int32) + kv_head
@@ -218,7 +218,7 @@ def backward_dkdv(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch
                     schedule.num_slots,
         delta[0].numel() // pack, k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale,
                     schedule.num_slots > 0,
-        len(schedule.partial_masks) > 0, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,
+        len(schedule.partial_masks) > 0, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,  # noqa: E501
         num_stages=config.num_stages)
     for x, partial in zip((dk, dv), partials, strict=True):
         add_partials(launches, x, partial, schedule, 1)
