@@ -263,6 +263,7 @@ def _evaluated(
         use_vmap=use_vmap,
         device=device,
     )
+    assert visible is not None  # only where a mask may be left out, which it may not
     return as_attention_mask(table_of_dense(visible))
 
 

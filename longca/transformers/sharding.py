@@ -239,8 +239,9 @@ class ShardedModel:
 
         tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         create = getattr(self._model, "create_masks_for_generate", create_masks_for_generate)
+        config: Any = self._model.config
         tables = create(
-            self._model.config,
+            config,
             torch.empty((*tokens.shape[:2], 0), device=tokens.device),
             given.get("attention_mask"),
             None,  # a cache; its name differs between releases
