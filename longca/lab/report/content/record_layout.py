@@ -250,10 +250,16 @@ def layout(texts: Mapping[str, Sequence[Any]], unit: Unit) -> dict[str, Any]:
         if entry.order:
             orders = dict(zip(texts[entry.column], map(int, texts[entry.order]), strict=True))
             options.sort(key=orders.__getitem__)
-        if len(options) > 1:
-            filters.append(
-                {"name": entry.name, "label": entry.label, "column": entry.column, "options": options}
-            )
+        # one that all records share is no choice, but an address may name it
+        filters.append(
+            {
+                "name": entry.name,
+                "label": entry.label,
+                "column": entry.column,
+                "options": options,
+                "is_choice": len(options) > 1,
+            }
+        )
     return {"columns": columns, "filters": filters, **templates(unit)}
 
 

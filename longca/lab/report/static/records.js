@@ -11,9 +11,9 @@ const PAGE = 25;
 let sort = { column: -1, down: false }, first = 0, chosen = records;
 
 const form = $("#filters"), head = $("#table thead tr"), body = $("#table tbody");
-const names = facts.filters.map((filter) => filter.name);
+const choices = facts.filters.filter((filter) => filter.is_choice), names = choices.map((filter) => filter.name);
 const checked = (name) => [...form.querySelectorAll(`input[name="${name}"]:checked`)].map((box) => box.value);
-for (const { name, label, options } of facts.filters) {  // a list of boxes for each column that has several values
+for (const { name, label, options } of choices) {  // a list of boxes for each column that has several values
   const list = element("div", {}, ...options.map((option) => element("label", {}, element("input", { type: "checkbox", name, value: option }),
     name === "method" ? method(option) : option)));
   const filter = element("details", { class: "filter", "data-filter": name }, element("summary", {}, label, element("b")), list);
