@@ -47,8 +47,7 @@ COMPARE = (
 SWEEP_LENGTHS = "1K,1500,2K,2500,3K,3500,4K,5K,6K,7K,8K,9001,10K,12K,14K,16K,20K,24K,28K,32K,40K,48K,64K,96K"
 SWEEP_WAYS = (
     "bwd from last k1,bwd from last k2,bwd from first s1 k1 r1,bwd from first s1 k2 r1,bwd from first s1 k4 "
-    "r1,"
-    "bwd from first s1 k1 r2,bwd"
+    "r1,bwd from first s1 k1 r2,bwd"
 )
 
 
@@ -100,8 +99,7 @@ PARTS: Mapping[str, Part] = {
     "orders-equal": Part(
         "ways to the gradients with a query head for each KV head, few KV heads at once as well",
         "benchmarks.band.dq_order --seconds 300 --heads 64:64 --also 'bwd two dq k1,bwd two dq k16,bwd two "
-        "dq k64' "
-        f"--out {OUT}",
+        f"dq k64' --out {OUT}",
     ),
     **{
         f"ways-{heads.replace(':', '-')}": Part(

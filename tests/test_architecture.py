@@ -198,10 +198,8 @@ def test_config_schema_is_current():
 def test_plugins_and_commands_load_without_torch():
     code = (
         "import sys; from longca.core.plugin import KINDS, Registry; from longca.lab.cli.main import "
-        "build_app; build_app();"
-        "[Registry(kind).load_all() for kind in KINDS];"
-        "print([name for name in ('torch', 'triton', 'pandas', 'matplotlib', 'pyarrow') if name in "
-        "sys.modules])"
+        "build_app; build_app();[Registry(kind).load_all() for kind in KINDS];print([name for name in "
+        "('torch', 'triton', 'pandas', 'matplotlib', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -92,11 +92,9 @@ class Finding:
     def caption(self) -> str:
         return (
             "Percent of the fastest kernel of each mask and direction; framed: it, and those not told apart "
-            "from it. "
-            f"{self.device}, {format_length(SEQLEN)} tokens, "
-            f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} "
-            f"cells, "
-            f"{self.num_samples:,} samples. {self._empty}"
+            f"from it. {self.device}, {format_length(SEQLEN)} tokens, {Q_HEADS}:{KV_HEADS} heads, head dim "
+            f"{self.head_dim}, {self.dtype}; n = {self.num_cells} cells, {self.num_samples:,} samples. "
+            f"{self._empty}"
         )
 
     @property
@@ -159,8 +157,7 @@ def picture(result: Finding, theme: Theme) -> str:
     height = TOP + len(result.kernels) * CELL_H + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" '
-        'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
+        f'height="{height}" font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
         f"<title>{result.caption()}</title>",
     ]
     for side, (direction, title) in enumerate(DIRECTIONS.items()):

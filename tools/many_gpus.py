@@ -93,8 +93,7 @@ def conclusion(cells: Sequence[PredictedCell]) -> str:
         }
         sentences.append(
             f"{world}: {best['fwd'].strategy} {best['fwd'].tflops:.0f} forward, {best['bwd'].strategy} "
-            f"{best['bwd'].tflops:.0f} "
-            "backward"
+            f"{best['bwd'].tflops:.0f} backward"
         )
     orders = {factor: {} for factor in FACTORS}
     for cell in cells:
@@ -110,10 +109,8 @@ def conclusion(cells: Sequence[PredictedCell]) -> str:
     *lower, highest = (f"{factor:g}" for factor in sorted(FACTORS))
     return (
         f"Best under causal documents, TFLOP/s a GPU by number of GPUs: {'; '.join(sentences)}. The best "
-        f"strategy is the same with "
-        f"{', '.join(lower)} and {highest} times the assumed rate between nodes in {same} of "
-        f"{len(firsts[1.0])} settings of mask, GPUs "
-        "and direction."
+        f"strategy is the same with {', '.join(lower)} and {highest} times the assumed rate between nodes "
+        f"in {same} of {len(firsts[1.0])} settings of mask, GPUs and direction."
     )
 
 

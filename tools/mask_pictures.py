@@ -100,11 +100,9 @@ def _title(pattern) -> str:
 def table() -> str:
     """The gallery as Markdown."""
     lines = [
-        f"Pictures: 64 tokens, queries downwards, keys to the right; documents of "
-        f"{', '.join(map(str, DOCUMENTS))} tokens. Density: "
-        f"the share of pairs that is visible at {format_length(REAL_SEQLEN)} tokens, with default "
-        f"parameters, documents of "
-        f"`{CORPUS}`, seed 0.",
+        "Pictures: 64 tokens, queries downwards, keys to the right; documents of "
+        f"{', '.join(map(str, DOCUMENTS))} tokens. Density: the share of pairs that is visible at "
+        f"{format_length(REAL_SEQLEN)} tokens, with default parameters, documents of `{CORPUS}`, seed 0.",
         "",
         "| # | mask | | query i sees key j iff | density |",
         "|---|---|---|---|---:|",

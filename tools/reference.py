@@ -132,10 +132,8 @@ def settings() -> str:
         ),
         "## Limits",
         "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these "
-        "limits, far beyond what "
-        "measuring needs. A file beyond one of them ends in a line that names its variable; of records, the "
-        "file is named and skipped. "
-        "A variable takes a whole number of at least 1.",
+        "limits, far beyond what measuring needs. A file beyond one of them ends in a line that names its "
+        "variable; of records, the file is named and skipped. A variable takes a whole number of at least 1.",
         _table(
             ("variable", "default", "unit", "of what"),
             [(f"`{limit.variable}`", f"`{limit.default}`", limit.unit, limit.meaning) for limit in LIMITS],
@@ -182,9 +180,8 @@ def command_line() -> str:
     codes = [code.strip(" .").split(" ", 1) for code in re.split(r", (?=\d)", epilog)]
     return _page(
         "Command line",
-        "`longca` lies in `.venv/bin`. `longca COMMAND --help` shows the same. `longca --install-completion` "
-        "completes names in your "
-        "shell.",
+        "`longca` lies in `.venv/bin`. `longca COMMAND --help` shows the same. `longca "
+        "--install-completion` completes names in your shell.",
         _table(("exit code", "meaning"), codes),
         "Filters (`--kernel`, `--mask` …) take names, globs (`'causal*'`), several of them divided by "
         "commas, and `!` before one that is "

@@ -84,8 +84,7 @@ def change_by_rests() -> str:
         sentences.append(
             f"On {short_name(device)}s rates with rests are higher by {percent(expm1(median(logs)))} in the "
             f"median of {len(logs)} cells; in {percent(beyond)} of them the two\nprotocols differ by more "
-            f"than "
-            "the resolution without rests."
+            "than the resolution without rests."
         )
     return "\n".join(sentences)
 

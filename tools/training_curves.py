@@ -213,13 +213,11 @@ def table(
     early = max(float(curve[: setting.early].max()) for run, curve in apart.items() if run.how != NUDGED)
     steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
     yield (
-        f"In {len(runs)} runs of {steps} steps on {' and '.join(map(str, setting.worlds))} ranks, no loss of "
-        f"any step is further than "
-        f"{worst[0]:.1e} from that of one rank ({worst[1]}). One rank whose first weights are off by a "
-        f"rounding is as far as "
-        f"{nudged:.1e} from itself. Over the first {setting.early} steps no run on several ranks is further "
-        f"than {early:.1e}: later all "
-        "differences grow, those of one rank, too."
+        f"In {len(runs)} runs of {steps} steps on {' and '.join(map(str, setting.worlds))} ranks, no loss "
+        f"of any step is further than {worst[0]:.1e} from that of one rank ({worst[1]}). One rank whose "
+        f"first weights are off by a rounding is as far as {nudged:.1e} from itself. Over the first "
+        f"{setting.early} steps no run on several ranks is further than {early:.1e}: later all differences "
+        "grow, those of one rank, too."
     )
     yield ""
     yield "| mask | loss, first → last step | " + " | ".join(STRATEGIES) + " | off by a rounding |"

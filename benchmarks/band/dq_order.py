@@ -253,8 +253,7 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     heads = ", ".join(dict.fromkeys(f"{case.num_q_heads}:{case.num_kv_heads}" for case in known))
     caption = (
         f"All gradients, {heads} heads; {where}. Masks of whole sequences and of ranks' steps; for how many "
-        f"of them each way is "
-        "chosen, and how much slower the choice is than the best way."
+        "of them each way is chosen, and how much slower the choice is than the best way."
     )
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 

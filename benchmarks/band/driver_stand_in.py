@@ -24,8 +24,7 @@ from triton.runtime import driver
 
 LEFT_OUT = (
     "the driver's part of launches and TMA descriptors, its look-up of addresses, CUDA's caching allocator, "
-    "the launch of "
-    "torch's own kernels (fills and copies are done by the CPU), the switch between devices"
+    "the launch of torch's own kernels (fills and copies are done by the CPU), the switch between devices"
 )
 CAPABILITY, MULTIPROCESSORS, SHARED_BYTES = (9, 0), 132, 227 << 10
 # Every function that Triton's launchers ask the driver for. Handles are any number but 0; attributes are

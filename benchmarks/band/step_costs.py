@@ -145,9 +145,8 @@ def gaps(records: Sequence[Record]) -> Table:
             )
     caption = (
         f"Microseconds of a block on one multiprocessor of {PROCESSORS}, milliseconds of a call beside its "
-        f"blocks. Blocks are of "
-        "128 × 128 scores forward, of 128 keys × 64 rows backward. Last, the mask whose time is furthest "
-        "from the sum."
+        "blocks. Blocks are of 128 × 128 scores forward, of 128 keys × 64 rows backward. Last, the mask "
+        "whose time is furthest from the sum."
     )
     return Table(
         "band_step_costs",

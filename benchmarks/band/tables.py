@@ -115,8 +115,7 @@ def wide(records: Sequence[Record]) -> Table:
     machines = "; ".join(dict.fromkeys(record.where for record in records))
     caption = (
         f"{machines}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in "
-        f"which calls of all "
-        "kernels alternate."
+        "which calls of all kernels alternate."
     )
     return Table(
         "band",
@@ -195,9 +194,8 @@ def beside_best(records: Sequence[Record]) -> Table:
     )
     caption = (
         f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} under each static mask. "
-        f"Tied: repeats of "
-        f"identical cells do not tell the two apart. Wanted: a mean of {BEST_MEAN:.2f} ×, and {BEST_EACH} × "
-        f"under each mask."
+        f"Tied: repeats of identical cells do not tell the two apart. Wanted: a mean of {BEST_MEAN:.2f} ×, "
+        f"and {BEST_EACH} × under each mask."
     )
     return Table("band_best", caption, columns, tuple(rows), tuple(found), ("", "where", "met"))
 

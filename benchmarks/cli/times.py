@@ -102,8 +102,7 @@ def table(found: Sequence[Timed], where: str) -> Table:
     limited = [one for one in found if one.limit_s is not None]
     kept = (
         f"{sum(not one.is_late for one in limited)} of {len(limited)} commands keep their limit. {where}; "
-        f"CPU seconds of all cores, "
-        "best of some calls."
+        "CPU seconds of all cores, best of some calls."
     )
     rows = [
         (

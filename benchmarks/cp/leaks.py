@@ -104,8 +104,7 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
         table(
             lines,
             f"{comm.world} ranks, {options.tokens} tokens, {options.perturbed} of them perturbed one after "
-            f"another; "
-            f"{machine(comm.device)}.",
+            f"another; {machine(comm.device)}.",
         ).publish(options)
 
 

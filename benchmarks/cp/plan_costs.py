@@ -127,9 +127,8 @@ def main(arguments: Sequence[str]) -> int:
         for line in found
     ]
     caption = (
-        f"{options.ranks} ranks × {format_length(options.tokens)} tokens, {options.documents} documents; one "
-        f"core of a "
-        f"{platform.machine()} host, best of {ROUNDS}."
+        f"{options.ranks} ranks × {format_length(options.tokens)} tokens, {options.documents} documents; "
+        f"one core of a {platform.machine()} host, best of {ROUNDS}."
     )
     Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask", "schedule", "sharding")).publish(
         options

@@ -143,8 +143,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     caption = (
         f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, estimated from costs of "
-        f"blocks and calls: "
-        "nothing was measured. Kernels: the mean of ranks, and the rank with most."
+        "blocks and calls: nothing was measured. Kernels: the mean of ranks, and the rank with most."
     )
     Table("cp_shardings", caption, COLUMNS, tuple(rows), tuple(found), COLUMNS[:3]).publish(options)
     return 0

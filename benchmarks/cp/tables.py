@@ -46,8 +46,7 @@ def shares(cells: Cells) -> Table:
                 rows.append((f"{world} × {format_length(tokens)}", mask, baseline, *values))
     caption = (
         "`band`, forward / backward. `baseline`: TFLOP/s of the kernel on one GPU. The others: the share of "
-        "it that each "
-        "GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline."
+        "it that each GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline."
     )
     return _table("cp_shares", caption, ("GPUs × tokens", "mask", "baseline", *OWN, *PAPER_STYLE), rows)
 
@@ -98,9 +97,8 @@ def peers(cells: Cells) -> Table:
                             )
                         )
     caption = (
-        "TFLOP/s of a GPU, forward / backward: a peer, its single-GPU baseline, and the least to the most of "
-        "the five strategies "
-        "over that kernel and over `band`."
+        "TFLOP/s of a GPU, forward / backward: a peer, its single-GPU baseline, and the least to the most "
+        "of the five strategies over that kernel and over `band`."
     )
     return _table(
         "cp_peers",

@@ -59,8 +59,7 @@ def targets(cells: Cells) -> Table:
     records = tuple(dict(zip((*COLUMNS[:5], "most where", *COLUMNS[6:]), row, strict=True)) for row in rows)
     caption = (
         "A cell is one strategy, mask, number of GPUs × tokens, and direction. Least and most are over the "
-        "cells of a target that "
-        "were measured, and it is met where all of these reach it."
+        "cells of a target that were measured, and it is met where all of these reach it."
     )
     return Table("cp_targets", caption, COLUMNS, rows, records, ("target", "where", "verdict"))
 

@@ -237,15 +237,12 @@ def publish(lines: list[dict[str, Any]], steps: list[dict[str, Any]], options: a
     num_q_heads, num_kv_heads = options.heads
     caption = (
         f"Virtual ranks of {format_length(options.tokens)} tokens, `{options.kernel}`, "
-        f"{num_q_heads}:{num_kv_heads} heads; "
-        f"{machine(torch.device(options.device))}. TFLOP/s of a GPU, forward / backward. **Measured on this "
-        f"one device, without any "
-        f"message:** the baseline, and before each arrow the slowest rank's kernels, merges and sums. "
-        f"**Modelled, not measured on several "
+        f"{num_q_heads}:{num_kv_heads} heads; {machine(torch.device(options.device))}. TFLOP/s of a GPU, "
+        "forward / backward. **Measured on this one device, without any message:** the baseline, and before "
+        "each arrow the slowest rank's kernels, merges and sums. **Modelled, not measured on several "
         f"devices:** behind it, the same with messages. These at {options.near:g} GB/s within a host of "
-        f"{options.ranks_per_host}, "
-        f"{options.far:g} GB/s between hosts, {options.message:g} µs each. Empty where there was no time "
-        f"left."
+        f"{options.ranks_per_host}, {options.far:g} GB/s between hosts, {options.message:g} µs each. Empty "
+        "where there was no time left."
     )
     records = tuple(
         dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines

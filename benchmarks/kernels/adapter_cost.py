@@ -253,9 +253,9 @@ def main(arguments: Sequence[str]) -> int:
         if device.type == "cuda":
             torch.cuda.empty_cache()
     caption = (
-        f"{machine(device)}. Head dim 128, bf16. Both calls in one process, alternating, up to {MOST_ROUNDS} "
-        f"rounds; the "
-        "difference is the median over rounds, with the distance between its quartiles."
+        f"{machine(device)}. Head dim 128, bf16. Both calls in one process, alternating, up to "
+        f"{MOST_ROUNDS} rounds; the difference is the median over rounds, with the distance between its "
+        "quartiles."
     )
     table(kept(options, rows), caption).publish(options)
     return 0

@@ -99,8 +99,8 @@ def kernels(fitted: FittedKernels) -> Table:
         )
     caption = (
         f"Errors of kernels on one {short(fitted.device)}, of records that were held out by mask and by "
-        f"length: median, and what "
-        "95 % stay below. Last, by how much long calls are slower, at the clock of the power limit."
+        "length: median, and what 95 % stay below. Last, by how much long calls are slower, at the clock of "
+        "the power limit."
     )
     columns = ("kernel", "", "calls", "records", "by mask", "95 %", "by length", "95 %", "long calls")
     return Table("predict_kernels", caption, columns, tuple(rows), tuple(found), columns[:3])
@@ -134,8 +134,7 @@ def strategies(residuals: Sequence[Residual]) -> Table:
         rows.append((f"{world} × {format_length(tokens)}", *texts))
     caption = (
         f"Errors of {len(residuals)} cells by strategy, in percent: median / what 95 % stay below. Kernels "
-        f"are fitted without the "
-        "mask of the cell."
+        "are fitted without the mask of the cell."
     )
     return Table(
         "predict_strategies",
@@ -295,13 +294,11 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
             )
     caption = (
         "Choices among own strategies in settings where three or more were measured: how often a rule takes "
-        "the best or one "
-        f"within the noise of it (the middle half of samples; at least the "
-        f"{percent(float(np.quantile(repeats, REPEATS_WITHIN)))} "
-        f"below which {percent(REPEATS_WITHIN)} of {len(repeats)} pairs of records of one plan differ), and "
-        f"how much longer its "
-        "choice takes. Strategies with one plan took the least that was measured of it. Wanted: 90 %, 1 % in "
-        "the mean, 5 % at most."
+        "the best or one within the noise of it (the middle half of samples; at least the "
+        f"{percent(float(np.quantile(repeats, REPEATS_WITHIN)))} below which {percent(REPEATS_WITHIN)} of "
+        f"{len(repeats)} pairs of records of one plan differ), and how much longer its choice takes. "
+        "Strategies with one plan took the least that was measured of it. Wanted: 90 %, 1 % in the mean, 5 "
+        "% at most."
     )
     columns = ("rule", "settings", "number", "right", "regret, mean", "most", "verdict")
     return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
@@ -385,14 +382,12 @@ def conclusion(
     return (
         f"**{first['cells']} cells on {where} whose mask was held out are predicted with a median error of "
         f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. "
-        f"Intervals hold "
-        f"{percent(min(inside))} to {percent(max(inside))} of cells that were held out, wanted "
-        f"{percent(COVERAGE)}. The predicted best "
-        f"strategy is the best or within noise of it in {percent(float(ours['right']))} of {ours['count']} "
-        f"settings and costs "
+        f"Intervals hold {percent(min(inside))} to {percent(max(inside))} of cells that were held out, "
+        f"wanted {percent(COVERAGE)}. The predicted best strategy is the best or within noise of it in "
+        f"{percent(float(ours['right']))} of {ours['count']} settings and costs "
         f"{percent(float(ours['mean_regret']))} in the mean, {percent(float(ours['most_regret']))} at most; "
-        f"{best['rule']} costs "
-        f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.**\n\n"
+        f"{best['rule']} costs {percent(float(best['mean_regret']))} and "
+        f"{percent(float(best['most_regret']))}.**\n\n"
         + (f"Missed: {'; '.join(missed)}." if missed else "Nothing that was wanted is missed.")
     )
 

@@ -132,11 +132,9 @@ def table(found: Sequence[PublishedPoint]) -> Table:
         abs(np.log(one["predicted_shape"] / one["published_shape"])) < np.log(1.25) for one in records
     )
     caption = (
-        f"Published and predicted TFLOP/s a GPU on 8, 16, 32 and 64 H100s. Of two strategies that differ by "
-        f"a tenth or more, the "
-        f"quicker is predicted to be quicker in {right} of {clear} cases; the share of the rate at 8 GPUs "
-        f"that is left at 64 agrees "
-        f"within a quarter in {close} of {len(records)} curves."
+        "Published and predicted TFLOP/s a GPU on 8, 16, 32 and 64 H100s. Of two strategies that differ by "
+        f"a tenth or more, the quicker is predicted to be quicker in {right} of {clear} cases; the share of "
+        f"the rate at 8 GPUs that is left at 64 agrees within a quarter in {close} of {len(records)} curves."
     )
     columns = (
         "mask",

@@ -98,8 +98,8 @@ def main(arguments: Sequence[str]) -> int:
             )
     caption = (
         f"Seconds of one core for {options.ranks} ranks × {format_length(options.tokens)} tokens, forward "
-        f"and backward: planning as "
-        "the engine does it, and the forecast on top. Last, the mask that takes longest."
+        "and backward: planning as the engine does it, and the forecast on top. Last, the mask that takes "
+        "longest."
     )
     columns = ("strategy", "masks", "planning", "forecast", "slowest mask", "its seconds")
     Table("predict_times", caption, columns, tuple(rows), tuple(found), (columns[0], columns[4])).publish(

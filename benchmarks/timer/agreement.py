@@ -277,8 +277,7 @@ def main(arguments: Sequence[str]) -> int:
             torch.cuda.empty_cache()
     caption = (
         f"{machine(device)}. Median of {options.rounds} rounds, in each of which every way times the same "
-        f"call; "
-        "differences are those of longca's time from the other's, in the same round."
+        "call; differences are those of longca's time from the other's, in the same round."
     )
     table(lines, caption).publish(options)
     return 0

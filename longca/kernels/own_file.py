@@ -122,8 +122,7 @@ class OwnFilePrepared(Prepared):
             heads, tokens = self.problem.num_q_heads, self.problem.mask.seqlen_q
             raise ResultError(
                 f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, "
-                f"{tokens}) or "
-                f"(1, {heads}, {tokens})"
+                f"{tokens}) or (1, {heads}, {tokens})"
             )
         if self._uses_autograd and not out.requires_grad:
             raise ResultError(

@@ -82,8 +82,7 @@ class PairTest:
             if "sliced BlockMask" in reason:
                 raise ValueError(
                     "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask "
-                    "and "
-                    "name the entry, as from_block_mask(block_mask, batch=1, head=0)"
+                    "and name the entry, as from_block_mask(block_mask, batch=1, head=0)"
                 ) from None
             raise ValueError(
                 f"its mask_mod cannot be evaluated pair by pair, as torch does it: {reason}"

@@ -72,8 +72,7 @@ def svg(mask: Bands, width: int = 192, group: int = 0) -> str:
     height = round(width * (rows + 2) / (cols + 2))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {cols + 2} {rows + 2}" width="{width}" '
-        f'height="{height}">{paths}'
-        f'<rect width="{cols}" height="{rows}" fill="none" stroke="{FRAME}"/></svg>'
+        f'height="{height}">{paths}<rect width="{cols}" height="{rows}" fill="none" stroke="{FRAME}"/></svg>'
     )
 
 

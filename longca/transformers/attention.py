@@ -157,11 +157,9 @@ def _warn_of_leaks(module: nn.Module, table: Tensor, position_ids: Tensor | None
         token = int(restarts[0])
         if masks_of_table(table)[0].crop((token, token + 1), (token - 1, token)).area:
             warnings.warn(
-                f"position_ids restart at token {token}, and this token sees the one before it: Transformers "
-                f"made "
-                "a mask without documents. For packed documents give cu_seq_lens_q, or use_cache=False and "
-                "no "
-                "attention_mask to a model whose masks are made of position_ids",
+                f"position_ids restart at token {token}, and this token sees the one before it: "
+                "Transformers made a mask without documents. For packed documents give cu_seq_lens_q, or "
+                "use_cache=False and no attention_mask to a model whose masks are made of position_ids",
                 stacklevel=3,
             )
 

@@ -186,8 +186,7 @@ BROKEN = {
     "deep": ("x = " + "(" * 5000, "Error"),
     "check": (
         "from longca.masks.contract import Pattern\nclass X(Pattern):\n    family, definition = 'regular', "
-        "'x'\n"
-        "    def check(self, seqlen, params): raise TypeError('a\\nb\\x1b')\n",
+        "'x'\n    def check(self, seqlen, params): raise TypeError('a\\nb\\x1b')\n",
         "TypeError: a b",
     ),
 }

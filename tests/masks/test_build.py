@@ -196,9 +196,8 @@ def test_a_pattern_whose_bands_overlap_is_refused(twice):
     with pytest.raises(UserError) as error:
         build_mask("twice", seqlen=16)
     assert str(error.value) == (
-        "Mask 'twice' with seqlen=16, window=3, first=0 is no mask: bands must be disjoint, and [0 16 0 2 -∞ "
-        "0] and [0 16 0 16 -3 0] "
-        "are not: both hold queries 0 to 4 of keys 0 to 1. Change its `build`"
+        "Mask 'twice' with seqlen=16, window=3, first=0 is no mask: bands must be disjoint, and [0 16 0 2 "
+        "-∞ 0] and [0 16 0 16 -3 0] are not: both hold queries 0 to 4 of keys 0 to 1. Change its `build`"
     )
 
 

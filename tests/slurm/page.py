@@ -105,12 +105,10 @@ def jobs_table(study_name: str, overhead_s: float) -> Table:
     ]
     caption = (
         f"Study `{study_name}`: {num_jobs} jobs. The dry run takes {dry_run_s:.1f} s. The minutes are what "
-        f"time limits are made of,"
-        f" {gpu_minutes / 60:.0f} GPU hours: no mask is looked at, and what is unsupported counts, too. "
-        f"`longca plan`, which looks,"
-        f" expects {planned:.0f}. At {overhead_s:g} s a job beside its measuring, jobs hold GPUs for "
-        f"{overhead / 60:.1f} hours"
-        f" more: {overhead / gpu_minutes:.1%} of the first, {overhead / 60 / planned:.1%} of the second."
+        f"time limits are made of, {gpu_minutes / 60:.0f} GPU hours: no mask is looked at, and what is "
+        f"unsupported counts, too. `longca plan`, which looks, expects {planned:.0f}. At {overhead_s:g} s a "
+        f"job beside its measuring, jobs hold GPUs for {overhead / 60:.1f} hours more: "
+        f"{overhead / gpu_minutes:.1%} of the first, {overhead / 60 / planned:.1%} of the second."
     )
     rows = tuple(
         (
@@ -162,8 +160,7 @@ def scenarios_table(records: list[dict[str, Any]]) -> Table:
     )
     caption = (
         "Two cores that pretend to be two or three nodes, busy with other work as well. Times include the "
-        "waits between looks at the"
-        " queue."
+        "waits between looks at the queue."
     )
     texts = ("scenario", "states of its jobs")
     return Table(

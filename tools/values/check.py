@@ -19,9 +19,8 @@ from tools.values.statements import (
 
 REMEDY = (
     "Nothing accounts for these numbers, which look like results. Let docs/values.yaml compute them "
-    "(computed), "
-    "or delete them and link to the page that has them, or say in docs/values.yaml why they may stand: "
-    + "; ".join(f"{reason}: {meaning}" for reason, meaning in REASONS.items())
+    "(computed), or delete them and link to the page that has them, or say in docs/values.yaml why they may "
+    "stand: " + "; ".join(f"{reason}: {meaning}" for reason, meaning in REASONS.items())
 )
 
 

@@ -178,9 +178,8 @@ class PaperStylePrepared(PreparedStrategy):
         self._kv_rows = self.both(self.mine.rows)
         if self.documents.num_padding:
             self.notes.append(
-                f"documents are padded to multiples of {2 * comm.world} tokens: {self.documents.num_padding} "
-                f"rows "
-                f"more than the {problem.mask.seqlen_q} tokens"
+                f"documents are padded to multiples of {2 * comm.world} tokens: "
+                f"{self.documents.num_padding} rows more than the {problem.mask.seqlen_q} tokens"
             )
 
     def call(self, mask: Mask) -> LocalCall:

@@ -88,9 +88,9 @@ def choose_chunks(
         )
     if not candidates:
         raise ValueError(
-            f"heads of {len(heads.ranks)} ranks cannot be cut as {':'.join(map(str, weights))}: chunks would "
-            f"have no "
-            "whole head groups of the mask, or not divide the query heads of a KV head. Give other weights"
+            f"heads of {len(heads.ranks)} ranks cannot be cut as {':'.join(map(str, weights))}: chunks "
+            "would have no whole head groups of the mask, or not divide the query heads of a KV head. Give "
+            "other weights"
         )
     return next((chunks for chunks in candidates if len(chunks) >= len(weights)), candidates[-1])
 

@@ -45,8 +45,7 @@ class CudnnFlex(Kernel):
         if table_bytes > MAX_TABLE_BYTES:
             return (
                 f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would "
-                f"take "
-                f"{table_bytes / (1 << 30):.1f} GiB"
+                f"take {table_bytes / (1 << 30):.1f} GiB"
             )
         return None
 

@@ -50,9 +50,8 @@ class Fa4(Kernel):
             return "rows without keys are not defined under its block lists"
         if traits.max_row_intervals > MAX_INTERVALS and not traits.is_block_grid:
             return (
-                f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element test "
-                f"compares "
-                f"{MAX_INTERVALS} at most"
+                f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element "
+                f"test compares {MAX_INTERVALS} at most"
             )
         return None
 

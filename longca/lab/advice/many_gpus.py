@@ -323,7 +323,6 @@ def setting() -> str:
         else f"{KERNEL} by the share of peaks"
     )
     return (
-        f"{format_length(PER_RANK)} tokens a GPU ({gpu.name}), {HEADS[0]}:{HEADS[1]} heads, kernel {kernel}, "
-        f"network "
-        f"{PROFILE}; documents of {MASKS['causal_document']}"
+        f"{format_length(PER_RANK)} tokens a GPU ({gpu.name}), {HEADS[0]}:{HEADS[1]} heads, kernel "
+        f"{kernel}, network {PROFILE}; documents of {MASKS['causal_document']}"
     )

@@ -44,15 +44,13 @@ def assumptions(question: AdviceQuestion) -> list[str]:
         whose = f"{', '.join(lent)} on it; these are" if question.is_fitted_gpu else "it; kernels are"
         texts.append(
             f"{question.gpu.name}: there are no records of {whose} those of {question.reference.device} by "
-            f"the share of their "
-            f"peaks, with intervals {OTHER_GPU_WIDER:g} times as wide"
+            f"the share of their peaks, with intervals {OTHER_GPU_WIDER:g} times as wide"
         )
     if question.gpus > network.ranks_per_node:
         low, high = NETWORK_RANGE
         texts.append(
             f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); "
-            f"intervals hold {low:g} to "
-            f"{high:g} times as much"
+            f"intervals hold {low:g} to {high:g} times as much"
         )
     if question.gpus > question.fitted.ranks:
         texts.append(

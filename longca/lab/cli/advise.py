@@ -332,9 +332,8 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
         low, middle, high = (number(seconds * 1e3) for seconds in found.best.quantiles.values())
         print_filled(
             f"Over draws, {found.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and "
-            f"90 % of draws). Times "
-            "are means over draws; the column 90 % holds them all, and first says in how many a method is "
-            "the fastest."
+            "90 % of draws). Times are means over draws; the column 90 % holds them all, and first says in "
+            "how many a method is the fastest."
         )
     if several:
         seed = f" in seed {found.seeds[0]}" if drawn else ""

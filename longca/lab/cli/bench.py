@@ -188,8 +188,7 @@ def _print(run: OwnFileRun) -> None:
     first = run.results[0].own.cell
     print(
         f"{run.device} · {format_length(first.seqlen)} tokens · {first.num_q_heads}:{first.num_kv_heads} "
-        f"heads · head dim "
-        f"{first.head_dim} · {first.dtype}"
+        f"heads · head dim {first.head_dim} · {first.dtype}"
     )
     for result in run.results:
         cell = result.own.cell

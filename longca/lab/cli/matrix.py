@@ -110,14 +110,12 @@ def _print(
     ]
     setting = (
         f"{format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads} heads, head dim "
-        f"{cell.head_dim}, "
-        f"{cell.dtype}, {device}"
+        f"{cell.head_dim}, {cell.dtype}, {device}"
     )
     print(
         _filled(
             f"{len(everywhere)} of {len(kernels)} kernels run all {len(masks)} masks, forward and backward "
-            f"({setting}): "
-            f"{', '.join(everywhere) or 'none'}."
+            f"({setting}): {', '.join(everywhere) or 'none'}."
         )
     )
     width = max(map(len, kernels), default=0) + 2

@@ -67,8 +67,7 @@ def command(
         if unchecked:
             print_text(
                 f"There is a signature, '{unchecked}', which was not checked. To check it, give its maker's "
-                f"public key: "
-                "`longca verify … --key FILE`"
+                "public key: `longca verify … --key FILE`"
             )
     if not all(check.passed for check in checks):
         raise typer.Exit(1)

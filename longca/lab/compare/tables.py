@@ -47,9 +47,8 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
     if comparison.num_rested_on_one_side:
         texts.append(
             f"in {plural(comparison.num_rested_on_one_side, 'pair')}, calls of one side alone had rests: "
-            f"without, a GPU's power "
-            "controller lowers the clock of long calls (by 3 to 9 % on an H100), so that they are not the "
-            "same measurement"
+            "without, a GPU's power controller lowers the clock of long calls (by 3 to 9 % on an H100), so "
+            "that they are not the same measurement"
         )
     if comparison.num_alone:
         cells, rates = comparison.num_alone

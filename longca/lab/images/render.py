@@ -149,8 +149,7 @@ def _dockerfile(recipe: Recipe) -> str:
     how = f"longca image fetch {recipe.name} && docker build -f containers/{recipe.name}/Dockerfile ."
     return (
         f"{HEAD}\n# {recipe.about}\n# In the project's root: {how}\nFROM "
-        f"{recipe.base.image}@{recipe.base.digest}\n{copies}\n"
-        f"RUN --mount=type=bind,source={WHEELS},target=/wheels --mount=type=cache,target=/ccache \\\n    "
-        f"{steps}\n"
-        f"ENV {variables}\nLABEL org.longca.lock={lock_digest(recipe)}\n"
+        f"{recipe.base.image}@{recipe.base.digest}\n{copies}\nRUN "
+        f"--mount=type=bind,source={WHEELS},target=/wheels --mount=type=cache,target=/ccache \\\n    "
+        f"{steps}\nENV {variables}\nLABEL org.longca.lock={lock_digest(recipe)}\n"
     )

@@ -178,10 +178,9 @@ def _in_range(pairs: pd.DataFrame) -> str:
     low, high = percent(here.min() / 100), percent(here.max() / 100)
     return (
         f"{_source(pairs)} has {one.method} under {one['mask']}, {one.direction}, at "
-        f"{percent(one.published_percent / 100)} of peak "
-        f"and does not tell {'the length' if one.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} "
-        f"it has {low}"
-        f"{f' to {high}' if high != low else ''} at {plural(len(pairs), 'point')}"
+        f"{percent(one.published_percent / 100)} of peak and does not tell "
+        f"{'the length' if one.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} it has "
+        f"{low}{f' to {high}' if high != low else ''} at {plural(len(pairs), 'point')}"
     )
 
 

@@ -75,8 +75,7 @@ REPAIRS = (
         6,
         "SDPA is held back",
         "An explicit mask together with `enable_gqa` leaves PyTorch its unfused kernel alone, unless it has "
-        "a "
-        "fused one for both.",
+        "a fused one for both.",
         "Memory grows with S², so that SDPA fails early.",
         "KV heads are expanded outside the call where a mask needs it.",
         kernel="sdpa",

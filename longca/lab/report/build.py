@@ -50,8 +50,7 @@ SCRIPTS = ("base", "decide", "records", "figures", "download", "page")  # in the
 MAX_BYTES = 4_000_000
 REPEATS = (
     "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
-    "method was measured there, "
-    "so that counts, worst shares and families exclude them. "
+    "method was measured there, so that counts, worst shares and families exclude them. "
 )
 MOST_LINKS = 3  # named cells for each reason
 SECTIONS = {

@@ -335,9 +335,8 @@ def _of_rests(timed: pd.DataFrame) -> str:
         return ""
     if not len(rested):
         return (
-            "Calls followed each other without rests. Under long ones a power controller lowers the clock (3 "
-            "to 9 % on an H100): "
-            "their times are not comparable with those of calls that rest."
+            "Calls followed each other without rests. Under long ones a power controller lowers the clock "
+            "(3 to 9 % on an H100): their times are not comparable with those of calls that rest."
         )
     shares = "/".join(f"{100 * share:g}" for share in sorted(set(rested.duty.astype(float))))
     mixed = len(on_gpu) - len(rested)

@@ -147,8 +147,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("slowest_rank", "int", "", "The rank with the longest median time; "
                                       "empty on one device", "samples.time_ms",
            lambda v: v.slowest_rank),
-    Column("samples_ms", "floats", "ms", "All times in the order of "
-                                         "measurement, slowest rank", "samples.time_ms",
+    Column("samples_ms", "floats", "ms", "All times in the order of measurement, slowest "
+                                         "rank", "samples.time_ms",
            lambda v: v.times_ms),
     Column("enqueue_ms", "float", "ms", "Host time to enqueue one call, excluded from time_ms for calls up "
                                         "to some 10 ms; if it exceeds the time of the call, a stream of such "
@@ -243,8 +243,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.accuracy.scope if v.accuracy else ""),
     Column("error_tensor", "str", "", "The tensor with the largest ratio of error to budget", "accuracy",
            lambda v: v.worst_tensor or ""),
-    Column("error", "float", "relative", "That tensor's error: ‖x − "
-                                         "reference‖ / ‖reference‖", "accuracy.relative",
+    Column("error", "float", "relative", "That tensor's error: ‖x − reference‖ / "
+                                         "‖reference‖", "accuracy.relative",
            lambda v: v.error(v.worst_tensor)),
     Column("error_budget", "float", "relative", "Error budget of its inputs and dtype", "accuracy.budget",
            lambda v: v.accuracy.budget[v.worst_tensor] if v.accuracy and v.worst_tensor else None),
@@ -263,8 +263,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.error("dv")),
     Column("max_abs_error", "float", "", "Largest absolute error of any tensor", "accuracy.max_abs",
            lambda v: _largest(tuple(v.accuracy.max_abs.values())) if v.accuracy else None),
-    Column("empty_rows_ok", "bool", "", "True if rows without keys "
-                                        "gave 0; empty if the mask has none", "accuracy.empty_rows_ok",
+    Column("empty_rows_ok", "bool", "", "True if rows without keys gave 0; empty if the mask has "
+                                        "none", "accuracy.empty_rows_ok",
            lambda v: v.accuracy.empty_rows_ok if v.accuracy else None),
     # memory and costs outside the timed call
     Column("peak_bytes", "int", "bytes", "Peak memory of one call above the memory resident before it, "
@@ -291,8 +291,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.record.mask and v.record.mask.num_bands),
     Column("document_lengths", "str", "tokens", "Sampled lengths of documents, in order; for more than 512, "
                                                 "their number and five quantiles. Empty without documents, "
-                                                "and in records of "
-                                                "schema 2 and older", "mask.lengths", _documents),
+                                                "and in records of schema 2 and "
+                                                "older", "mask.lengths", _documents),
     Column("drawn", "str", "", "Random values: documents, prefix …", "mask.drawn",
            lambda v: _texts(dict(v.record.mask.drawn)) if v.record.mask else ""),
     # the state of the GPU
@@ -305,8 +305,8 @@ COLUMNS: tuple[Column, ...] = (
                                                         "1 and 2 the clock was read after the call, where it "
                                                         "is up to a quarter higher than during a long one",
            "samples.time_ms, samples.sm_clock_mhz", lambda v: v.mega_cycles),
-    Column("clock_event_reasons", "str", "", "Clock throttle "
-                                             "reasons of the GPU", "samples.clock_event_reasons",
+    Column("clock_event_reasons", "str", "", "Clock throttle reasons of the "
+                                             "GPU", "samples.clock_event_reasons",
            lambda v: "; ".join(v.samples.clock_event_reasons) if v.samples else ""),
     Column("power_w_median", "float", "W", "Median power, rank 0", "samples.power_w",
            lambda v: float(median(v.samples.power_w)) if v.samples and v.samples.power_w else None),
@@ -332,8 +332,8 @@ COLUMNS: tuple[Column, ...] = (
                                                  "busiest machine",
            "others.cpu_cores", lambda v: v.record.others and v.record.others.cpu_cores),
     # where and with what
-    Column("device", "str", "", "Model of the GPU, or "
-                                "of the CPU that did the work", "environment.nodes", lambda v: v.device),
+    Column("device", "str", "", "Model of the GPU, or of the CPU that did the "
+                                "work", "environment.nodes", lambda v: v.device),
     Column("device_type", "str", "", "cuda or cpu", "samples.timer, "
                                                     "environment.nodes", lambda v: v.device_type),
     Column("device_uuid", "str", "", "Tells the device from others of its model: the UUID of rank 0's GPU, "

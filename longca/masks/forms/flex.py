@@ -122,9 +122,8 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
     if counts.shape[-1] < num_q:
         raise ValueError(
             f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, "
-            f"as "
-            "those of a slice of queries do: give the whole BlockMask, and cut its mask with crop(queries, "
-            "keys)"
+            "as those of a slice of queries do: give the whole BlockMask, and cut its mask with "
+            "crop(queries, keys)"
         )
     leading, of_heads = _leading(counts), slice(heads.start, heads.stop)
     counts = whole_numbers(counts.reshape(*leading, -1)[entry, of_heads, :num_q], "counts of blocks")

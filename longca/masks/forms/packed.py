@@ -96,8 +96,7 @@ def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
         start, other = bounds[of_run == again][:2, 0]
         raise ValueError(
             f"a document must be one run of tokens, and id {again} of token {start} comes back at token "
-            f"{other}: "
-            f"sort the tokens by document, or give padding_id={again} where it marks padding"
+            f"{other}: sort the tokens by document, or give padding_id={again} where it marks padding"
         )
     return Documents(bounds, bounds, len(numbers), len(numbers))
 
@@ -110,9 +109,8 @@ def of_position_ids(positions: Any, seqlen: int | str | None) -> Documents:
     numbers = _one_row(positions, "position ids")
     if len(numbers) and numbers.min() < 0:
         raise ValueError(
-            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, "
-            f"or "
-            "leave it out and give seqlen"
+            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document "
+            "ids, or leave it out and give seqlen"
         )
     bounds = _runs((np.diff(numbers) != 1) | (numbers[1:] == 0), len(numbers))
     seqlen = _length("seqlen", seqlen, len(numbers))

@@ -28,9 +28,8 @@ def of_flashmask(columns: Any, causal: bool, seqlen_q: int | None) -> tuple[tupl
     table = table[None] if table.ndim == 2 else table
     if table.ndim != 3 or table.shape[2] not in ((1, 2) if causal else (2, 4)):
         raise ValueError(
-            f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where causal "
-            f"is {causal}, "
-            f"and they are {np.shape(columns)}"
+            f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where "
+            f"causal is {causal}, and they are {np.shape(columns)}"
         )
     seqlen_k = table.shape[1]
     num_queries = seqlen_k if seqlen_q is None else whole_number("Argument 'seqlen_q'", seqlen_q)
@@ -87,9 +86,8 @@ def of_block_map(sizes_q: Any, sizes_k: Any, visible: Any) -> tuple[BlockGrid, i
     chosen = host_array(visible, "`visible` must be bool (q-blocks, k-blocks)")
     if chosen.ndim == 4 and len(chosen) > 1:
         raise ValueError(
-            f"`visible` has {len(chosen)} batch entries, and a mask is that of one: give visible[entry], and "
-            f"longca.attention "
-            "a list of masks"
+            f"`visible` has {len(chosen)} batch entries, and a mask is that of one: give visible[entry], "
+            "and longca.attention a list of masks"
         )
     chosen = chosen[0] if chosen.ndim == 4 and len(chosen) else chosen
     chosen = chosen[None] if chosen.ndim == 2 else chosen
@@ -122,9 +120,8 @@ def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) 
         or (given.ndim == 2 and len(given) not in (1, num_groups))
     ):
         raise ValueError(
-            f"{name} must be {(num_blocks,)} or {(num_groups, num_blocks)}, a size for each of the {axis} of "
-            f"`visible`, "
-            f"and they are {given.shape}"
+            f"{name} must be {(num_blocks,)} or {(num_groups, num_blocks)}, a size for each of the {axis} "
+            f"of `visible`, and they are {given.shape}"
         )
     given = np.broadcast_to(given, (num_groups, num_blocks))
     if given.min() < 0:
@@ -134,8 +131,7 @@ def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) 
     if len(other):
         raise ValueError(
             f"{name} must have one sum in all head groups, and that of group 0 is {bounds[0, -1]}, of group "
-            f"{other[0]} "
-            f"{bounds[other[0], -1]}"
+            f"{other[0]} {bounds[other[0], -1]}"
         )
     return bounds
 

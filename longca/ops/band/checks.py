@@ -38,8 +38,7 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
     if min(q.ndim, k.ndim) < 3 or k.shape != v.shape:
         raise ValueError(
             f"q must be (…, tokens, heads, D), k and v alike of one shape; they are {tuple(q.shape)}, "
-            f"{tuple(k.shape)} and "
-            f"{tuple(v.shape)}"
+            f"{tuple(k.shape)} and {tuple(v.shape)}"
         )
     found, planned = (
         (*q.shape[-2:], *k.shape[-2:]),
@@ -53,8 +52,7 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
     if lengths != masked:
         raise ValueError(
             f"the mask is over {masked[0]} queries × {masked[1]} keys, and q and k have {lengths[0]} and "
-            f"{lengths[1]} tokens "
-            "(leading dimensions times tokens): build a mask of these lengths"
+            f"{lengths[1]} tokens (leading dimensions times tokens): build a mask of these lengths"
         )
 
 
@@ -78,8 +76,7 @@ def check_device(q: Tensor) -> None:
     if not (q.device.type == "cuda" or INTERPRETED):
         raise ValueError(
             f"band attention runs on NVIDIA GPUs, and q is on {q.device}: move q, k and v there with "
-            f".cuda(), or use "
-            "the kernel `naive` on a CPU"
+            ".cuda(), or use the kernel `naive` on a CPU"
         )
     if INTERPRETED or torch.compiler.is_compiling():  # which does not follow what looks for modules
         return
@@ -98,8 +95,7 @@ def flat_initial(q: Tensor, initial: tuple[Tensor, Tensor]) -> tuple[Tensor, Ten
     ):
         raise ValueError(
             f"initial must be float32 on {q.device}, (out {tuple(q.shape)}, LSE {tuple(q.shape[:-1])}); it "
-            f"is "
-            f"{out.dtype} {tuple(out.shape)} and {lse.dtype} {tuple(lse.shape)} on {out.device}"
+            f"is {out.dtype} {tuple(out.shape)} and {lse.dtype} {tuple(lse.shape)} on {out.device}"
         )
     if torch.is_grad_enabled() and (out.requires_grad or lse.requires_grad):
         raise ValueError(

@@ -136,8 +136,7 @@ def plan_band_attention(
     if min(num_q_heads, num_kv_heads) < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
         raise ValueError(
             f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the "
-            f"mask: each "
-            "must be a multiple of the next, and none 0"
+            "mask: each must be a multiple of the next, and none 0"
         )
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads

@@ -165,9 +165,8 @@ def test_missing_cells_come_with_a_command_that_measures_them():
         direction=["bwd"],
     )
     assert gaps.texts == (
-        "naive, fa2; full; 8K, 16K; 64:8; bwd (needs one GPU: longca run as-study -k '*naive,fa2' -m full -s "
-        "8K,16K "
-        "--heads 64:8 -d bwd)",
+        "naive, fa2; full; 8K, 16K; 64:8; bwd (needs one GPU: longca run as-study -k '*naive,fa2' -m full "
+        "-s 8K,16K --heads 64:8 -d bwd)",
     )
     cells = load_study("as-study").cells()
     chosen = Selection(

@@ -37,9 +37,8 @@ def test_the_least_loss_is_told_of_kernels_with_nearly_all_points():
     rates = {"fa3": [700.0] * 10, "band": [630.0] * 9 + [0.0], "flex": [500.0] * 8 + [0.0] * 2}
     told = most_often_fastest(points(rates))
     assert told == (
-        "fa3 leads alone at 9 of 9 points of mask and length; of 2 kernels with nine tenths of them or more, "
-        "fa3 loses "
-        "least, at its worst 100 % of the best"
+        "fa3 leads alone at 9 of 9 points of mask and length; of 2 kernels with nine tenths of them or "
+        "more, fa3 loses least, at its worst 100 % of the best"
     )
     halves = {"fa3": [700.0] * 10, "band": [690.0] * 5 + [0.0] * 5, "flex": [0.0] * 5 + [500.0] * 5}
     assert "only fa3 has nine tenths of them or more" in most_often_fastest(points(halves))

@@ -132,8 +132,7 @@ class Space:
         place = self.folder / "own-etc"
         self.run(
             f"mkdir {place}; mount -t tmpfs -o mode=755 tmpfs {place}; cp -a /etc/. {place}; cd "
-            f"{place}\n{script}\n"
-            f"mount --bind {place} /etc"
+            f"{place}\n{script}\nmount --bind {place} /etc"
         )
 
     def make_readable(self, paths: Iterable[Path]) -> None:

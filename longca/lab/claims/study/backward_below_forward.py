@@ -16,8 +16,7 @@ class BackwardBelowForward(Claim):
     label = "Backward reaches fewer TFLOP/s than forward"
     sentence = (
         "Each dense kernel does fewer TFLOP/s backward than forward on FULL, CAUSAL and documents, and the "
-        "share that backward "
-        "reaches is lower on documents than on the whole sequence."
+        "share that backward reaches is lower on documents than on the whole sequence."
     )
     source = "Texts about the paper: its curves of both directions"
     trust = "second-hand"

@@ -27,8 +27,7 @@ class Fa3IsFastest(Claim):
     label = "FA3 is the fastest dense kernel on regular masks"
     sentence = (
         "Of the study's seven dense kernels none is faster forward than FA3 on any regular mask from 2K "
-        "tokens, and FA3 reaches "
-        "600 TFLOP/s on FULL from 8K to 48K."
+        "tokens, and FA3 reaches 600 TFLOP/s on FULL from 8K to 48K."
     )
     source = "Texts about the paper: its figure of forward rates at 8K, and the curves over length"
     trust = "second-hand"

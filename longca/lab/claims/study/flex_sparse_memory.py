@@ -12,8 +12,7 @@ LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
 NO_MASK = "no block mask"  # in the notes of the released call, where torch had no memory for it
 ANY = (
     "A block mask that does not fit a larger GPU does not fit the study's. The released code then computes "
-    "all "
-    "scores, which fits."
+    "all scores, which fits."
 )
 
 
@@ -36,8 +35,7 @@ class FlexSparseMemory(Claim):
         note = gpu_note(
             told,
             "memory is compared with 80 GB. The block mask here is built from blocks, never from S² pairs, "
-            "so that the "
-            "claim is about how a mask is built and not about the kernel",
+            "so that the claim is about how a mask is built and not about the kernel",
         )
         return self._decided(asked, [self._observed(point, "") for point in told], note, "")
 

@@ -17,8 +17,7 @@ class HeterogeneousSupport(Claim):
     label = "FA2, FA3 and cuDNN run no heterogeneous mask"
     sentence = (
         "FA2, FA3 and cuDNN run none of the six heterogeneous masks; FlexAttention, FlashMask, SDPA and the "
-        "naive kernel run all "
-        "of them."
+        "naive kernel run all of them."
     )
     source = "Texts about the paper: its table of kernels and masks; its code agrees"
     trust = "second-hand"

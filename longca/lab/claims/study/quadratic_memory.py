@@ -30,8 +30,7 @@ class QuadraticMemory(Claim):
     label = "SDPA and naive run out of memory under long masks"
     sentence = (
         "Under a mask, at 32K tokens and beyond, neither SDPA nor the naive kernel fits the 80 GB of the "
-        "study's GPU, since both "
-        "need memory of S²."
+        "study's GPU, since both need memory of S²."
     )
     source = "Texts about the paper, which disagree on the length"
     trust = "second-hand"
@@ -46,9 +45,8 @@ class QuadraticMemory(Claim):
         note = gpu_note(
             asked,
             "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, "
-            "which keeps "
-            "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran "
-            "unfused",
+            "which keeps torch on fused paths; the study's call had GQA and a mask, which the torch of its "
+            "time ran unfused",
         )
         return decided_in_parts(
             self._part("naive", naive),

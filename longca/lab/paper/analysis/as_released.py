@@ -244,8 +244,7 @@ def effect(of_kernel: pd.DataFrame) -> str:
     if len(planning) and planning.median() >= LONGER_PLANNING:
         parts.append(
             f"planning before the first call takes {number(float(planning.median()))}× as long in the "
-            f"median, "
-            f"{number(float(planning.max()))}× at most"
+            f"median, {number(float(planning.max()))}× at most"
         )
     for status, words in (
         ("oom", "out of memory"),

@@ -33,10 +33,9 @@ class Curves(PaperFigure):
     word: ClassVar[str]
     caption = (
         "Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension "
-        "128, bf16: higher is "
-        "better. FLOPs count visible pairs only. Points are medians over all samples and seeds; bars reach "
-        "from the first to the "
-        "third quartile. A kernel that does not run a mask has no line there."
+        "128, bf16: higher is better. FLOPs count visible pairs only. Points are medians over all samples "
+        "and seeds; bars reach from the first to the third quartile. A kernel that does not run a mask has "
+        "no line there."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

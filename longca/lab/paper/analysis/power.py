@@ -107,9 +107,9 @@ def values_finding(data: pd.DataFrame) -> str:
     ]
     at_limit = data.loc[data.sustained.astype(bool) & (data.input_values == "normal")]
     return (
-        f"{int(at_limit.capped.sum())} of {len(at_limit)} settings with standard normal inputs are held back "
-        f"by the power limit; the "
-        f"same calls on other values run faster, in the median as much as the clock does: {', '.join(texts)}"
+        f"{int(at_limit.capped.sum())} of {len(at_limit)} settings with standard normal inputs are held "
+        "back by the power limit; the same calls on other values run faster, in the median as much as the "
+        f"clock does: {', '.join(texts)}"
     )
 
 
@@ -129,6 +129,5 @@ def pace_finding(data: pd.DataFrame) -> str:
     ]
     return (
         f"Without a pause between calls, standard normal inputs reach {' and '.join(texts)} of the rate of "
-        f"calls timed alone "
-        f"({plural(len(both), 'setting')})"
+        f"calls timed alone ({plural(len(both), 'setting')})"
     )

@@ -23,11 +23,10 @@ class SparseCurves(Curves):
 
     section = "sparse"
     caption = (
-        "Throughput of the blocks that are computed, over sequence length: higher is better. All kernels run "
-        "the very same blocks, "
-        "and FLOPs count these. A panel is a block size, a share of blocks that is computed, and query:KV "
-        "heads. Kernels that know "
-        "one block size or as many KV heads as query heads only are missing in the other panels."
+        "Throughput of the blocks that are computed, over sequence length: higher is better. All kernels "
+        "run the very same blocks, and FLOPs count these. A panel is a block size, a share of blocks that "
+        "is computed, and query:KV heads. Kernels that know one block size or as many KV heads as query "
+        "heads only are missing in the other panels."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -42,14 +42,12 @@ class AsReleased(PaperFigure):
     label = "As released, and without the defect"
     section, number, order = "released", "defects F5, F6, F7 and F17", 10
     caption = (
-        "Throughput of a kernel with one defect of the study's released code, and of the same kernel without "
-        "it: same masks, timer "
-        "and checks. At the right, the time as released over the time without. Where throughput as released "
-        "would have another "
-        "place among all kernels measured under the same mask, length, heads and pass, that place → the one "
-        "without the defect, "
-        "if the two are told apart (repeats of identical cells differ by less). "
-        "Lines through points reach from the first to the third quartile."
+        "Throughput of a kernel with one defect of the study's released code, and of the same kernel "
+        "without it: same masks, timer and checks. At the right, the time as released over the time "
+        "without. Where throughput as released would have another place among all kernels measured under "
+        "the same mask, length, heads and pass, that place → the one without the defect, if the two are "
+        "told apart (repeats of identical cells differ by less). Lines through points reach from the first "
+        "to the third quartile."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -60,16 +58,14 @@ class AsReleased(PaperFigure):
         more, fewer = int(slower(data).sum()), int(quicker(data).sum())
         lost = int(((data.status_released != "ok") & (data.status_without == "ok")).sum())
         parts = [
-            f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {more} slower by "
-            f"more than "
-            f"{percent(NOTABLE)} and {fewer} faster"
+            f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {more} slower "
+            f"by more than {percent(NOTABLE)} and {fewer} faster"
         ]
         if more:
             worst: Any = data.loc[data.ratio.astype(float).idxmax()]
             parts.append(
                 f"at worst a call takes {number(float(worst.ratio))}× as long ({worst.kernel}, "
-                f"{worst.mask_label}, "
-                f"{format_length(int(worst.seqlen))}, {DIRECTIONS[worst.direction]})"
+                f"{worst.mask_label}, {format_length(int(worst.seqlen))}, {DIRECTIONS[worst.direction]})"
             )
         if lost:
             parts.append(f"{plural(lost, 'call')} of {len(data)} fail with them alone")

@@ -39,11 +39,9 @@ class AsReleasedTable(PaperTable):
     section, number, order = "released", "as released, in numbers", 20
     caption = (
         "Median times, and the time as released over the time without the defect, with its interval. Memory "
-        "is what a call needs above what was resident before it; planning comes before the first call and is "
-        "not in its time. In "
-        "place of a time stands what happened. A rank is the place of the throughput among all kernels with "
-        "a record of the same "
-        "mask, length, heads and pass."
+        "is what a call needs above what was resident before it; planning comes before the first call and "
+        "is not in its time. In place of a time stands what happened. A rank is the place of the throughput "
+        "among all kernels with a record of the same mask, length, heads and pass."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

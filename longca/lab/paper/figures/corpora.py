@@ -83,8 +83,7 @@ class Corpora(PaperFigure):
             long = rows.tokens[rows.from_tokens >= 8192].sum()
             parts.append(
                 f"{corpus} has {percent(short)} of its documents below 1K tokens and {percent(long)} of its "
-                f"tokens in documents "
-                "from 8K"
+                "tokens in documents from 8K"
             )
         return "; ".join(parts)
 

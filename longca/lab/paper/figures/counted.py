@@ -18,13 +18,10 @@ class Counted(PaperTable):
     needs_records = False
     caption = (
         "By formulas, without a measurement. Pairs are those of a head, or of eight KV heads (F9): as "
-        "released, those that FLOPs "
-        "are counted of (F1, F2) or that FlashInfer runs (F9); without, those that most kernels run. In "
-        "common are blocks of "
-        "FlashInfer that are blocks of the other kernels. Bytes of a ring are what a rank keeps besides its "
-        "own shards: keys, "
-        "values and a partial output in bf16 for each rank as released; here keys and values of two steps "
-        "and a sum in fp32."
+        "released, those that FLOPs are counted of (F1, F2) or that FlashInfer runs (F9); without, those "
+        "that most kernels run. In common are blocks of FlashInfer that are blocks of the other kernels. "
+        "Bytes of a ring are what a rank keeps besides its own shards: keys, values and a partial output in "
+        "bf16 for each rank as released; here keys and values of two steps and a sum in fp32."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

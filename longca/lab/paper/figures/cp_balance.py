@@ -20,8 +20,7 @@ class CpBalance(PaperTable):
     section, number, order = "cp", "balance", 30
     caption = (
         "The slowest rank's median time over that of the median rank, minus 1: the mean over lengths, "
-        "numbers of ranks and both "
-        "passes."
+        "numbers of ranks and both passes."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -35,9 +34,8 @@ class CpBalance(PaperTable):
             percent(float(lag) / 100) for lag in (data.value.median(), means.min(), means.max())
         )
         return (
-            f"The slowest rank lags by {middle} in the median; {means.idxmin()} is the evenest strategy with "
-            f"{least} in the mean, "
-            f"{means.idxmax()} the least even with {most}"
+            f"The slowest rank lags by {middle} in the median; {means.idxmin()} is the evenest strategy "
+            f"with {least} in the mean, {means.idxmax()} the least even with {most}"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

@@ -29,10 +29,8 @@ class CpDocuments(PaperFigure):
     section, number, order = "cp", "Figure 6", 10
     caption = (
         "Throughput of each GPU with 8K tokens on each, over the number of GPUs: higher is better, and a "
-        "level line scales "
-        "perfectly. A call lasts as long as its slowest rank. The study runs 8 to 96 GPUs; what is missing "
-        "here has not been "
-        "measured."
+        "level line scales perfectly. A call lasts as long as its slowest rank. The study runs 8 to 96 "
+        "GPUs; what is missing here has not been measured."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +62,7 @@ class CpDocuments(PaperFigure):
             return "No strategy ran documents"
         chosen = at_largest(standings_of(here, ["device", "world"]))
         return (
-            f"Documents, forward: "
+            "Documents, forward: "
             f"{'; '.join(_told(device, *chosen[device,], len(chosen) > 1) for (device,) in sorted(chosen))}"
         )
 

@@ -20,8 +20,8 @@ class CpVolume(PaperTable):
     section, number, order = "cp", "Table 3", 20
     caption = (
         "Bytes that a rank sends in one call over those of the study's formula, lowest to highest of all "
-        "masks and kernels. 1 is "
-        "the formula; below it, what no query sees was not sent. Peers whose bytes nobody counts are missing."
+        "masks and kernels. 1 is the formula; below it, what no query sees was not sent. Peers whose bytes "
+        "nobody counts are missing."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

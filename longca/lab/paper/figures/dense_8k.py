@@ -24,8 +24,7 @@ class Dense8K(PaperFigure):
     section, number, order = "dense", "Figure 3", 10
     caption = (
         "Forward throughput at 8K tokens, 64 query and 8 KV heads where these were measured. Points are "
-        "medians; bars reach from "
-        "the first to the third quartile."
+        "medians; bars reach from the first to the third quartile."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

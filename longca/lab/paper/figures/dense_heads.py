@@ -21,9 +21,8 @@ class DenseHeads(PaperTable):
     label = "64 KV heads over 8"
     section, number, order = "dense", "64:64 beside 64:8", 40
     caption = (
-        "Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran with "
-        "both: above 1, more KV "
-        "heads are quicker. n is the number of masks."
+        "Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran "
+        "with both: above 1, more KV heads are quicker. n is the number of masks."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -25,9 +25,8 @@ class DensePublished(PaperTable):
     section, number, order = "dense", "published beside measured", 50
     caption = (
         "Share of the GPU's peak, bf16: measured here, and published for another GPU or another version. "
-        "Charts were read by hand, "
-        "to ± 3 TFLOP/s. Published document masks come from another sampler, so that only the other masks "
-        "are alike."
+        "Charts were read by hand, to ± 3 TFLOP/s. Published document masks come from another sampler, so "
+        "that only the other masks are alike."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -53,8 +52,7 @@ class DensePublished(PaperTable):
         near = float(((dense.ratio - 1).abs() <= 0.1).mean())
         return (
             f"Share of peak here over that of {source} ({rows.hardware.iloc[0]}), without documents: "
-            f"{', '.join(parts)}; "
-            f"{percent(near)} of all {plural(len(dense), 'pair')} lie within 10 %"
+            f"{', '.join(parts)}; {percent(near)} of all {plural(len(dense), 'pair')} lie within 10 %"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

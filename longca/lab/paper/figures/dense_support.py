@@ -33,12 +33,10 @@ class DenseSupport(PaperTable):
     section, number, order = "dense", "Table 1", 5
     caption = (
         f"Each kernel's own answers to calls of {LENGTH} tokens, 64 query and 64 KV heads, head dim 128, "
-        f"bf16: both passes, one of "
-        "them, or no; the reason of a refusal is in the data. In square brackets, what the study says where "
-        "that is another "
-        "answer: FlashAttention and cuDNN run its six regular masks, the others all twelve, as readers "
-        "report its table and as its "
-        "released code does it. Last, what came of the kernel's cells under these masks in these records."
+        "bf16: both passes, one of them, or no; the reason of a refusal is in the data. In square brackets, "
+        "what the study says where that is another answer: FlashAttention and cuDNN run its six regular "
+        "masks, the others all twelve, as readers report its table and as its released code does it. Last, "
+        "what came of the kernel's cells under these masks in these records."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -79,8 +77,7 @@ class DenseSupport(PaperTable):
         ]
         return (
             f"{len(whole)} of {plural(data.kernel.nunique(), 'kernel')} run all {data.question.nunique()} "
-            f"static masks forward and "
-            f"backward: {', '.join(whole) or 'none'}; {differences(data)}"
+            f"static masks forward and backward: {', '.join(whole) or 'none'}; {differences(data)}"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

@@ -20,9 +20,8 @@ class MemoryCp(PaperTable):
     label = "Memory of context parallelism"
     section, number, order = "memory", "beyond the study", 30
     caption = (
-        "Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the "
-        "buffers that a "
-        "strategy needs."
+        "Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: "
+        "the buffers that a strategy needs."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

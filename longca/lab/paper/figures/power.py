@@ -34,12 +34,10 @@ class Power(PaperFigure):
     section, number, order = "beyond", "power and the values of inputs", 10
     caption = (
         "Across: the SM clock beside the samples, in GHz. Upwards: TFLOP/s. The same calls ran with q, k, v "
-        "and the gradient of the "
-        "output of four kinds: standard normal values, 1 % of them, their signs (±1), or 1 everywhere "
-        "(forward alone). Filled: "
-        "calls without a pause, after two seconds of them. Hollow: each call alone, as in all other figures. "
-        "A line leads from 0 "
-        "through each kernel's median rate for each GHz: points on it differ by their clock alone."
+        "and the gradient of the output of four kinds: standard normal values, 1 % of them, their signs "
+        "(±1), or 1 everywhere (forward alone). Filled: calls without a pause, after two seconds of them. "
+        "Hollow: each call alone, as in all other figures. A line leads from 0 through each kernel's median "
+        "rate for each GHz: points on it differ by their clock alone."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

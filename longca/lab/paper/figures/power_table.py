@@ -22,8 +22,7 @@ class PowerTable(PaperTable):
     section, number, order = "beyond", "rates, clocks and power", 11
     caption = (
         "TFLOP/s, with the SM clock in MHz and the power in W beside the samples. Power is a mean of the "
-        "last second: beside calls "
-        "timed alone, which end sooner, it has not settled."
+        "last second: beside calls timed alone, which end sooner, it has not settled."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

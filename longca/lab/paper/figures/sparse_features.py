@@ -54,17 +54,13 @@ class SparseFeatures(PaperTable):
     label = "Features of block-sparse kernels"
     section, number, order = "sparse", "Table 2", 5
     caption = (
-        f"Each kernel's own answers to calls of {LENGTH} tokens with a block mask for each KV head, 64 query "
-        f"heads, head dim 128 "
-        "and bf16, where these are not what is asked: both passes, one of them, or no; in round brackets "
-        "forward alone. The "
-        "reason of a refusal is in the data. A kernel for blocks of 64 gets larger ones split. In square "
-        "brackets, what the study "
-        "says where that is another answer: as its readers report its table and as its released code does "
-        "it, since the table "
-        "itself was not at hand. Of the study's FA2-Sparse no source is known: the row here is written anew. "
-        "Last, what came of "
-        "the kernel's block-sparse cells in these records."
+        f"Each kernel's own answers to calls of {LENGTH} tokens with a block mask for each KV head, 64 "
+        "query heads, head dim 128 and bf16, where these are not what is asked: both passes, one of them, "
+        "or no; in round brackets forward alone. The reason of a refusal is in the data. A kernel for "
+        "blocks of 64 gets larger ones split. In square brackets, what the study says where that is another "
+        "answer: as its readers report its table and as its released code does it, since the table itself "
+        "was not at hand. Of the study's FA2-Sparse no source is known: the row here is written anew. Last, "
+        "what came of the kernel's block-sparse cells in these records."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

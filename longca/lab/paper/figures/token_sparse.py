@@ -140,14 +140,11 @@ class TokenSparse(PaperTable):
     section, number, order = "sparse", "Tables 10–11", 60
     needs_records = False
     caption = (
-        f"What the newest release of each package on PyPI has for Hopper, by its files and its own checks, "
-        f"on {LOOKED}. A row of "
-        "these pages is attention under a mask that is known before the call, in both passes, with the "
-        "study's heads, and compared "
-        "with float64. NSA and DSA choose keys for each query token, and for what is in the tokens. A part "
-        "of NSA attends to means "
-        "of keys, which are none of the keys given; DSA has keys and values of unequal size, from one latent "
-        "head."
+        "What the newest release of each package on PyPI has for Hopper, by its files and its own checks, "
+        f"on {LOOKED}. A row of these pages is attention under a mask that is known before the call, in "
+        "both passes, with the study's heads, and compared with float64. NSA and DSA choose keys for each "
+        "query token, and for what is in the tokens. A part of NSA attends to means of keys, which are none "
+        "of the keys given; DSA has keys and values of unequal size, from one latent head."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

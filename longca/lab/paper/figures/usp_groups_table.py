@@ -18,15 +18,12 @@ class UspGroupsTable(PaperTable):
     section, number, order = "released", "defect F12, in numbers", 40
     needs_records = False
     caption = (
-        f"Bytes that a rank sends in one call under a full mask, {TOKENS // 1024}K tokens a rank, bf16, head "
-        f"dim {HEAD_DIM}, "
-        f"{HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node; counted from the plans that this "
-        f"project runs: the mean "
-        "over ranks, and the busiest rank. Released: neighbours form rings, and ranks of a head group are "
-        "far apart. Right: "
-        "neighbours divide heads. Hops are steps in which a rank sends KV to another node, of all its steps. "
-        "KV travel beside "
-        "kernels; the released all-to-alls come before and after all kernels, so that nothing hides them."
+        f"Bytes that a rank sends in one call under a full mask, {TOKENS // 1024}K tokens a rank, bf16, "
+        f"head dim {HEAD_DIM}, {HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node; counted from "
+        "the plans that this project runs: the mean over ranks, and the busiest rank. Released: neighbours "
+        "form rings, and ranks of a head group are far apart. Right: neighbours divide heads. Hops are "
+        "steps in which a rank sends KV to another node, of all its steps. KV travel beside kernels; the "
+        "released all-to-alls come before and after all kernels, so that nothing hides them."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -37,9 +34,8 @@ class UspGroupsTable(PaperTable):
         more = int((rows.ratio_busiest > 1).sum())
         return (
             f"In {more} of {plural(len(rows), 'case')} the busiest rank sends more between nodes with the "
-            f"groups as released, "
-            f"and in {int((rows.ratio > 1).sum())} the mean rank; over all cases the busiest rank sends "
-            f"{span(rows.ratio_busiest, number)} times as much"
+            f"groups as released, and in {int((rows.ratio > 1).sum())} the mean rank; over all cases the "
+            f"busiest rank sends {span(rows.ratio_busiest, number)} times as much"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

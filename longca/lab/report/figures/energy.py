@@ -91,8 +91,7 @@ class Energy(Figure):
             )
         return (
             f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that "
-            f"a method needs is "
-            f"{number(float(ratios.median()))} times the least in the median setting, "
+            f"a method needs is {number(float(ratios.median()))} times the least in the median setting, "
             f"{number(float(ratios.max()))} at most"
         )
 

@@ -25,10 +25,8 @@ class PeakMemory(Figure):
     caption = (
         "Peak memory of one call above the memory resident before it (inputs, outputs of earlier calls): "
         "lower is better. Solid lines and filled marks are forward, dashed lines and hollow marks backward. "
-        "On "
-        "a GPU the allocator counts bytes; on a CPU the resident set is sampled, which misses short peaks "
-        "and "
-        "reused memory."
+        "On a GPU the allocator counts bytes; on a CPU the resident set is sampled, which misses short "
+        "peaks and reused memory."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

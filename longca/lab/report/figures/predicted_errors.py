@@ -62,8 +62,7 @@ class PredictedErrors(Figure):
         )
         return (
             f"Predicted times of {plural(len(data), 'cell')} are off by {typical} in the median, 95 % of "
-            f"them by less than {most}; "
-            f"{inside} lie in their interval"
+            f"them by less than {most}; {inside} lie in their interval"
         )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
