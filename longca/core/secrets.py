@@ -6,7 +6,7 @@ through this module. Code in a bundle, whether the project's own or a plug-in's,
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,8 +30,7 @@ _HINTS = re.compile(
 
 _PATTERNS = [
     # scheme://user:password@host and scheme://token@host; docker://NAME@sha256:… has no user. A password may
-    # hold
-    # "/" or "@", a port is none
+    # hold "/" or "@", a port is none
     (
         r"(?P<keep>\b[A-Za-z][\w+.-]*://)(?:[^\s\"'\\<>/@]*:(?!\d+/)[^\s\"'\\<>]*|[^\s\"'\\<>/]+)@(?!sha256:)",
         rf"\g<keep>{HIDDEN}@",
@@ -60,7 +59,11 @@ def without_secrets(text: str, environ: Mapping[str, str] | None = None) -> str:
     """The text with `***` for what looks like a secret: the user and password of a URL, a value behind a name
     like `password` or `HF_TOKEN`, tokens of a known form, private keys, and the values of variables of the
     environment that are named like secrets."""
-    values = _values(os.environ if environ is None else environ)
+    return _without(text, _values(os.environ if environ is None else environ))
+
+
+def _without(text: str, values: Sequence[str]) -> str:
+    """The text without these values, and without what looks like a secret."""
     for value in values:
         if value in text:
             text = text.replace(value, HIDDEN)
@@ -73,17 +76,19 @@ def without_secrets(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 def data_without_secrets(data: Any) -> Any:
     """The same for every text of JSON data. Data without a secret are returned as they are, not copied."""
+    return _data_without(data, _values(os.environ))  # looked up once: a record has hundreds of texts
+
+
+def _data_without(data: Any, values: Sequence[str]) -> Any:
     if isinstance(data, str):
-        return without_secrets(data)
+        return _without(data, values)
     if isinstance(data, dict):
-        new: Any = {without_secrets(key): data_without_secrets(value) for key, value in data.items()}
+        new: Any = {_without(key, values): _data_without(value, values) for key, value in data.items()}
         same = all(value is old for value, old in zip(new.values(), data.values(), strict=False))
         return data if same and list(new) == list(data) else new
     if isinstance(data, (list, tuple)):
-        values = [data_without_secrets(value) for value in data]
-        return (
-            data if all(value is old for value, old in zip(values, data, strict=True)) else type(data)(values)
-        )
+        parts = [_data_without(part, values) for part in data]
+        return data if all(part is old for part, old in zip(parts, data, strict=True)) else type(data)(parts)
     return data
 
 
