@@ -57,7 +57,7 @@ MOST = 3  # gaps of an open claim that are written out
 
 @dataclass(frozen=True)
 class Remeasured:
-    """How the cells behind the verdict on a claim are measured again."""
+    """The command that measures the cells behind the verdict on a claim again."""
 
     command: str
     num_behind: int

@@ -99,12 +99,12 @@ class Build:
 
     @property
     def tensor_memory_columns(self) -> int:
-        """Of the tensor memory of Blackwell, which has 512."""
+        """Columns of the tensor memory of Blackwell, which has 512."""
         return getattr(self._compiled[0].metadata, "tmem_size", None) or 0
 
     @property
     def registers(self) -> int:
-        """Of a thread."""
+        """Registers of a thread."""
         return self._number_in(r"Used (\d+) registers")
 
     @property

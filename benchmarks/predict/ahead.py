@@ -61,7 +61,7 @@ class AheadCell:
 
 
 def predicted(study: str, gpu: str, ranks: int | None = None) -> list[AheadCell]:
-    """What is predicted of each cell of a study that is for several GPUs, or for so many ranks, and that can
+    """Predictions for each cell of a study that is for several GPUs, or for so many ranks, and that can
     run."""
     found, plans = [], {}
     for cell in load_study(study).cells():

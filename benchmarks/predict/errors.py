@@ -229,7 +229,7 @@ def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.n
 
 
 def coverage(residuals: Sequence[Residual]) -> Table:
-    """How many cells lie in intervals that other cells gave."""
+    """The share of cells that lie in the intervals fitted on other cells."""
     ways = {
         "ranks": lambda one: one.cell.record.cell.world,
         "mask": lambda one: one.cell.record.cell.mask,
@@ -259,7 +259,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
 
 
 def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
-    """How often each rule takes the best strategy, and what it costs where it does not."""
+    """The share of cases in which each rule takes the best strategy, and its loss in the others."""
     rows, lines = [], []
     for rule in dict.fromkeys(one.rule for one in found):
         of_rule = {"all": found}
@@ -342,7 +342,7 @@ def conclusion(
     intervals: Sequence[Mapping[str, Any]],
     rules: Sequence[Mapping[str, Any]],
 ) -> str:
-    """What all tables say together, and what is missed by how much.
+    """The conclusion of all tables, with each missed target and by how much.
 
     Args:
         where: GPUs of the cells.

@@ -163,7 +163,7 @@ def _plan(one: Residual) -> str:
 
 
 def choices(residuals: Sequence[Residual]) -> list[Choice]:
-    """What rules take in each setting in which the same kernel ran three own strategies or more.
+    """The choices of rules in each setting in which the same kernel ran three own strategies or more.
 
     Strategies that made the same plan took the quickest of its records: what delays a call only lengthens it.
     """

@@ -104,7 +104,7 @@ def records(study: Study, seed: int = 0) -> Iterator[Record]:
 
 
 def _keys(cell: Cell) -> list[tuple[Any, ...]]:
-    """What a cell is looked for by, the nearest first."""
+    """The keys by which a cell is looked for, the nearest first."""
     exact = (cell.kind, cell.kernel, cell.strategy, cell.world, cell.direction)
     return [
         (*exact, cell.mask, cell.seqlen, cell.num_kv_heads),

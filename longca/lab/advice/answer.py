@@ -123,7 +123,7 @@ class Advice:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the draws that were predicted; () for a mask that is not drawn."""
+        """Seeds of the draws that were predicted; () for a mask that is not drawn."""
         return self.question.seeds
 
     @property

@@ -1,4 +1,4 @@
-"""How far a prediction can be off: its interval, and what of it no record supports.
+"""The interval of a prediction, and the parts of it that no record supports.
 
 An interval holds 90 % of measured times where records tell: residuals of records that were held out while the
 rest was fitted. It is wider where the prediction goes beyond records.
@@ -95,7 +95,7 @@ def extrapolations(candidates: Sequence[Candidate], question: AdviceQuestion) ->
 
 
 def _unsupported(candidate: Candidate, question: AdviceQuestion) -> dict[str, str]:
-    """What no record supports, by a word for its kind."""
+    """The parts that no record supports, by a word for their kind."""
     reasons = {}
     if is_lent(candidate.kernel, question):
         reasons["kernel"] = f"no record has {candidate.kernel} on {question.gpu.name}"

@@ -1,4 +1,4 @@
-"""What an answer says in words: its finding, the assumptions beyond records, and what would change the
+"""The sentences of an answer: its finding, the assumptions beyond records, and what would change the
 order."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHANGES = (
 
 
 def assumptions(question: AdviceQuestion) -> list[str]:
-    """What the answer assumes beyond records, a sentence each."""
+    """The assumptions of the answer beyond records, a sentence each."""
     network, call, texts = question.network, question.call, []
     if network.wider > 1:
         texts.append(
@@ -95,7 +95,7 @@ def changed_speeds(links: LinkSpeeds, gpus: int) -> list[tuple[str, LinkSpeeds]]
 def changes(
     ways: Sequence[WayForecasts], forecasts: DrawForecasts, speeds: Sequence[tuple[str, int]]
 ) -> tuple[str, ...]:
-    """What would put another way first.
+    """Changes that would put another way first.
 
     Args:
         ways: in the order of the ranking.
@@ -133,7 +133,7 @@ def finding(question: AdviceQuestion, options: Sequence[AdvisedOption], draws_as
 
 
 def _sureness(best: AdvisedOption, total: int, asked: int) -> str:
-    """How often the first option is the fastest of a draw, or close to it; "" for one draw alone."""
+    """The share of draws in which the first option is the fastest, or close to it; "" for one draw alone."""
     if total < 2:
         return ""
     near = f"within {100 * NEAR:.0f} % of the best in {best.near_in}"

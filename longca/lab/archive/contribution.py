@@ -214,7 +214,7 @@ def _duplicates(given: _Given) -> RecordCheck:
 
 
 def _conditions(given: _Given) -> RecordCheck:
-    """What lowers the worth of records without making them wrong."""
+    """Weaknesses that lower the worth of records without making them wrong."""
     timed = [view for view in given.tried if view.samples is not None and not view.is_control]
     counts = {
         "disturbed by other processes": sum(bool(view.disturbance) for view in timed),

@@ -165,7 +165,7 @@ def command(
 
 
 def _defaults(found: Advice, context: typer.Context) -> dict[str, str]:
-    """What the options left out, and the values that were taken, those of most records."""
+    """The options that were left out, and the values taken for them, those of most records."""
     question = found.question
     values = {
         "mask": question.mask.name,

@@ -170,8 +170,8 @@ def print_text(text: str, style: str = "") -> None:
 
 
 def _console() -> "Console":
-    """What wraps and styles text; it must be given escaped text. A name may hold brackets, so there is no
-    markup."""
+    """The writer that wraps and styles text; it must be given escaped text. A name may hold brackets, so
+    there is no markup."""
     from rich.console import Console
 
     from longca.lab.cli.terminal import styled_output

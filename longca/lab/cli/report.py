@@ -85,7 +85,7 @@ def ending(records: "Sequence[Record]") -> list[str]:
 
 
 def controls_text(table: "pd.DataFrame") -> str:
-    """Whether the timer was right, and which controls failed; "" without controls.
+    """The verdict of the controls: the error of the timer, and the controls that failed; "" without controls.
 
     Args:
         table: derived, with columns `nominal_ms`, `is_control`, `status` and `time_ms_median`.

@@ -85,7 +85,7 @@ class Judged:
 
     @property
     def known(self) -> str:
-        """How the claim is known: "a text about the paper"."""
+        """The source of the claim: "a text about the paper"."""
         return TRUSTS[self.claim.trust]
 
 

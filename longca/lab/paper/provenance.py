@@ -1,4 +1,4 @@
-"""Where the numbers of the study's page are from: GPUs, software, and the studies that were run."""
+"""Provenance of the numbers on the study's page: GPUs, software, and the studies that were run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def provenance(
     pages: Iterable[RunPage],
     environments: Environments | None = None,
 ) -> StudyProvenance:
-    """Where records are from; the same records say the same.
+    """The provenance of records; the same records give the same.
 
     Args:
         table: `longca.lab.store.table.derived` of the records.

@@ -99,7 +99,7 @@ def protocols_of(standings: Mapping[Any, Standing]) -> str:
 
 
 def relation_text(case: Standing) -> str:
-    """How the first two were measured: "a play-off", "one device in two runs"; "" if there is no second."""
+    """The way the first two were measured: "a play-off", "one device in two runs"; "" without a second."""
     if not case.lead:
         return ""
     if case.played_off:

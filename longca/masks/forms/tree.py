@@ -16,7 +16,7 @@ from longca.masks.forms.values import refused, whole_numbers
 
 
 class TreePredictions(NamedTuple):
-    """What the sequences of a tree predict: `target[n]` from `source[n]`, both numbers of tokens, in
+    """Predictions of the sequences of a tree: `target[n]` from `source[n]`, both numbers of tokens, in
     `count[n]` sequences.
 
     The sum of count · loss(logits[source], tokens[target]) is the sum of the losses of all sequences.

@@ -1,1 +1,1 @@
-"""What a page shows: typed data, each text made once, and what is shipped to its scripts."""
+"""Contents of a page: typed data, each text made once, and the data shipped to its scripts."""

@@ -51,7 +51,7 @@ class PartNote:
 
 @dataclass(frozen=True)
 class MethodNotes:
-    """What the methods of a page are."""
+    """Descriptions of the methods of a page."""
 
     parts: tuple[PartNote, ...]
     """each once, strategies last"""

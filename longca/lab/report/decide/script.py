@@ -115,7 +115,7 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
 
 
 def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
-    """What can be switched: name, label, and [value, text] of each option in order."""
+    """The switches: name, label, and [value, text] of each option in order."""
     settings = {view.setting for view in views}
     only_heads = all(re.fullmatch(r"\d+:\d+ heads", setting) for setting in settings)
     choices: list[tuple[str, str, set[Any], Callable[[Any], Any], Callable[[Any], str]]] = [

@@ -162,7 +162,7 @@ class HeatMap:
         return [(entry.method, self.entries[mask, entry.method]) for entry in self.cases[mask].entries]
 
     def lost(self, mask: str, method: str) -> LostSquare:
-        """What stands in place of a number that is not there."""
+        """The text in place of a number that is not there."""
         if (mask, method) not in self.missing:
             return LostSquare("", NOT_ASKED)
         status, reason = self.missing[mask, method][0], self.reasons.get((mask, method), "")
