@@ -71,8 +71,8 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         (
             Stage("dense, 32K, 64:8: README's 24 cases", "h100-dense", 32 << 10, (64, 8), (0,)),
             Stage("dense, 8K, 64:8", "h100-dense", 8 << 10, (64, 8), (0,)),
-            Stage("block-sparse, 128K, 64:8", "h100-sparse", 128 << 10, (64, 8), (0,)),
             Stage("the study's own draws, all lengths", "h100-compat"),
+            Stage("block-sparse, 128K, 64:8", "h100-sparse", 128 << 10, (64, 8), (0,)),
             Stage("dense, the rest of 64:8", "h100-dense", None, (64, 8)),
             Stage("dense, 64:64", "h100-dense"),
             Stage("block-sparse, the rest", "h100-sparse"),
