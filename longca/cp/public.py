@@ -22,7 +22,6 @@ from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
 from longca.cp.api.group import join
 from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
 from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
-from longca.cp.comm import signals
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
 from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
@@ -50,7 +49,7 @@ def context_parallel(
     kernel: str = AUTO,
     device: Any = None,
     backward: bool = True,
-    messages: Literal["nccl", "symmetric"] = "nccl",
+    messages: Literal["auto", "nccl", "symmetric"] = "auto",
     timeout: float = DEFAULT_TIMEOUT_S,
     check: Literal["first", "always"] = "first",
 ) -> ContextParallel:
@@ -70,8 +69,9 @@ def context_parallel(
             on GPUs; else `naive`, which takes O(T²) memory.
         device: of the tensors, if the group does not settle it.
         backward: gradients will be asked for.
-        messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine
-            that can do it.
+        messages: "symmetric": copy engines write into other GPUs' memory. "auto" does so where all GPUs are
+            in one machine that can: ranks try it with a first message, once a group. Elsewhere NCCL, or gloo
+            on CPUs, as by "nccl". `notes` says what was chosen, and why.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost
             within a call on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
         check: when ranks compare a call. On CPUs, by "always", or by symmetric messages that cannot be given
@@ -95,7 +95,7 @@ def context_parallel(
             "check": check,
         }
         request, masks = agreed_request(comm, mask, strategy, arguments)
-        comm.use(request.messages, releasable=signals.HOST_SIGNALS and request.check == "first")
+        comm.use(request.messages, releasable=request.check == "first")
         agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
         return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
     except Exception:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
-from longca.cp.comm import signals
 from longca.cp.comm.backend import Comm
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import build_mask
@@ -26,7 +25,6 @@ def disagreeing(comm: Comm, strategy: str, messages: str) -> tuple[list[str], fl
 
     Rank 0 copies its result to the host, and no other thread can launch anything meanwhile.
     """
-    signals.HOST_SIGNALS = True
     mask = build_mask("causal", seqlen=TOKENS)
     cp = context_parallel(
         mask,

@@ -97,7 +97,7 @@ class MaskPlanner:
         ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
         self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
         self._forecaster = (
-            Forecaster(self._kernel, request.messages, int(ranks_per_node))
+            Forecaster(self._kernel, comm.messages, int(ranks_per_node))
             if request.device.type == "cuda"
             else None
         )

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -31,7 +31,7 @@ KERNELS = ("band", "naive")
 """the local kernels that "auto" chooses among: the first that runs here and does the masks with these heads
 and this dtype"""
 DTYPES = ("bfloat16", "float16", "float32")
-MESSAGES = ("nccl", "symmetric")
+MESSAGES = (AUTO, "nccl", "symmetric")
 CHECKS = ("first", "always")
 _WITH_PARAMS = re.compile(r"(\w+)\s*[(\[](.*)[)\]]")
 
@@ -50,7 +50,7 @@ class CpRequest:
     dtype: torch.dtype
     device: torch.device
     needs_backward: bool
-    messages: Messages
+    messages: Messages | Literal["auto"]
     check: str
 
     def problem(self, mask: Mask) -> Problem:
@@ -224,7 +224,7 @@ def _request(
     head_dim: Any,
     dtype: Any,
     backward: bool,
-    messages: Messages,
+    messages: Messages | Literal["auto"],
     check: str,
 ) -> CpRequest:
     import torch

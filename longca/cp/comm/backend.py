@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from longca.core.host import boot_id
 from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
@@ -43,9 +43,10 @@ class Comm(WorldGroup):
         self._refused: str | None = None
         self._refused_on_host: str | None = None  # the same of its signals in memory of the host
 
-    def use(self, messages: Messages, releasable: bool = False) -> None:
+    def use(self, messages: Messages | Literal["auto"], releasable: bool = False) -> None:
         """Chooses the backend of comm streams and receive buffers asked for from now on: see
-        `longca.core.call.Messages`.
+        `longca.core.call.Messages`. "auto" and "symmetric" are that of symmetric memory where a trial of it
+        succeeds, else NCCL or gloo.
 
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.
@@ -53,14 +54,14 @@ class Comm(WorldGroup):
         self._memory.release()
         self._memory.signals_on_host = False
         self.messages, self.messages_note = "nccl", ""
-        if messages == "nccl":
+        if messages == "nccl" or (messages == "auto" and (self.world == 1 or self.device.type != "cuda")):
             return
         if self._refused is None:
             self._refused = why_not_symmetric(self, self._memory) or ""
         if self._refused:
             self.messages_note = f"messages by NCCL or gloo: {self._refused}"
             return
-        self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
+        self.messages, self.messages_note = "symmetric", "messages by copy engines, into symmetric memory"
         if releasable:
             if self._refused_on_host is None:
                 self._refused_on_host = why_not_on_host(self, self._memory) or ""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.process_group import WorldGroup
 
-HOST_SIGNALS = False  # True once GPUs have run them: tests/gpu/test_disagreeing_ranks_on_gpus.py sets it
 KINDS = "ready", "full"
 SIGNAL_BYTES = 4
 RANK_BYTES = 128  # or more: ranks share no line of a cache
