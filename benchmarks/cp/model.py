@@ -22,6 +22,7 @@ import pandas as pd
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.virtual import NAME
 from longca.core.units import format_length
+from longca.lab.ranking.table import has_rests
 from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options, read_records
@@ -46,6 +47,7 @@ def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dic
         & (records.seed == 0)
         & records.mask_density_asked.isna()
         & (records.strategy_params == "")
+        & ~has_rests(records)  # virtual ranks are timed without rests
     ]
     measured = {
         (

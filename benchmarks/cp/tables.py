@@ -37,16 +37,20 @@ def shares(cells: Cells) -> Table:
     for world, tokens in _sizes(cells):
         for mask in FIRST:
             runs = [Run(strategy, "band", mask, world, tokens) for strategy in (*OWN, *PAPER_STYLE)]
-            baseline = _pair(lambda d, run=runs[0]: cells.baseline(run, d))
-            if baseline == EMPTY:
-                values = [_pair(lambda d, run=run: cells.rate(run, d), unit=" T") for run in runs]
-            else:
-                values = [_pair(lambda d, run=run: cells.share(run, d), 100) for run in runs]
+            baselines = [_pair(lambda d, run=run: cells.baseline(run, d)) for run in runs]
+            baseline = next((text for text in baselines if text != EMPTY), EMPTY)
+            values = [
+                _pair(lambda d, run=run: cells.rate(run, d), unit=" T")
+                if text == EMPTY
+                else _pair(lambda d, run=run: cells.share(run, d), 100)
+                for run, text in zip(runs, baselines, strict=True)
+            ]
             if any(value != EMPTY for value in values):
                 rows.append((f"{world} × {format_length(tokens)}", mask, baseline, *values))
     caption = (
         "`band`, forward / backward. `baseline`: TFLOP/s of the kernel on one GPU. The others: the share of "
-        "it that each GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline."
+        "it that each GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline of "
+        "the same protocol: calls with a rest of the GPU after each are not compared with calls without."
     )
     return _table("cp_shares", caption, ("GPUs × tokens", "mask", "baseline", *OWN, *PAPER_STYLE), rows)
 
@@ -98,7 +102,7 @@ def peers(cells: Cells) -> Table:
                         )
     caption = (
         "TFLOP/s of a GPU, forward / backward: a peer, its single-GPU baseline, and the least to the most "
-        "of the five strategies over that kernel and over `band`."
+        "of the five strategies over that kernel and over `band`, all by the protocol of the peer's record."
     )
     return _table(
         "cp_peers",
@@ -135,11 +139,9 @@ def _span(cells: Cells, peer: Run, kernel: str) -> str:
     """Shows the least to the most of the own strategies where the peer ran, in each direction."""
 
     def of(direction: str) -> str:
-        found = [
-            cells.rate(Run(strategy, kernel, peer.mask, peer.world, peer.tokens), direction)
-            for strategy in OWN
-        ]
-        return _ends([value for value in found if value is not None])
+        runs = [Run(strategy, kernel, peer.mask, peer.world, peer.tokens) for strategy in OWN]
+        rates = [cells.rate(run, direction) for run in runs if cells.are_alike(run, peer, direction)]
+        return _ends([rate for rate in rates if rate is not None])
 
     texts = [of(direction) for direction in DIRECTIONS]
     return EMPTY if set(texts) == {EMPTY} else " / ".join(texts)

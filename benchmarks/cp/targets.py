@@ -141,29 +141,27 @@ def _ratios(
     """Yields the speed of each own strategy over a kernel, relative to a peer over its kernel, where both
     were measured."""
     for run, found in cells.runs(kernel=kernel):
-        other = cells.rate(replace(run, strategy=peer[0], kernel=peer[1]), direction)
-        rate = cells.rate(run, direction)
+        ratio = cells.ratio(run, replace(run, strategy=peer[0], kernel=peer[1]), direction)
         if (
             found == direction
-            and rate
-            and other
+            and ratio
             and run.strategy in OWN
             and run.mask in masks
             and whole in (None, run.world * run.tokens)
         ):
-            yield rate / other, f"{run.where}, {DIRECTIONS[direction]}"
+            yield ratio, f"{run.where}, {DIRECTIONS[direction]}"
 
 
 def _best(cells: Cells, direction: str) -> Iterable[Entry]:
     """Yields the speed of each own strategy over its fastest kernel, relative to `torch_cp` over cuDNN's."""
     best: dict[Run, tuple[float, str]] = {}
     for run, found in cells.runs(mask="causal"):
-        rate, anyhow = cells.rate(run, direction), replace(run, kernel="cudnn")
-        if found == direction and rate and run.strategy in OWN:
-            best[anyhow] = max(best.get(anyhow, (0.0, "")), (rate, run.kernel))
-    for run, (rate, kernel) in best.items():
-        if other := cells.rate(replace(run, strategy="torch_cp"), direction):
-            yield rate / other, f"{run.where}, over {kernel}, {DIRECTIONS[direction]}"
+        ratio = cells.ratio(run, replace(run, strategy="torch_cp", kernel="cudnn"), direction)
+        if found == direction and ratio and run.strategy in OWN:
+            anyhow = replace(run, kernel="cudnn")
+            best[anyhow] = max(best.get(anyhow, (0.0, "")), (ratio, run.kernel))
+    for run, (ratio, kernel) in best.items():
+        yield ratio, f"{run.where}, over {kernel}, {DIRECTIONS[direction]}"
 
 
 def _means(cells: Cells) -> Iterable[Entry]:
@@ -171,10 +169,9 @@ def _means(cells: Cells) -> Iterable[Entry]:
     for strategy in OWN:
         ratios: dict[Run, list[float]] = {}
         for run, direction in cells.runs(strategy=strategy, kernel="band"):
-            other = cells.rate(replace(run, strategy="torch_flex_cp", kernel="flex"), direction)
-            rate = cells.rate(run, direction)
-            if run.mask in MIXED and rate and other:
-                ratios.setdefault(run, []).append(rate / other)
+            ratio = cells.ratio(run, replace(run, strategy="torch_flex_cp", kernel="flex"), direction)
+            if run.mask in MIXED and ratio:
+                ratios.setdefault(run, []).append(ratio)
         values = [value for found in ratios.values() for value in found]
         if values:
             mean = math.exp(sum(map(math.log, values)) / len(values))

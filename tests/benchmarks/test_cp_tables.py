@@ -67,6 +67,22 @@ def test_a_share_is_that_of_the_same_mask_or_of_one_with_the_same_area() -> None
     assert cells.share(Run("usp", "band", "full_document", 4, 32768), "fwd") is None
 
 
+def test_calls_with_rests_and_without_are_not_compared() -> None:
+    rested = {"duty": 0.5}
+    cells = _cells(
+        _row(tflops=700, **rested),
+        _row("ulysses", world=2, tflops=540),
+        _row("usp", world=2, tflops=630, **rested),
+        _row("torch_cp", world=2, tflops=500, kernel="cudnn"),
+    )
+    assert cells.share(Run("ulysses", "band", "causal", 2, 8192), "fwd") is None
+    assert cells.share(Run("usp", "band", "causal", 2, 8192), "fwd") == pytest.approx(0.9)
+    (line,) = _lines(shares(cells))
+    assert (line["baseline"], line["ulysses"], line["usp"]) == ("700 / –", "540 / – T", "90 / –")
+    assert _lines(peers(cells))[0]["strategies over `band`"] == "540 / –"
+    assert _line(cells, "`band` over `torch_cp` (`cudnn`), causal, forward")["least"] == "1.08 ×"
+
+
 def test_shares_stand_in_percent_and_rates_without_a_baseline() -> None:
     cells = _cells(
         _row(),

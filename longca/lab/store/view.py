@@ -298,13 +298,14 @@ class Singles:
     """Single-GPU baselines: for each cell of context parallelism, the rate of its kernel on one device.
 
     It comes from the same study and device model, with the same mask (so all tokens of the sequence), heads
-    and direction. The last of several records counts.
+    and direction, by the same protocol: with rests of the GPU after each call, or without. The last of
+    several records counts.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
         content = list(records)
         wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
-        self._tflops: dict[tuple[str, str, str], float] = {}
+        self._tflops: dict[tuple[str, str, str, bool | None], float] = {}
         for record in sorted(content, key=lambda record: record.started_at):
             if (
                 record.cell_id in wanted
@@ -315,14 +316,15 @@ class Singles:
                 view = View(record, Hardware())
                 rate = view.tflops(view.median_ms)
                 if rate is not None:
-                    self._tflops[record.study, view.device, record.cell_id] = rate
+                    self._tflops[record.study, view.device, record.cell_id, view.rests] = rate
 
     def tflops(self, view: View) -> float | None:
         """The kernel's rate on one device. None without context parallelism, or without a single-GPU record
-        of the kernel."""
+        of the kernel by the same protocol."""
         if view.cell.kind != "cp":
             return None
-        return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))
+        baseline_id = view.cell.single_gpu_baseline().cell_id
+        return self._tflops.get((view.record.study, view.device, baseline_id, view.rests))
 
 
 def _percent(rate: float | None, limit: float | None) -> float | None:
