@@ -138,7 +138,8 @@ def draw(cells: Sequence[PredictedCell]) -> str:
                     ),
                     key=lambda cell: cell.world,
                 )
-                worlds, colour = [cell.world for cell in here], COLOURS[strategy][0]
+                worlds = [cell.world for cell in here]
+                colour = COLOURS[strategy][0]
                 ax.fill_between(
                     worlds,
                     [cell.tflops_low or 0 for cell in here],

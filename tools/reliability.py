@@ -197,10 +197,12 @@ def _accidents(data: Mapping[str, Data]) -> list[str]:
     Args:
         data: by where the accidents took place.
     """
-    found, good = [], []
+    found = []
+    good = []
     for where, of_place in data.items():
         trials = of_place.get("trials", [of_place])
-        count, bad = len(_happened(trials)), sum(len(trial["found"]) for trial in trials)
+        count = len(_happened(trials))
+        bad = sum(len(trial["found"]) for trial in trials)
         if bad:
             found.append(
                 f"After {plural(count, 'accident')} {where}, {plural(bad, 'thing')} "

@@ -144,7 +144,8 @@ class Registry:
                 raise BrokenPlugin(
                     error.what, why=error.why, todo=error.todo, problems=error.problems
                 ) from error
-        plugin.name, plugin.path = name, path
+        plugin.name = name
+        plugin.path = path
         return plugin
 
     def check(self, names: Sequence[str]) -> None:

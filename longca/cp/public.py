@@ -120,7 +120,10 @@ class ContextParallel:
         masks: tuple[Mask, ...],
         agreement: Agreement,
     ) -> None:
-        self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
+        self._comm = comm
+        self._request = request
+        self._planner = planner
+        self.masks = masks
         self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
         self._plan_text = plan_text(self._plan, masks)

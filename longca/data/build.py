@@ -85,9 +85,11 @@ def _documents(
     """The documents of all files. `divided` records for each non-empty text file whether it contains the
     separator."""
     for path in paths:
-        num_texts, longest = 0, 0
+        num_texts = 0
+        longest = 0
         for document in read_documents(path, field=field, separator=separator):
-            num_texts, longest = num_texts + 1, max(longest, len(document))
+            num_texts = num_texts + 1
+            longest = max(longest, len(document))
             yield document
         if is_text(path) and longest:
             divided[path] = num_texts > 1

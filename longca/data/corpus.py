@@ -99,7 +99,10 @@ class Corpus(Plugin):
     """A distribution of document lengths: counts per bin, uniform within a bin."""
 
     def __init__(self, content: CorpusFile, name: str = "", path: Path = Path()) -> None:
-        self.content, self.name, self.path, self.label = content, name, path, content.label
+        self.content = content
+        self.name = name
+        self.path = path
+        self.label = content.label
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -178,7 +181,8 @@ class Corpus(Plugin):
 
     def facts(self) -> dict[str, Any]:
         """Plain data for lists and pages; `by_length` has a row for each factor of two from 64 tokens on."""
-        rows, before = [], (0.0, 0.0)
+        rows = []
+        before = (0.0, 0.0)
         edges = [64 << power for power in range(64) if 32 << power < self.longest]
         for edge in edges or [64]:
             share = self.up_to(edge)

@@ -119,7 +119,8 @@ class OwnFilePrepared(Prepared):
         if lse is not None and (
             not isinstance(lse, torch.Tensor) or lse.numel() != out.numel() // out.shape[-1]
         ):
-            heads, tokens = self.problem.num_q_heads, self.problem.mask.seqlen_q
+            heads = self.problem.num_q_heads
+            tokens = self.problem.mask.seqlen_q
             raise ResultError(
                 f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, "
                 f"{tokens}) or (1, {heads}, {tokens})"

@@ -56,7 +56,8 @@ class BlockGrid:
 
     def areas(self) -> np.ndarray:
         """Visible pairs of each group, (G,) int64."""
-        rows, cols = np.diff(self.q_bounds, axis=1), np.diff(self.k_bounds, axis=1)
+        rows = np.diff(self.q_bounds, axis=1)
+        cols = np.diff(self.k_bounds, axis=1)
         # sums of integers up to that are exact
         exact = np.float32 if self.k_bounds.max(initial=0) < 1 << 24 else np.float64
         seen = [

@@ -53,7 +53,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        wanted, archs = _chosen(options.only, tuple(PACKAGES)), _chosen(options.archs, ARCHS)
+        wanted = _chosen(options.only, tuple(PACKAGES))
+        archs = _chosen(options.archs, ARCHS)
         compiler = Compiler.here()
         for name in wanted:
             build, package, folder = PACKAGES[name]

@@ -20,7 +20,8 @@ class Span:
     most: float
 
     def __format__(self, spec: str) -> str:
-        least, most = format(self.least, spec), format(self.most, spec)
+        least = format(self.least, spec)
+        most = format(self.most, spec)
         return least if least == most else f"{least} to {most}"
 
 

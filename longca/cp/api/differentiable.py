@@ -90,7 +90,9 @@ def _functions() -> tuple[Any, Any]:
                 result = prepared.forward(*(x.detach().contiguous() for x in (q, k, v)))
             if any(ctx.needs_input_grad):
                 kept: list[torch.Tensor] = []
-                ctx.prepared, ctx.agreement, ctx.call = prepared, agreement, call
+                ctx.prepared = prepared
+                ctx.agreement = agreement
+                ctx.call = call
                 ctx.result = _map(result, torch.Tensor, lambda x: _put_away(x, kept))
                 ctx.save_for_backward(*kept)
             return result.out

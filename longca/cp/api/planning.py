@@ -89,7 +89,8 @@ class MaskPlanner:
     call `take` alike."""
 
     def __init__(self, comm: Comm, request: CpRequest) -> None:
-        self._comm, self._request = comm, request
+        self._comm = comm
+        self._request = request
         self._kernel: Kernel = request.load_kernel()
         self._strategies = sorted(
             request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name)
@@ -119,7 +120,8 @@ class MaskPlanner:
         Raises:
             UserError: on all ranks, where no strategy does the masks.
         """
-        key, start_s = _key(masks), time.perf_counter()
+        key = _key(masks)
+        start_s = time.perf_counter()
         if key not in self._kept:
             self.start(masks)
             found = all_or_none(self._comm, self._started.pop(key).result)
@@ -179,7 +181,8 @@ class MaskPlanner:
         seconds: dict[str, float] = {}
         works: dict[str, tuple[HeadStrategy, list[WorkPartition]]] = {}
         for strategy in self._strategies:
-            name, reason = _title(strategy), self._refusal(strategy, problems)
+            name = _title(strategy)
+            reason = self._refusal(strategy, problems)
             if reason is not None:
                 refused[name] = reason
                 continue
@@ -239,12 +242,10 @@ class DeferredComm:
     are opened later."""
 
     def __init__(self, comm: Comm) -> None:
-        self.rank, self.world, self.device, self.keeps_order = (
-            comm.rank,
-            comm.world,
-            comm.device,
-            comm.keeps_order,
-        )
+        self.rank = comm.rank
+        self.world = comm.world
+        self.device = comm.device
+        self.keeps_order = comm.keeps_order
         self.messages_note = comm.messages_note
         self.streams: dict[str, DeferredStream] = {}
 

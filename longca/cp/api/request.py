@@ -110,7 +110,8 @@ def agreed_request(
     """
 
     def checked() -> tuple[CpRequest, tuple[Mask, ...]]:
-        request, found = _request(comm.device, strategy, **arguments), checked_masks(masks, arguments)
+        request = _request(comm.device, strategy, **arguments)
+        found = checked_masks(masks, arguments)
         return replace(request, kernel=_kernel(request, found)), found
 
     request, found = all_or_none(comm, checked)
@@ -155,9 +156,11 @@ def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
     Raises:
         UserError: it is none of these, or there is no such strategy or parameter.
     """
-    name, params = strategy, {}
+    name = strategy
+    params = {}
     if isinstance(strategy, tuple) and len(strategy) == 2 and isinstance(strategy[1], Mapping):
-        name, params = strategy[0], dict(strategy[1])
+        name = strategy[0]
+        params = dict(strategy[1])
     if isinstance(name, str) and (match := _WITH_PARAMS.fullmatch(name.strip())):
         name = match[1]
         pairs = [part.partition("=") for part in match[2].split(",") if part.strip()]
@@ -274,7 +277,8 @@ def _request(
 
 def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
     """The name of the local kernel. Raises UserError where it cannot run here."""
-    name, device_type = request.kernel, request.device.type
+    name = request.kernel
+    device_type = request.device.type
     if not isinstance(name, str):
         raise UserError(
             f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all'

@@ -62,7 +62,8 @@ def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
 
 
 def _stand_in() -> dict[str, ModuleType]:
-    top, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
+    top = ModuleType("flash_attn")
+    interface = ModuleType("flash_attn.flash_attn_interface")
     for function in (
         _flash_attn_forward,
         _flash_attn_backward,

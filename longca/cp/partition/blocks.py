@@ -97,7 +97,8 @@ class BlockPartition(MaskPartition):
 
 def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
     """The tokens with local indices start..end, on a rank with these ranges."""
-    found, held = [], 0
+    found = []
+    held = 0
     for part in ranges:
         inside = part[max(start - held, 0) : max(end - held, 0)]
         found += [inside] if inside else []

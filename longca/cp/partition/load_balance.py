@@ -127,8 +127,10 @@ def best_swap(
     # All ranks are searched at once on one axis, on which the values of each rank lie above those of the
     # previous one. Values are twice the areas, so that half a difference is an integer.
     count, num_chunks = theirs.shape
-    rows, shares = np.arange(count)[:, None], their_areas[:, None]
-    apart, first = rows * (4 * our_area + 2), rows * num_chunks
+    rows = np.arange(count)[:, None]
+    shares = their_areas[:, None]
+    apart = rows * (4 * our_area + 2)
+    first = rows * num_chunks
     at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
     # nearest values below and above half the difference, for each of our chunks
     nearest: np.ndarray = np.empty((count, 2, num_chunks), dtype=at.dtype)
@@ -136,7 +138,8 @@ def best_swap(
     np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
     less = ours - theirs.ravel()[nearest]
     larger = np.maximum(our_area - less, shares[..., None] + less).reshape(count, -1)
-    places, nearest = larger.argmin(axis=1).tolist(), nearest.reshape(count, -1)
+    places = larger.argmin(axis=1).tolist()
+    nearest = nearest.reshape(count, -1)
     return min(
         (int(larger[row, place]), place % num_chunks, rank, int(nearest[row, place]) % num_chunks)
         for row, (place, rank) in enumerate(zip(places, ranks.tolist(), strict=True))
@@ -146,7 +149,8 @@ def best_swap(
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:
     """(lengths of equal chunks of about `chunk` tokens, their areas, chunks for each rank)."""
     per_rank = max(1, round(mask.seqlen_q / (world * chunk)))
-    lengths, key = even_lengths(mask.seqlen_q, world * per_rank), ("row areas", world * per_rank)
+    lengths = even_lengths(mask.seqlen_q, world * per_rank)
+    key = ("row areas", world * per_rank)
     if key not in mask.kept:
         mask.kept[key] = row_areas(mask, np.concatenate([[0], np.cumsum(lengths)]))
     return lengths, mask.kept[key], per_rank

@@ -147,7 +147,8 @@ class GatherPlan(Plan):
         first, last = self.partition.needed_keys.of(rank)
         start, end = (self.sharding.num_before(side)[:, owners].T for side in (first, last))
         owner, number = np.nonzero(start < end)
-        start, end = start[owner, number], end[owner, number]
+        start = start[owner, number]
+        end = end[owner, number]
         goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
         heads = np.flatnonzero(np.append(True, ~goes_on)[: len(owner)])
         tails = np.append(heads[1:], len(owner))[: len(heads)] - 1

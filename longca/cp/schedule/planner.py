@@ -35,7 +35,9 @@ class Planner:
             candidates: names of candidate shardings; the first of equally cheap ones is chosen.
             kept: number of cached plans.
         """
-        self.costs, self.candidates, self._max_kept = costs, tuple(candidates), kept
+        self.costs = costs
+        self.candidates = tuple(candidates)
+        self._max_kept = kept
         self._kept: OrderedDict[tuple, ScoredPlan] = OrderedDict()
         self._partitions: dict[tuple[str, int, str], MaskPartition] = {}
         """for the last mask and number of ranks, since strategies try several schedules in sequence; 40 MB

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 PACKAGE = "ring_flash_attn"
-FULL, CAUSAL = (-1, -1), (-1, 0)
+FULL = (-1, -1)
+CAUSAL = (-1, 0)
 HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which overlaps with the attention of the previous heads
 
 

@@ -139,7 +139,8 @@ class Fa4MaskedPrepared(Prepared):
 
         from longca.ops import fa4_mask_mod
 
-        mask, heads_per_group = self.problem.mask, self.problem.num_q_heads // self.problem.mask.num_groups
+        mask = self.problem.mask
+        heads_per_group = self.problem.num_q_heads // self.problem.mask.num_groups
         if mask.grid is not None and not self._forward_blocks.mask_block_cnt.any():
             return {}  # every block is full
         tables = element_tables(mask)

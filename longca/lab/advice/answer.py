@@ -62,7 +62,8 @@ class AdvisedOption:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        one, made = self.candidate, self.prediction
+        one = self.candidate
+        made = self.prediction
         return {
             "method": one.title,
             "strategy": one.strategy,
@@ -164,8 +165,10 @@ class Advice:
         Raises:
             UserError: no study can ask for the mask.
         """
-        question, grids = self.question, []
-        mask, params = question.mask, question.mask_params
+        question = self.question
+        grids = []
+        mask = question.mask
+        params = question.mask_params
         if not mask.name or (mask.documents is not None and mask.origin is None):
             raise UserError(
                 "A study cannot ask for this mask",

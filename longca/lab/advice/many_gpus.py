@@ -43,7 +43,10 @@ MASKS: Mapping[str, str | None] = {
 }
 WORLDS = (8, 16, 32, 64, 96, 1024)
 # tokens of a GPU and heads are the study's
-PER_RANK, HEADS, KERNEL, PROFILE = 8192, (64, 8), "band", "h100-ib400"
+PER_RANK = 8192
+HEADS = (64, 8)
+KERNEL = "band"
+PROFILE = "h100-ib400"
 FACTORS = (1.0, *NETWORK_RANGE)  # of the rate between nodes
 MOST_OF_STUDY = 96  # GPUs: claims are judged up to there
 FEWER_DRAWS = {1024: 1}  # GPUs → draws, where planning one sequence takes minutes
@@ -187,7 +190,8 @@ def _cells(
             if isinstance(candidate := planned[strategy], Candidate)
         ]
         for place, factor in enumerate(FACTORS):
-            mean, assumed = mean_forecast([of_draw[place] for of_draw in of_draws]), factor == 1
+            mean = mean_forecast([of_draw[place] for of_draw in of_draws])
+            assumed = factor == 1
             low, high = (
                 (min(low for low, _ in spans), max(high for _, high in spans)) if assumed else (None, None)
             )
@@ -255,7 +259,8 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
     from longca.lab.store.table import derived
 
     gpu = question_of(build_mask("causal", seqlen=PER_RANK), gpus=1, num_q_heads=1, profile=PROFILE).gpu
-    empty, found = derived([]), []
+    empty = derived([])
+    found = []
     for cell in cells:
         if cell.network_factor != factor:
             continue

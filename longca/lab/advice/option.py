@@ -57,7 +57,8 @@ class Candidate:
         """Mesh, schedule, chunks of heads and sharding, as the notes of a record have them."""
         if self.work is None:
             return SINGLE if self.strategy is None else "documents padded to chunks of equal length"
-        mesh, plan = self.work.mesh, self.work.plan
+        mesh = self.work.mesh
+        plan = self.work.plan
         facts = [
             f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
             f"heads among {mesh.heads}" if mesh.heads > 1 else "",
@@ -119,7 +120,8 @@ def candidates(
         (plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)
     ]
     for kernel_name in question.kernels:
-        kernel, unfitted = Registry("kernel").load(kernel_name), _unfitted(question, kernel_name)
+        kernel = Registry("kernel").load(kernel_name)
+        unfitted = _unfitted(question, kernel_name)
         for plugin, params in sorted(
             ways, key=lambda way: len(way[1])
         ):  # what strategies choose by themselves comes first
@@ -176,7 +178,8 @@ def _planned(
 
 
 def _single(question: AdviceQuestion, without: Collection[str]) -> tuple[list[Candidate], dict[str, str]]:
-    found, refused = [], {}
+    found = []
+    refused = {}
     for name in question.kernels:
         if name in without:
             continue
@@ -281,7 +284,8 @@ def _forecasts(
     candidate: Candidate, question: AdviceQuestion, direction: str, speeds: Sequence[LinkSpeeds]
 ) -> list[CallForecast]:
     """The forecast of one direction under each of these speeds."""
-    model, call = question.model(candidate.kernel, direction), replace(question.call, direction=direction)
+    model = question.model(candidate.kernel, direction)
+    call = replace(question.call, direction=direction)
     assert model is not None, "`candidates` has asked"
     device = DeviceModel(
         model,

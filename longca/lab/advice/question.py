@@ -90,7 +90,8 @@ class AdviceQuestion:
     @property
     def setting(self) -> str:
         """All that was asked, in words."""
-        call, name = self.call, self.mask.name or "a mask of bands"
+        call = self.call
+        name = self.mask.name or "a mask of bands"
         params = ", ".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         documents = f"documents of {self.corpus}" if self.corpus else ""
         if not documents and self.mask.documents is not None:
@@ -181,7 +182,8 @@ def question_of(
         UserError: an argument cannot be used.
     """
     _check_mask(mask)
-    gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
+    gpus = whole_number("The number of GPUs", gpus)
+    head_dim = whole_number("The head dim", head_dim)
     draws = whole_number("The number of draws", draws)
     num_q_heads = whole_number("The number of query heads", num_q_heads)
     num_kv_heads = (

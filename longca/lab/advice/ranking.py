@@ -106,7 +106,8 @@ def advise(
         )
     ranked = options_of(forecasts, question)
     ordered = [way for way, _ in ranked]
-    advised, options = ranked[0][1], tuple(option for _, option in ranked)
+    advised = ranked[0][1]
+    options = tuple(option for _, option in ranked)
     supported = [
         way
         for way, option in ranked

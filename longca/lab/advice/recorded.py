@@ -131,7 +131,8 @@ def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None
 
 def partition_of(record: Record, mask: Mask) -> WorkPartition:
     """The work partition that a record's notes tell of."""
-    cell, notes = record.cell, "; ".join(record.notes)
+    cell = record.cell
+    notes = "; ".join(record.notes)
     chunks = re.search(r"in chunks of ([\d, ]+)", notes)
     weights = tuple(map(int, chunks.group(1).split(", "))) if chunks else (1,)
     sharding = re.search(r"tokens: ([\w-]+)", notes)

@@ -34,7 +34,8 @@ MEANINGS: dict[Status, str] = {
     CONTRADICTED: "fewer than three observations in four agree",
     OPEN: "nothing that decides it was measured, and the missing cells are named",
 }
-AS_STUDY, REPAIRED = "as the study has it", "with repaired code and today's kernels"
+AS_STUDY = "as the study has it"
+REPAIRED = "with repaired code and today's kernels"
 """the names of a claim's two verdicts"""
 READINGS = {
     AS_STUDY: "judged by its GPU, its kernels and code paths, and the masks and documents that its released "

@@ -332,7 +332,8 @@ def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
             f"rates will"
         )
     )
-    names, some = " and ".join(sorted(others)), any(STUDY_GPU in point.device for point in ran)
+    names = " and ".join(sorted(others))
+    some = any(STUDY_GPU in point.device for point in ran)
     where = (
         f"an {STUDY_GPU} as in the study, and on {names}"
         if some

@@ -28,7 +28,8 @@ class Pair:
     @cached_property
     def lead(self) -> Lead:
         """The first's rate over the second's, and what it means. Only of rates."""
-        first, second = self.first.ranked, self.second.ranked
+        first = self.first.ranked
+        second = self.second.ranked
         assert self.column == RATE and first and second
         if not self.same_masks:
             second = replace(
@@ -39,7 +40,8 @@ class Pair:
     @property
     def is_of_one_protocol(self) -> bool:
         """False for two rates of which one was measured with rests of the GPU and the other one without."""
-        first, second = self.first.ranked, self.second.ranked
+        first = self.first.ranked
+        second = self.second.ranked
         return self.column != RATE or first is None or second is None or share_protocol(first, second)
 
     @property

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from longca.lab.claims.evidence import Point
 
-RING, GATHER = "paper_style_ring", "paper_style_allgather"
+RING = "paper_style_ring"
+GATHER = "paper_style_allgather"
 NAMES = {RING: "the study's ring", GATHER: "the study's all-gather"}
 WORLDS = (8, 16, 32, 64, 96)  # GPUs: of the study's figures
 KERNEL = "fa3"  # the study's, as this project has it

@@ -128,7 +128,8 @@ def command(
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     pattern = Registry("mask").load(name)
     check_call(tokens, heads, head_dim, dtype)
-    (num_q_heads, num_kv_heads), seqlen = parse_heads(heads), parse_length(tokens)
+    num_q_heads, num_kv_heads = parse_heads(heads)
+    seqlen = parse_length(tokens)
     check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
     used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
     built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
@@ -197,7 +198,8 @@ def _choose(found: Advice) -> str:
     """The command that answers the same question from records."""
     from longca.core.plugin import Registry
 
-    question, call = found.question, found.question.call
+    question = found.question
+    call = found.question.call
     usual_params = Registry("mask").load(question.mask.name).resolve({})
     params = ",".join(
         f"{key}={value}" for key, value in question.mask_params.items() if value != usual_params[key]
@@ -224,7 +226,8 @@ def _bytes(text: str | None) -> float | None:
 
     if text is None:
         return None
-    value, unit = text.strip().upper().removesuffix("B"), ""
+    value = text.strip().upper().removesuffix("B")
+    unit = ""
     if value[-1:] in UNITS:
         value, unit = value[:-1], value[-1:]
     try:
@@ -266,7 +269,8 @@ def _yaml(content: dict[str, Any]) -> str:
 
 def _check(found: Advice, study: Path | None) -> str:
     """The command that measures the first options."""
-    gpus, per_node = found.question.gpus, found.question.network.ranks_per_node
+    gpus = found.question.gpus
+    per_node = found.question.network.ranks_per_node
     file = study or Path("check.yaml")
     if gpus <= per_node:
         return f"longca run {file}"
@@ -281,7 +285,8 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
 
     question = found.question
     print_filled(found.finding)
-    several, drawn = question.gpus > 1, len(found.seeds) > 1
+    several = question.gpus > 1
+    drawn = len(found.seeds) > 1
     shown = found.options[:top]
     limits = not several  # else the table of messages has their share, and there is no room for both
     columns = [

@@ -228,7 +228,8 @@ def _print_times(result: OwnFileResult) -> None:
     """The file's kernel first, then its rivals, the fastest first."""
     from longca.lab.report.series import rate_unit
 
-    case, cell = _standing(result), result.own.cell
+    case = _standing(result)
+    cell = result.own.cell
     unit = rate_unit(case.first.rate)
     rivals = {rival.cell.kernel: rival for rival in result.rivals}
     ran = [rivals[entry.method] for entry in case.entries if entry.method in rivals]
@@ -318,7 +319,8 @@ def _entry(case: Standing, kernel: str) -> RankedMethod:
 def _row(record: Record, case: Standing, factor: float) -> list[Any]:
     from longca.lab.store.text import number, percent
 
-    view, entry = _view(record), _entry(case, record.cell.kernel)
+    view = _view(record)
+    entry = _entry(case, record.cell.kernel)
     tensor = view.worst_tensor
     error = (
         ""

@@ -145,7 +145,8 @@ def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
     """The claim with its number, beside its two verdicts, then what they rest on; wrapped to 80 columns."""
     from longca.lab.claims.contract import AS_STUDY, REPAIRED
 
-    first, repaired = verdicts.as_study, verdicts.repaired
+    first = verdicts.as_study
+    repaired = verdicts.repaired
     judged = f" [{first.part}]" if first.part else ""
     by_gpu = ", ".join(
         f"{verdict.status} on {verdict.gpu}" if verdict.gpu else verdict.status

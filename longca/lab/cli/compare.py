@@ -103,7 +103,8 @@ def command(
         other, more = _records(b, results)
         one, other = _selected(chosen, one, other)
         comparison = compare_records(one, other, rule=rule)
-        sides, problems = [_described(a, one), _described(b, other)], problems + more
+        sides = [_described(a, one), _described(b, other)]
+        problems = problems + more
     count = None if show_all else 10
     _write(comparison, sides, count, markdown, html)
     failures = matched(comparison, conditions)

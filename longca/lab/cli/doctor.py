@@ -17,7 +17,8 @@ from longca.lab.studies.config import load_config
 
 def command(as_json: Json = False) -> None:
     """Check this machine: Python, torch, GPUs, kernels, space. Exit code 3 if nothing can be measured."""
-    machine, kernels = [*_software(), *_gpus(), *_room()], _kernels()
+    machine = [*_software(), *_gpus(), *_room()]
+    kernels = _kernels()
     checks = [*machine, *kernels]
     if as_json:
         print_json([dict(zip(("check", "state", "detail"), check, strict=True)) for check in checks])
@@ -148,7 +149,8 @@ def _room() -> list[Check]:
 
 
 def _kernels() -> list[Check]:
-    device, checks = device_type(), []
+    device = device_type()
+    checks = []
     for kernel in Registry("kernel").load_all():
         reason = kernel.available(device)
         checks.append((f"kernel {kernel.name}", "note" if reason else "ok", reason or kernel.summary))

@@ -65,7 +65,8 @@ def command(
             f"No cell of study '{chosen.name}' begins with '{cell}'",
             todo="`longca plan --cells` shows their ids",
         )
-    predictor, records = Predictor(device_type()), _records(folder, cells)
+    predictor = Predictor(device_type())
+    records = _records(folder, cells)
     predictions = [predictor.predict(each) for each in cells]
     if as_json:
         print_json([_facts(prediction, records.get(prediction.cell.cell_id)) for prediction in predictions])
@@ -185,7 +186,8 @@ def _print_short(group: list["Prediction"], record: Record | None) -> None:
 def _print_whole(prediction: "Prediction", record: Record | None) -> None:
     from longca.lab.store.text import format_bytes
 
-    cell, device = prediction.cell, device_type()
+    cell = prediction.cell
+    device = device_type()
     facts = {
         "cell": cell.title,
         "cell_id": cell.cell_id,
@@ -211,7 +213,8 @@ def _print_whole(prediction: "Prediction", record: Record | None) -> None:
 
 def _facts(prediction: "Prediction", record: Record | None) -> dict[str, Any]:
     """One cell as data: numbers are numbers, None where they do not apply."""
-    cell, is_control = prediction.cell, prediction.work is not None
+    cell = prediction.cell
+    is_control = prediction.work is not None
     return {
         "cell_id": cell.cell_id,
         "title": cell.title,

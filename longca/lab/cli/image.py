@@ -124,7 +124,8 @@ def diff(first: Listed, second: Listed, as_json: Json = False) -> None:
     from longca.lab.images.contents import contents as listed
     from longca.lab.images.contents import differences, finding
 
-    before, after = listed(first), listed(second)
+    before = listed(first)
+    after = listed(second)
     found = differences(before, after)
     sentence = finding(first, second, found, len(before["files"]))
     if as_json:

@@ -55,10 +55,8 @@ def show_matrix(
     patterns = sorted(
         Registry("mask").load_all(), key=lambda pattern: (pattern.number or float("inf"), pattern.name)
     )
-    masks, present = (
-        [pattern.name for pattern in patterns],
-        [kernel.name for kernel in kernels if kernel.name not in absent],
-    )
+    masks = [pattern.name for pattern in patterns]
+    present = [kernel.name for kernel in kernels if kernel.name not in absent]
     grid = {
         "kernel": present,
         "mask": masks,

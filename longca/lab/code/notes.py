@@ -24,7 +24,8 @@ class Notes:
             functions: of the module, by `def` alone.
             classes: of the module.
         """
-        self._functions, self._own_classes = functions, classes
+        self._functions = functions
+        self._own_classes = classes
         self._module = module_name(path) or ""
         self._facts = {facts.defined(f"{self._module}.{name}") for name in functions}
         self._reads_attributes = self._composes_names = False
@@ -114,7 +115,8 @@ class Notes:
 
     def decorators(self, decorators: list[ast.expr], blind: set[str], scope: Scope) -> tuple[list[str], bool]:
         """Full names of the package's own decorators, and whether others read the code that they decorate."""
-        own, foreign = list[str](), False
+        own = list[str]()
+        foreign = False
         for decorator in decorators:
             name = last_name(decorator)
             target = decorator.func if isinstance(decorator, ast.Call) else decorator

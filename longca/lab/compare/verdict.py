@@ -75,7 +75,8 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
     alone had rests.
     untimed: neither side has a number.
     """
-    a, b = pair.a, pair.b
+    a = pair.a
+    b = pair.b
     if a is None:
         return PairVerdict("new")
     if b is None:
@@ -108,7 +109,8 @@ def _different(a: Side, b: Side) -> str:
     """The differences of the two requests or their masks; "" if none is known."""
     if a.cell is not None and b.cell is not None:
         for name, word in {"dtype": "dtype", "head_dim": "head dim", "corpus": "corpus"}.items():
-            own, other = getattr(a.cell, name), getattr(b.cell, name)
+            own = getattr(a.cell, name)
+            other = getattr(b.cell, name)
             if own != other:
                 return f"another {word}: {own or 'none'}, {other or 'none'}"
     if a.digest and b.digest and a.digest != b.digest:
@@ -126,7 +128,8 @@ def _rested_alone(a: Side, b: Side) -> str:
 def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
     """(basis, lead of B over A), or the reason for a missing lead. On the same GPU model, times are
     compared."""
-    one, other = a.measurement, b.measurement
+    one = a.measurement
+    other = b.measurement
     same_device = a.device == b.device != ""
     if same_device and one and other and a.time_ms and b.time_ms:
         return "time", _compared(_by_time(one, a.time_ms.middle), _by_time(other, b.time_ms.middle))

@@ -61,7 +61,8 @@ TITLES: dict[Section, str] = {
     "beyond": "Beyond the study",
     "released": "As released",
 }
-PAGE, DATA = "index.html", "data"
+PAGE = "index.html"
+DATA = "data"
 HERE = Path(__file__).parent / "templates"
 OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
 """exhibits with the findings at the top of the page"""
@@ -164,7 +165,8 @@ def build_paper(
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
     judged_table = derived(whole, hardware)
-    ordered, table = [record for record in whole if is_own(record)], of_grid(judged_table)
+    ordered = [record for record in whole if is_own(record)]
+    table = of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
     paper = _Paper(
@@ -175,7 +177,8 @@ def build_paper(
         run_pages(folder, table.study),
         folder / DATA,
     )
-    shown, every = [], exhibits()
+    shown = []
+    every = exhibits()
     for place, exhibit in enumerate(every, 1):
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
         shown.append(_shown(exhibit, paper))

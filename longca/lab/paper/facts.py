@@ -119,7 +119,8 @@ def coverage(table: pd.DataFrame) -> Coverage:
 
 
 def _parts(rows: pd.DataFrame, gpu: str, by_part: dict[str, list[str]]) -> list[CoveragePart]:
-    settled, timed = set(rows.cell_id), set(rows.cell_id[rows.status == "ok"])
+    settled = set(rows.cell_id)
+    timed = set(rows.cell_id[rows.status == "ok"])
     return [
         CoveragePart(gpu, PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
         for name, ids in by_part.items()

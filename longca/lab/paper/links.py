@@ -53,7 +53,8 @@ class RunPage:
         mine = [cell_id in wanted for cell_id in self.cell_ids]
         if not any(mine):
             return None
-        passes, query = [True] * len(mine), []
+        passes = [True] * len(mine)
+        query = []
         for name, values in self.values.items():
             asked = {value for value, one in zip(values, mine, strict=True) if one}
             if len(asked) < len(set(values)):
@@ -68,7 +69,8 @@ class RunPage:
 def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
     """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or
     STUDY.html in one of its folders."""
-    above, found = folder.resolve().parent, []
+    above = folder.resolve().parent
+    found = []
     for study in sorted({study for study in studies if study}):
         places = [
             above / f"{study}.html",

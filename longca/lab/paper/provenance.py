@@ -110,7 +110,9 @@ def provenance(
 
 
 def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
-    gpus, hosts, cells = defaultdict(set), defaultdict(set), defaultdict(set)
+    gpus = defaultdict(set)
+    hosts = defaultdict(set)
+    cells = defaultdict(set)
     for number, record in enumerate(records):
         for node in record.environment.nodes if record.environment else ():
             facts = machine_facts(node)

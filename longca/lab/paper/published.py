@@ -157,7 +157,8 @@ def published_notes(published: pd.DataFrame) -> dict[str, str]:
 
 def _compared(pairs: pd.DataFrame) -> str:
     documents = pairs.mask_family == "documents"
-    alike, drawn = pairs.loc[~documents], pairs.loc[documents]
+    alike = pairs.loc[~documents]
+    drawn = pairs.loc[documents]
     parts = []
     if len(alike):
         apart = alike.loc[np.log(alike.ratio.astype(float)).abs().idxmax()]
@@ -174,8 +175,10 @@ def _compared(pairs: pd.DataFrame) -> str:
 
 
 def _in_range(pairs: pd.DataFrame) -> str:
-    one, here = pairs.iloc[0], pairs.peak_percent
-    low, high = percent(here.min() / 100), percent(here.max() / 100)
+    one = pairs.iloc[0]
+    here = pairs.peak_percent
+    low = percent(here.min() / 100)
+    high = percent(here.max() / 100)
     return (
         f"{_source(pairs)} has {one.method} under {one['mask']}, {one.direction}, at "
         f"{percent(one.published_percent / 100)} of peak and does not tell "

@@ -59,7 +59,8 @@ def share_protocol(first: MeasuredPoint, second: MeasuredPoint) -> bool:
     """True if two points can be compared by measurements of one protocol."""
     if {record.playoff for record in first.playoffs} & {record.playoff for record in second.playoffs}:
         return True
-    own, others = first.measurements or first.playoffs, second.measurements or second.playoffs
+    own = first.measurements or first.playoffs
+    others = second.measurements or second.playoffs
     return common_protocol(own, others) is not None
 
 

@@ -163,7 +163,8 @@ def points(
         resolutions: `resolutions_of` the table if not given.
     """
     known = resolutions_of(table) if resolutions is None else resolutions
-    own, played = counted(table).tolist(), is_played(table).tolist()
+    own = counted(table).tolist()
+    played = is_played(table).tolist()
     groups: dict[tuple[Any, ...], tuple[list[Measurement], list[Measurement]]] = defaultdict(lambda: ([], []))
     keys = zip(*(table[name].tolist() for name in (*by, "method")), strict=True)
     for key, record, is_own, is_player in zip(keys, measurements(table), own, played, strict=True):

@@ -101,7 +101,8 @@ def settings(
     environ: Mapping[str, str] | None = None,
 ) -> list[Setting]:
     """The settings in force, each with its source."""
-    config, layers = load_config(overrides, path, environ), _layers(overrides, path, environ)
+    config = load_config(overrides, path, environ)
+    layers = _layers(overrides, path, environ)
     found = []
     for name in Config.model_fields:
         origin = next((where for where, layer in reversed(layers.items()) if name in layer), "default")

@@ -158,7 +158,8 @@ def samples(records: Iterable[Record]) -> list[Sample]:
 
 
 def _sample(record: Record, known: _Counted, ratio: int) -> Sample:
-    cell, heads = record.cell, (record.cell.num_q_heads, record.cell.num_kv_heads)
+    cell = record.cell
+    heads = (record.cell.num_q_heads, record.cell.num_kv_heads)
     assert record.samples is not None
     slowest = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))
     way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
@@ -179,7 +180,8 @@ class _Counted:
     """A mask and its statistics for each tile."""
 
     def __init__(self, mask: Mask, heads_per_kv: int) -> None:
-        self.mask, self._heads_per_kv = mask, heads_per_kv
+        self.mask = mask
+        self._heads_per_kv = heads_per_kv
         self._known: dict[tuple[int, int, bool], TileStatistics] = {}
 
     def statistics(self, shape: TileShape) -> TileStatistics:

@@ -18,7 +18,8 @@ MOST_NAMED = 10  # unknown names of a grid in a message
 
 
 # of a list of a grid; bytes, since file systems allow 255 including a suffix
-MOST_VALUES, LONGEST_NAME = 10_000, 200
+MOST_VALUES = 10_000
+LONGEST_NAME = 200
 
 
 Length = Annotated[int, BeforeValidator(parse_length)]

@@ -77,7 +77,9 @@ class RecordedLaunch:
         self._grid = (*grid, 1, 1)[:3]
         self._start, self._fixed, self._in_one, metas = _launcher_of(build)
         boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
-        places, self._args, self._boxes = [], [], []
+        places = []
+        self._args = []
+        self._boxes = []
         alike: dict[tuple[Any, ...], _Boxes] = {}  # a repeated descriptor is created once
         for place, arg in enumerate(args):
             places.append(len(self._args))
@@ -95,7 +97,8 @@ class RecordedLaunch:
         ]
 
     def __call__(self, run: Run) -> None:
-        args, addresses = self._args.copy(), run.addresses
+        args = self._args.copy()
+        addresses = run.addresses
         for place, source, offset in self._addresses:
             args[place] = addresses[source] + offset
         for place, source, offset, boxes in self._boxes:
@@ -111,7 +114,8 @@ def _launcher_of(build: Any) -> _Launcher:
     on a GPU without TMA, it is Triton's own launcher.
     """
     run = build.run
-    metadata, told_nobody = build.packed_metadata, (None, None, None)
+    metadata = build.packed_metadata
+    told_nobody = (None, None, None)
     inside = (
         inspect.getclosurevars(run.launch).nonlocals
         if inspect.isfunction(getattr(run, "launch", None))
@@ -125,7 +129,8 @@ def _launcher_of(build: Any) -> _Launcher:
         or getattr(run, "gsan_enabled", False)
     ):
         return _Launcher(run, (build.function, metadata, *told_nobody), False, itertools.repeat(None))
-    start, options = inside["launcher"], (build.function, run.launch_cooperative_grid, run.launch_pdl)
+    start = inside["launcher"]
+    options = (build.function, run.launch_cooperative_grid, run.launch_pdl)
     if not hasattr(run, "kernel_signature"):  # before Triton 3.7
         return _Launcher(start, (*options, None, None, metadata, *told_nobody), False, iter(metas))
     fixed = *options, metadata, *told_nobody, None, None, run.arg_annotations, run.kernel_signature
@@ -193,7 +198,10 @@ class _Box:
         padding: str,
         round_f32_to_tf32: bool,
     ) -> None:
-        self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
+        self.address = address
+        self.shape = shape
+        self.strides = strides
+        self.padding = padding
         self.round_f32_to_tf32 = round_f32_to_tf32
 
     @property

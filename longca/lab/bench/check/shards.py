@@ -82,7 +82,8 @@ class Shards:
         """Copies of this rank's part of the checks of a timed call."""
         results = []
         for timed in plan.expected_parts(call):
-            [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(plan.ratio)
+            [kv_head] = timed.part.kv_heads
+            q_heads = timed.part.q_heads(plan.ratio)
             rows, _ = held_tokens(timed.part.rows, self.mine_L)
             keys, _ = held_tokens(timed.keys, self.mine_L)
             results.append(

@@ -42,7 +42,11 @@ class TimedCalls:
         kept: Iterable[torch.Tensor],
         chance: random.Random | None = None,
     ) -> None:
-        self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
+        self._call = call
+        self._tensors = tensors
+        self._raw = raw
+        self._change = change
+        self._cut = cut
         self.kept = {x.untyped_storage().data_ptr() for x in kept}
         """addresses of memory that must not be overwritten"""
         self._result: object = None

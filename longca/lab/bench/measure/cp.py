@@ -90,13 +90,16 @@ class _CpMeasurement(CellMeasurement):
         referee: Callable[[CheckPlan], Referee],
     ) -> None:
         super().__init__(cell, measure, device)
-        self.comm, self.seed, self._make_referee = comm, seed, referee
+        self.comm = comm
+        self.seed = seed
+        self._make_referee = referee
         self._before_bytes: int | None = None  # allocated before the strategy is prepared
         self._needed_bytes = 0  # size of attention's own tensors on this rank
 
     def run(self) -> Outcome:
         self.nodes = tuple(self._gathered(Node, self.nodes[0]))
-        strategy, kernel = strategy_of(self.cell), Registry("kernel").load(self.cell.kernel)
+        strategy = strategy_of(self.cell)
+        kernel = Registry("kernel").load(self.cell.kernel)
         unavailable = strategy.available(self.device.type) or kernel.available(self.device.type)
         for rank, reason in enumerate(self.comm.gather(unavailable)):
             if reason is not None:

@@ -38,7 +38,10 @@ def watch(device: torch.device, judge: int | None = None) -> Iterator[Uses]:
     """
     uses: Uses = {}
     also = set() if judge is None else {judge}
-    start, start_s, own_s, busy_s = time.time(), time.monotonic(), _own_seconds(also), _busy_seconds()
+    start = time.time()
+    start_s = time.monotonic()
+    own_s = _own_seconds(also)
+    busy_s = _busy_seconds()
     with open_gpu(device) as gpu:
         holders = _holders(gpu)
     try:
@@ -71,7 +74,8 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         if longest["seconds"] >= MIN_SECONDS and longest["busy_s"] is not None:
             cores.append(max(longest["busy_s"] - sum(own_s.values()), 0.0) / longest["seconds"])
     own = {(uses["machine"], str(pid)) for uses in of_ranks for pid in uses["pids"]}
-    counts, percents = list[int](), list[float | None]()
+    counts = list[int]()
+    percents = list[float | None]()
     for uses in of_ranks:
         if uses["gpu_holders"] is None:
             continue
@@ -79,7 +83,8 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         known: dict[str, float] = uses["gpu_percents"]
         if len(strange) == len(uses["gpu_holders"]) and not all(uses["gpu_holders"].values()):
             # NVML numbers processes as the host does, a container otherwise: so many of them are of this run
-            strange, known = strange[uses.get("num_own_on_gpu", 1) :], {}
+            strange = strange[uses.get("num_own_on_gpu", 1) :]
+            known = {}
         counts.append(len(strange))
         percents.append(
             max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None
@@ -116,7 +121,8 @@ def _own_seconds(also: set[int]) -> dict[str, float]:
 
 def _own_pids() -> set[int]:
     """This process, all that it has started, and its parent: the runner or an agent."""
-    found, new = {os.getppid()}, [os.getpid()]
+    found = {os.getppid()}
+    new = [os.getpid()]
     while new:
         pid = new.pop()
         if pid not in found:

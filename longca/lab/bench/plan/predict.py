@@ -84,7 +84,8 @@ class Predictor:
             device_type: "cpu" or "cuda".
             is_here: cells would run on this machine. Otherwise nothing is said about what is installed.
         """
-        self.device_type, self.is_here = device_type, is_here
+        self.device_type = device_type
+        self.is_here = is_here
         self._builder = MaskBuilder()
         self._masks: dict[str, tuple[Traits, float]] = {}
         self._drawn: dict[str, Mask] = {}  # of the cells at hand

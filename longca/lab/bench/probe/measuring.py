@@ -34,7 +34,8 @@ MATMUL = {"cuda": 8192, "cpu": 256}
 BUFFER = "probe"
 KERNELS = ("band", "fa3", "fa4")
 CALLS = (("causal", 16384), ("full", 8192), ("causal_document", 32768))
-HEADS, HEAD_DIM = (64, 8), 128
+HEADS = (64, 8)
+HEAD_DIM = 128
 LAUNCHES = 1000
 SHARE_OF_KERNELS = 0.5  # of the time of a probe, where there are messages, too
 
@@ -77,10 +78,12 @@ Timed = dict[str, list[TimedMessage]]
 
 def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
     """(messages within a node, between nodes, what could not be measured), by the way that they go."""
-    per_node, device_type = _ranks_per_node(comm), comm.device.type
+    per_node = _ranks_per_node(comm)
+    device_type = comm.device.type
     ways = {"nccl": "nccl", "symmetric": "copy-engines"} if device_type == "cuda" else {"nccl": "gloo"}
     scopes = [("intra", 1)] * (per_node > 1) + [("inter", per_node)] * (comm.world > per_node)
-    sizes, notes = SIZES[device_type], []
+    sizes = SIZES[device_type]
+    notes = []
     each_s = seconds / max(len(ways) * len(scopes) * (len(sizes) + OVERLAPPED), 1)
     measure = Measure.fixed(warmup=2, repeats=30, max_seconds=max(each_s * 0.7, 0.05))
     size = MATMUL[device_type]
@@ -108,13 +111,17 @@ class _Hop:
     place on the next node."""
 
     def __init__(self, comm: Comm, num_bytes: int, distance: int, per_node: int) -> None:
-        self.num_bytes, self._comm, self._buffers = num_bytes, comm, comm.receive_buffers()
+        self.num_bytes = num_bytes
+        self._comm = comm
+        self._buffers = comm.receive_buffers()
         node, place = divmod(comm.rank, per_node)
         size = min(per_node, comm.world - node * per_node)
         if distance == 1:
-            self._to, self._from = node * per_node + (place + 1) % size, node * per_node + (place - 1) % size
+            self._to = node * per_node + (place + 1) % size
+            self._from = node * per_node + (place - 1) % size
         else:
-            self._to, self._from = (comm.rank + distance) % comm.world, (comm.rank - distance) % comm.world
+            self._to = (comm.rank + distance) % comm.world
+            self._from = (comm.rank - distance) % comm.world
         self._buffers.reserve(BUFFER, num_bytes)
         self._stream = comm.stream(BUFFER)
         self._buffers.allocate()
@@ -156,7 +163,9 @@ def _seconds(comm: Comm, call: Callable[[], object], measure: Measure) -> tuple[
 def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
     """Calls of kernels that have records, alone on each GPU at once; those that do not run here are left out,
     and why."""
-    fitted, found, notes = load_fitted(), list[TimedKernel](), list[str]()
+    fitted = load_fitted()
+    found = list[TimedKernel]()
+    notes = list[str]()
     measure = Measure.fixed(
         warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1)
     )

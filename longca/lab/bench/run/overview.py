@@ -42,7 +42,8 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     into `width` characters have a table of their own below.
     """
     ranked = [score for score in board.scores if score.measurement is not None]
-    cells, standings = {score.case: score.cell for score in ranked}, board.standings()
+    cells = {score.case: score.cell for score in ranked}
+    standings = board.standings()
     names = ShortNames([score.cell for score in ranked])
     found: dict[tuple[str, int, str], dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for case, cell in cells.items():

@@ -35,7 +35,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
-        self.board, self.names = Scoreboard(), ShortNames([])
+        self.board = Scoreboard()
+        self.names = ShortNames([])
         self.num_cells = self.num_kept = 0
         self.num_playoffs = self.num_played = 0
         self._playing_since = 0.0
@@ -109,7 +110,8 @@ class Progress:
             head: stands before it.
         """
         score = self.board.scores[-1]
-        name, numbers = self.names.name(score.cell), self.board.numbers(score)
+        name = self.names.name(score.cell)
+        numbers = self.board.numbers(score)
         if score.time_ms is not None:
             room = (
                 self.names.longest
@@ -166,7 +168,8 @@ class LogProgress(PlainProgress):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._error = path, ""
+        self.path = path
+        self._error = ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             super().__init__(path.open("a", encoding="utf-8"))

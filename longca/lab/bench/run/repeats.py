@@ -77,9 +77,14 @@ class RepeatRun:
         measure: Callable[..., Record],
         versions: MethodVersions,
     ) -> None:
-        self._study, self._rules, self._cells, self._pool, self._measure = study, rules, cells, pool, measure
+        self._study = study
+        self._rules = rules
+        self._cells = cells
+        self._pool = pool
+        self._measure = measure
         self._versions = versions
-        self._repeats, self.counts = RepeatStore(store.folder), RepeatCounts()
+        self._repeats = RepeatStore(store.folder)
+        self.counts = RepeatCounts()
 
     def measure(
         self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, force: bool = False

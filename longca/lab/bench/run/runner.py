@@ -120,7 +120,8 @@ def run_cells(
             this run is gone. Finished cells are stored.
     """
     store = CellStore(config.results / study.name)
-    begun, started = time.monotonic(), datetime.now(UTC)
+    begun = time.monotonic()
+    started = datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
     first_world = min((cell.world for cell in cells), default=1)
@@ -244,7 +245,8 @@ class _Run:
 
     def measure(self, cell: Cell, method_version: str | None = None, **more: Any) -> Record:
         """The record of a cell that is measured now; its method version is the run's own if not given."""
-        begun, started = time.monotonic(), datetime.now(UTC)
+        begun = time.monotonic()
+        started = datetime.now(UTC)
         result = self.pool.measure(cell, self.study.measure_of(cell))
         return self.record(
             cell,

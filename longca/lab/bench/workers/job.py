@@ -54,7 +54,8 @@ class Job:
             JobError: some did not connect in time, or one has imported another package.
             UserError: the folder cannot be written.
         """
-        self.task, self.stopped = task, stopped
+        self.task = task
+        self.stopped = stopped
         self.agents: list[AgentLink] = []
         self._num_started = 0
         self._address = LOOPBACK if task.on_one_machine else network_address()
@@ -211,7 +212,8 @@ class Job:
 
     def _connect(self, remote: dict[int, RemoteRank]) -> None:
         """Wait for the connections of the ranks' processes. Raises HostLost if one does not come."""
-        deadline, missing = time.monotonic() + 2 * JOIN_SECONDS, dict(remote)
+        deadline = time.monotonic() + 2 * JOIN_SECONDS
+        missing = dict(remote)
         while missing:
             if self.stopped():
                 raise KeyboardInterrupt

@@ -245,7 +245,8 @@ class RankDied(Exception):
         """
         self.type = "BrokenChannel" if cause else "WorkerDied"
         self.cause = cause or rank.cause_of_death()
-        self.log, self.notes = rank.tail(), was_at(rank)
+        self.log = rank.tail()
+        self.notes = was_at(rank)
         where = f" on {rank.host}" if rank.host else ""
         super().__init__(
             self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}"

@@ -78,7 +78,9 @@ class WorkerProcess:
         Raises:
             OSError: the log cannot be written, or the process not started.
         """
-        self.log, self._output, self._mark = log, Output(log), secrets.token_hex(8)
+        self.log = log
+        self._output = Output(log)
+        self._mark = secrets.token_hex(8)
         options = {**options, "threads": num_threads, "parent": os.getpid()}
         command = [*start.python("-u"), *self.module]
         command += [

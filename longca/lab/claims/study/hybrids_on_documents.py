@@ -9,7 +9,8 @@ from longca.lab.claims.pairs import pairs
 from longca.lab.claims.schedules import RING, WORLDS, lacking, not_here
 from longca.lab.store.text import number
 
-HYBRIDS, PURE = ("usp", "loongtrain"), ("ulysses", "ring_p2p")
+HYBRIDS = ("usp", "loongtrain")
+PURE = ("ulysses", "ring_p2p")
 FEWEST = 4  # ranks: on fewer a hybrid is one of the pure strategies
 
 
@@ -80,7 +81,8 @@ class HybridsOnDocuments(Claim):
             ].append(pair)
         for (hybrid, pure, *_), those in groups.items():
             by_world = sorted(those, key=lambda pair: pair.first.world)
-            few, many = by_world[0], by_world[-1]
+            few = by_world[0]
+            many = by_world[-1]
             if few is not many:
                 text = (
                     f"{hybrid} over {pure}: {number(few.ratio)}× on {few.first.world} ranks, "

@@ -91,7 +91,8 @@ class MasksDecide(Claim):
             yield Part(name, told, observed)
 
     def _observed(self, group):
-        worst, best = group[0], group[-1]
+        worst = group[0]
+        best = group[-1]
         text = (
             f"{best.name} {best.size}: {number(best.rate)} on {best.mask}, "
             f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)"

@@ -102,7 +102,8 @@ class RingOnFull(Claim):
         for (method, direction, *_), group in groups.items():
             those = of_one_protocol(group)
             if len({point.world for point in those}) > 1:
-                low, high = min(those, key=lambda point: point.rate), max(those, key=lambda point: point.rate)
+                low = min(those, key=lambda point: point.rate)
+                high = max(those, key=lambda point: point.rate)
                 spread = high.rate / low.rate
                 text = (
                     f"{method} {direction}: {number(high.rate)} at {high.where}, {number(low.rate)} at "

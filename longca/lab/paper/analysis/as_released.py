@@ -264,7 +264,8 @@ def effect(of_kernel: pd.DataFrame) -> str:
     neither = int(((of_kernel.status_released != "ok") & (of_kernel.status_without != "ok")).sum())
     if neither:
         parts.append(f"{plural(neither, 'cell')} fail{'s' if neither == 1 else ''} both ways")
-    num_ranked, changed = int(of_kernel.num_ranked.notna().sum()), int(of_kernel.rank_changes.sum())
+    num_ranked = int(of_kernel.num_ranked.notna().sum())
+    changed = int(of_kernel.rank_changes.sum())
     if num_ranked:
         parts.append(
             f"another rank in {changed} of {plural(num_ranked, 'cell')}" if changed else "no rank changes"

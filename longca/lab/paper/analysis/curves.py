@@ -61,7 +61,8 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     compared = {key: case for key, case in standings_of(data, POINT).items() if case.is_compared}
     if not compared:
         return "no two kernels ran the same cells"
-    found, total = tallies(compared), len(compared)
+    found = tallies(compared)
+    total = len(compared)
     first = min(found, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
     ties = num_open(compared)
     points = f"{plural(total, 'point')} of mask and length"

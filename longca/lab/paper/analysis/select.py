@@ -14,7 +14,9 @@ from longca.lab.store.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
+# query and KV heads of the study
+GQA = (64, 8)
+MHA = (64, 64)
 
 
 def kernels(

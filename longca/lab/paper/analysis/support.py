@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
 
 LENGTH = 2048  # of the block masks that kernels are asked about
-HEAD_DIMS, DTYPES = (32, 64, 96, 128, 192, 256), get_args(Dtype)
-BOTH, FORWARD, BACKWARD, NEITHER = "both", "fwd", "bwd", "no"
+HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+DTYPES = get_args(Dtype)
+BOTH = "both"
+FORWARD = "fwd"
+BACKWARD = "bwd"
+NEITHER = "no"
 STUDY_ROWS = {
     "cudnn": "cuDNN",
     "fa2": "FA2",

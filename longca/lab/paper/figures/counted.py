@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 class Counted(PaperTable):
     label = "Counted as released"
-    section, number, order = "released", "defects F1, F2, F9 and F18", 25
+    section = "released"
+    number = "defects F1, F2, F9 and F18"
+    order = 25
     needs_records = False
     caption = (
         "By formulas, without a measurement. Pairs are those of a head, or of eight KV heads (F9): as "

@@ -26,7 +26,9 @@ TOKENS = 8192  # of each rank, as in the study
 
 class CpDocuments(PaperFigure):
     label = "Strategies over ranks"
-    section, number, order = "cp", "Figure 6", 10
+    section = "cp"
+    number = "Figure 6"
+    order = 10
     caption = (
         "Throughput of each GPU with 8K tokens on each, over the number of GPUs: higher is better, and a "
         "level line scales perfectly. A call lasts as long as its slowest rank. The study runs 8 to 96 "

@@ -22,8 +22,11 @@ MASK = "causal_document"  # of the finding
 
 class CpPredicted(PaperFigure):
     label = "Strategies over many GPUs, predicted"
-    section, number, order = "cp", "Figure 6, predicted", 11
-    needs_records, predicted = False, True
+    section = "cp"
+    number = "Figure 6, predicted"
+    order = 11
+    needs_records = False
+    predicted = True
     methods = tuple(f"{strategy}+{KERNEL}" for strategy in STRATEGIES)
     caption = (
         f"Predicted throughput of each GPU over the number of GPUs; nobody has measured it. {setting()}. "
@@ -83,7 +86,8 @@ class CpPredicted(PaperFigure):
             ]
             ordered = here.sort_values("value", ascending=False, kind="stable")
             if len(ordered):
-                best, worst = ordered.iloc[0], ordered.iloc[-1]
+                best = ordered.iloc[0]
+                worst = ordered.iloc[-1]
                 often = (
                     f", first in {best.first_in:.0f} of {best.draws:.0f} draws"
                     if pd.notna(best.draws) and best.draws > 1

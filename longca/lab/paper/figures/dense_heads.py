@@ -19,7 +19,9 @@ KEY = ["device", "method", "direction", "seqlen"]
 
 class DenseHeads(PaperTable):
     label = "64 KV heads over 8"
-    section, number, order = "dense", "64:64 beside 64:8", 40
+    section = "dense"
+    number = "64:64 beside 64:8"
+    order = 40
     caption = (
         "Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran "
         "with both: above 1, more KV heads are quicker. n is the number of masks."

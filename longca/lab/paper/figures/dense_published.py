@@ -22,7 +22,9 @@ SHARES = [*SOURCE, "mask_family", "published_tflops", "published_percent", "peak
 
 class DensePublished(PaperTable):
     label = "Beside published numbers"
-    section, number, order = "dense", "published beside measured", 50
+    section = "dense"
+    number = "published beside measured"
+    order = 50
     caption = (
         "Share of the GPU's peak, bf16: measured here, and published for another GPU or another version. "
         "Charts were read by hand, to ± 3 TFLOP/s. Published document masks come from another sampler, so "

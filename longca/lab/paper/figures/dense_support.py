@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 MOST_REGULAR = 6  # masks 1 to 6 of the study are those that it calls regular
 REGULAR_ONLY = ("FA2", "FA3", "cuDNN")
 ALL_MASKS = ("Naive", "SDPA", "FlexAttention", "FlashMask")
-CORPUS, LENGTH = "pile", 8192  # of the masks that kernels are asked about: documents have several blocks
+# of the masks that kernels are asked about: documents have several blocks
+CORPUS = "pile"
+LENGTH = 8192
 
 
 class DenseSupport(PaperTable):
     label = "Masks of dense kernels"
-    section, number, order = "dense", "Table 1", 5
+    section = "dense"
+    number = "Table 1"
+    order = 5
     caption = (
         f"Each kernel's own answers to calls of {LENGTH} tokens, 64 query and 64 KV heads, head dim 128, "
         "bf16: both passes, one of them, or no; the reason of a refusal is in the data. In square brackets, "
@@ -62,7 +66,8 @@ class DenseSupport(PaperTable):
             answers = {pattern: answer(kernel, mask, MHA) for pattern, mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
                 continue
-            records, row = outcomes(dense, kernel.name), STUDY_ROWS.get(kernel.name)
+            records = outcomes(dense, kernel.name)
+            row = STUDY_ROWS.get(kernel.name)
             for pattern, (passes, reason) in answers.items():
                 runs = row in ALL_MASKS or pattern.number <= MOST_REGULAR
                 said = (BOTH if runs else NEITHER) if row in (*ALL_MASKS, *REGULAR_ONLY) else ""

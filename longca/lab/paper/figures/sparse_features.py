@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 BLOCKS = {"blocks of 16": 16, "blocks of 64": 64, "blocks of 128": 128, "variable blocks": None}
 GQA_BLOCKS = {f"{question} with GQA": block for question, block in BLOCKS.items() if block in (64, 128)}
-HEADS_DIM, TYPES, LSE = "head dims", "dtypes", "LSE"
+HEADS_DIM = "head dims"
+TYPES = "dtypes"
+LSE = "LSE"
 STUDY = {  # its row → its answers
     "VSA": {
         "blocks of 64": BOTH,
@@ -52,7 +54,9 @@ STUDY = {  # its row → its answers
 
 class SparseFeatures(PaperTable):
     label = "Features of block-sparse kernels"
-    section, number, order = "sparse", "Table 2", 5
+    section = "sparse"
+    number = "Table 2"
+    order = 5
     caption = (
         f"Each kernel's own answers to calls of {LENGTH} tokens with a block mask for each KV head, 64 "
         "query heads, head dim 128 and bf16, where these are not what is asked: both passes, one of them, "
@@ -152,7 +156,8 @@ def _mask(block: int | None, num_kv_heads: int) -> Mask:
 def _those(kernel: Any, mask: Mask, options: list[dict[str, Any]]) -> tuple[str, str]:
     """The options with which the kernel runs, those that it runs forward alone in brackets; and why not the
     others."""
-    words, reasons = [], []
+    words = []
+    reasons = []
     for option in options:
         passes, reason = answer(kernel, mask, MHA, **option)
         word = str(*option.values())

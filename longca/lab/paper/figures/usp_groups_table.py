@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 class UspGroupsTable(PaperTable):
     label = "Groups of USP, in numbers"
-    section, number, order = "released", "defect F12, in numbers", 40
+    section = "released"
+    number = "defect F12, in numbers"
+    order = 40
     needs_records = False
     caption = (
         f"Bytes that a rank sends in one call under a full mask, {TOKENS // 1024}K tokens a rank, bf16, "

@@ -165,7 +165,8 @@ class HeatMap:
         """The text in place of a number that is not there."""
         if (mask, method) not in self.missing:
             return LostSquare("", NOT_ASKED)
-        status, reason = self.missing[mask, method][0], self.reasons.get((mask, method), "")
+        status = self.missing[mask, method][0]
+        reason = self.reasons.get((mask, method), "")
         return LostSquare(SHORT_STATUS.get(status, status), f"{status}: {reason}" if reason else status)
 
     def not_ranked(self, mask: str) -> str:
@@ -214,12 +215,12 @@ def decision(table: pd.DataFrame) -> Decision | None:
     }
     if not found:
         return None
-    order, views = mask_order(named), []
+    order = mask_order(named)
+    views = []
     for kind, of_kind in found.items():
         missing, reasons = _missing(named[named.kind == kind])
-        for key in sorted(
-            {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
-        ):
+        keys = {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
+        for key in sorted(keys):
             world, seqlen, setting, direction = key
             chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
             views.append(_view(kind, key, chosen, missing.get(key, {}), order, reasons))
@@ -295,7 +296,8 @@ def _placed(case: Standing, entry: RankedMethod) -> Placed:
 
 
 def _column(tally: Tally, num_masks: int) -> ColumnFoot:
-    worst, ran_all = tally.worst, tally.num_cases == num_masks
+    worst = tally.worst
+    ran_all = tally.num_cases == num_masks
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
     least = (
@@ -377,7 +379,8 @@ def _sentence(compared: Cases, kind: str) -> str:
 def _covered(counting: dict[CaseKey, Standing]) -> str:
     """The masks and directions of the compared cases: "12 masks, forward and backward"."""
     compared = [key for key, case in counting.items() if case.is_compared]
-    masks, directions = {key.mask_label for key in compared}, {key.direction for key in compared}
+    masks = {key.mask_label for key in compared}
+    directions = {key.direction for key in compared}
     if len(directions) == 1:
         return plural(len(masks), "mask")
     if len(compared) == len(masks) * len(directions):

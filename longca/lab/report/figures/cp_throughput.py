@@ -56,7 +56,8 @@ def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
     tokens = data.seqlen // data.world
     what = "a rank"
     if not (data.groupby(tokens).world.nunique() > 1).any():
-        tokens, what = data.seqlen, "in all"
+        tokens = data.seqlen
+        what = "in all"
     if tokens.nunique() == 1:
         return data
     detail = [

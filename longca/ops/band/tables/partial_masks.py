@@ -25,7 +25,8 @@ class PartialBlocks:
 
 def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
     """Finds the masks of the partial blocks (3, P) that `cut_intervals` gives."""
-    specs, (tile, position, end) = intervals.row_tiles.specs, partial.unbind(0)
+    specs = intervals.row_tiles.specs
+    tile, position, end = partial.unbind(0)
     width = max(spec.tile_m for spec in specs)
     base = width + max(spec.tile_n for spec in specs) + 1  # no field of a mask's key has as many values
     assert len(specs) * base**6 < 1 << 63
@@ -41,12 +42,11 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
         fields, number = _relative(intervals, partial, slice_)
         masks, mask, number = _of_one_slice(fields, number, width, base)
     else:
-        alone, blocks = true_places(~several, len(tile) - num_several), true_places(several, num_several)
+        alone = true_places(~several, len(tile) - num_several)
+        blocks = true_places(several, num_several)
         owner, rank = expand(count[blocks], num_met - len(alone))
-        met, slice_ = (
-            torch.cat([alone, blocks[owner]]),
-            torch.cat([slice_[alone], slice_[blocks][owner] + rank]),
-        )
+        met = torch.cat([alone, blocks[owner]])
+        slice_ = torch.cat([slice_[alone], slice_[blocks][owner] + rank])
         fields, number = _relative(intervals, partial.index_select(1, met), slice_)
         masks, mask, number = _of_one_slice(fields[:, : len(alone)], number[: len(alone)], width, base)
         depth, layers = _of_several_slices(owner, fields[:, len(alone) :], num_several, width, base)
@@ -57,7 +57,8 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
         mask = torch.empty_like(order).scatter_(0, order, count)[torch.cat([mask, count[len(masks) :]])]
         masks = torch.cat([masks, layers])[order]
         blocks, order = torch.sort(torch.cat([alone, blocks]), stable=True)
-        mask, (tile, position, _) = mask[order], partial.index_select(1, blocks).unbind(0)
+        mask = mask[order]
+        tile, position, _ = partial.index_select(1, blocks).unbind(0)
     first = torch.searchsorted(number, torch.arange(len(specs) + 1, device=tile.device))
     column = torch.sub(position, tile, alpha=intervals.stride)
     return PartialBlocks(torch.stack([tile, column, mask - first[_spec_of(intervals, tile)]]), masks, first)
@@ -89,7 +90,8 @@ def _of_one_slice(fields: Tensor, number: Tensor, width: int, base: int) -> tupl
         key = torch.add(field, key, alpha=base)
     keys, mask = torch.unique(key, return_inverse=True)
     example = torch.zeros_like(keys).scatter_(0, mask, torch.arange(len(mask), device=mask.device))
-    fields, row = fields.index_select(1, example)[..., None], torch.arange(width, device=mask.device)
+    fields = fields.index_select(1, example)[..., None]
+    row = torch.arange(width, device=mask.device)
     start, end = _columns(fields, row)
     sees = (fields[0] <= row) & (row < fields[1]) & (start < end)
     return torch.where(sees, _packed(start, end), 0), mask, number[example]
@@ -112,7 +114,8 @@ def _of_several_slices(
     start, order = torch.sort(found[0])
     end = found[1][order]
     first, last = segments(start[1:] != end[:-1])
-    start, end = start[first], end[last]
+    start = start[first]
+    end = end[last]
     place = start // base
     layer = torch.arange(len(place), device=place.device) - torch.searchsorted(place, place)
     block = place // width

@@ -59,20 +59,17 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
     Args:
         full: (3, F), list, column and number of contiguous full blocks.
     """
-    specs, num_groups = row_tiles.specs, row_tiles.num_groups
-    work_tiles, lists = (
-        _unsplit(row_tiles),
-        _block_lists(full, _narrow_first(row_tiles, partial), len(row_tiles.part_of)),
-    )
+    specs = row_tiles.specs
+    num_groups = row_tiles.num_groups
+    work_tiles = _unsplit(row_tiles)
+    lists = _block_lists(full, _narrow_first(row_tiles, partial), len(row_tiles.part_of))
     length = lists.length if row_tiles.list_of is None else lists.length[row_tiles.list_of]
     # a row tile at least
     lengths = [
         functional.pad(length[rows], (0, 1)) for rows in _rows_of_specs(row_tiles.num_tiles, num_groups)
     ]
-    sums, longest = (
-        torch.stack([some.sum() for some in lengths]),
-        torch.stack([some.max() for some in lengths]),
-    )
+    sums = torch.stack([some.sum() for some in lengths])
+    longest = torch.stack([some.max() for some in lengths])
     sums, longest, first_mask, first_range = _read(
         sums, longest, partial.first, _first_range(work_tiles, lists)
     )
@@ -84,18 +81,20 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
         work_tiles, lists = _split(row_tiles, lists, limits)
         (first_range,) = _read(_first_range(work_tiles, lists))
 
-    table, ranges, found = _sorted(row_tiles, work_tiles, lists), _block_ranges(lists), []
+    table = _sorted(row_tiles, work_tiles, lists)
+    ranges = _block_ranges(lists)
+    found = []
     no_waits: dict[str, Any] = {
         "waits": ranges.new_zeros(0, 2),
         "wait_ranges": ranges.new_zeros(num_groups, 0, 2),
     }
-    rows, rows_of_splits = (
-        _rows_of_specs(work_tiles.num_tiles, num_groups),
-        _rows_of_specs(work_tiles.num_splits, num_groups),
-    )
+    rows = _rows_of_specs(work_tiles.num_tiles, num_groups)
+    rows_of_splits = _rows_of_specs(work_tiles.num_splits, num_groups)
     for number, spec in enumerate(specs):
         parts = slice(number * num_groups, (number + 1) * num_groups)
-        mine, start, end = table[rows[number]], first_range[parts.start], first_range[parts.stop]
+        mine = table[rows[number]]
+        start = first_range[parts.start]
+        end = first_range[parts.stop]
         mine[:, FULL_START : PARTIAL_END + 1] -= start
         found.append(
             TileSchedule(
@@ -157,9 +156,11 @@ def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[W
     less."""
     length = lists.length
     num = torch.clamp(-(-length // length.new_tensor(limits)[row_tiles.parts[2][row_tiles.part_of]]), min=1)
-    before, size = prefix_sums(num), -(-length // num)
+    before = prefix_sums(num)
+    size = -(-length // num)
     list_, column, count = lists.full
-    start, size_of = prefix_sums(count)[:-1] - lists.before[1][list_], size[list_]
+    start = prefix_sums(count)[:-1] - lists.before[1][list_]
+    size_of = size[list_]
     split = start // size_of
     num_cuts = (start + count - 1) // size_of - split + 1
 
