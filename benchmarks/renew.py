@@ -163,7 +163,9 @@ class Running:
     """A part at work on some GPUs, in a process group of its own."""
 
     def __init__(self, name: str, part: Part, gpus: Sequence[int]) -> None:
-        self.name, self.gpus, self._start = name, gpus, time.monotonic()
+        self.name = name
+        self.gpus = gpus
+        self._start = time.monotonic()
         folder = FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
         command = [argument.replace(OUT, str(folder)) for argument in shlex.split(part.command)]
@@ -218,7 +220,10 @@ def _heed_interrupts() -> None:
 
 def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]:
     """Runs the parts within the time. Returns the names of those that ended by themselves."""
-    todo, running, ended, end_s = list(parts), list[Running](), list[str](), time.monotonic() + seconds
+    todo = list(parts)
+    running = list[Running]()
+    ended = list[str]()
+    end_s = time.monotonic() + seconds
     while (todo or running) and time.monotonic() < end_s:
         for one in [one for one in running if one.is_over()]:
             running.remove(one)

@@ -17,7 +17,9 @@ PLUGIN_FOLDERS = {
     "lab.cli",
     *(kind.folder.replace("/", ".") for kind in KINDS.values()),
 }  # a command is found by its name, too
-MOST_LINES, FEWEST_LINES, MOST_MODULES = 400, 60, 14
+MOST_LINES = 400
+FEWEST_LINES = 60
+MOST_MODULES = 14
 
 
 def _folder(module: str) -> str:

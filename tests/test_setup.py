@@ -276,7 +276,8 @@ def test_all_is_installed_by_hash(installed, monkeypatch, index, lock):
 
 def test_packages_are_installed_before_those_of_the_machines_torch_are_seen(monkeypatch, tmp_path):
     """Else pip finds some of them there and leaves them out, and their programs are not in .venv/bin."""
-    other, seen = tmp_path / "lib/python3.11/site-packages/torch_of_the_machine.pth", []
+    other = tmp_path / "lib/python3.11/site-packages/torch_of_the_machine.pth"
+    seen = []
     other.parent.mkdir(parents=True)
     other.write_text("of a setup before")
     monkeypatch.setattr(setup, "VENV", tmp_path)

@@ -109,7 +109,8 @@ def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
     rests, a warm clock, 0.5 %."""
     study = load_study(name)
     for cell in study.cells():
-        measure, is_sparse = study.measure_of(cell), "density" in cell.mask_params and cell.kind == "kernel"
+        measure = study.measure_of(cell)
+        is_sparse = "density" in cell.mask_params and cell.kind == "kernel"
         warmup, repeats = (25, 100) if is_sparse else (5, 15 if cell.kind == "cp" else 20)
         assert measure.warmup >= warmup and measure.repeats >= repeats, cell.title
         assert (measure.precision, measure.duty) == (0.005, 0.5) and measure.warm_seconds >= 1, cell.title

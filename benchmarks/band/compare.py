@@ -175,7 +175,8 @@ def fill_cache(kernel: str, case: Case) -> None:
 def measured(case: Case, device: torch.device) -> list[Record]:
     """Measures all kernels of a case and returns a record for each. An exception becomes the record's
     reason."""
-    mask, cell = cell_mask(case.cell(OURS)), case.cell(OURS)
+    mask = cell_mask(case.cell(OURS))
+    cell = case.cell(OURS)
     inputs = make_inputs(cell, device)
     reasons: dict[str, str] = {}
     calls: dict[str, Callable[[], object]] = {}
@@ -221,7 +222,8 @@ class Judge:
     """Makes each kernel's call and checks its result."""
 
     def __init__(self, case: Case, mask: Mask, inputs: Inputs, device: torch.device) -> None:
-        self.case, self.inputs = case, inputs
+        self.case = case
+        self.inputs = inputs
         problem = case.problem(mask, device)
         self._oracle = Oracle(problem, inputs, scope=affordable(problem, input_seed(case.cell(OURS))))
         self._right: list[torch.Tensor] | None = None

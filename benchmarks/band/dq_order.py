@@ -45,7 +45,8 @@ RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
 # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
-LEAST, MOST_FLOPS = 500, 1e14
+LEAST = 500
+MOST_FLOPS = 1e14
 SAME = 0.01
 TIMES = "band_dq_orders"
 # column of the CSV → (variant of `benchmarks.band.ways`, how the operator names the choice). Earlier, "from
@@ -121,13 +122,12 @@ def _whole(name: str, lengths: Sequence[int], heads: tuple[int, int]) -> Iterato
 
 
 def _of_ranks(name: str) -> Iterator[Case]:
-    kernel, (num_q_heads, num_kv_heads) = Registry("kernel").load("band"), HEADS.heads
+    kernel = Registry("kernel").load("band")
+    num_q_heads, num_kv_heads = HEADS.heads
     for world, tokens in RANKS:
         for strategy in STRATEGIES:
-            mask, plugin = (
-                cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)),
-                Registry("strategy").load(strategy),
-            )
+            mask = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS))
+            plugin = Registry("strategy").load(strategy)
             assert isinstance(plugin, HeadStrategy), "all of these divide"
             problem = Problem(
                 mask,
@@ -159,7 +159,8 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
         others: further variants of `benchmarks.band.ways`. Each is a column of the records. Calls of all
             alternate.
     """
-    end, where = time.monotonic() + seconds, machine(torch.device("cuda"))
+    end = time.monotonic() + seconds
+    where = machine(torch.device("cuda"))
     for case in known:
         if time.monotonic() > end:
             print("time is over: the other masks are left out", flush=True)
@@ -217,7 +218,8 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
     way_of = {order: way for way, (_, order) in WAYS.items()}
     chosen = {case.key: way_of[preferred_dq_order(case.mask, case.num_kv_heads)] for case in known}
-    rows, records = [], []
+    rows = []
+    records = []
     for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
         here = [
             (chosen[key], {way: float(one[way]) for way in WAYS})

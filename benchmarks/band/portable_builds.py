@@ -187,7 +187,8 @@ def _call(plan: BandPlan, dtype: torch.dtype, carried: bool) -> None:
 @contextmanager
 def _plans_for(capability: tuple[int, int]) -> Iterator[None]:
     """Plans are for such a GPU, calls take tensors of the CPU, and Triton's kernels know of no build yet."""
-    target, choose = GPUTarget("cuda", 10 * capability[0] + capability[1], 32), band_plan.choose_tiles
+    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+    choose = band_plan.choose_tiles
     active = SimpleNamespace(
         get_current_device=lambda: capability,
         get_current_stream=lambda _: 0,
@@ -205,7 +206,8 @@ def _plans_for(capability: tuple[int, int]) -> Iterator[None]:
 
 def table(found: Sequence[Build]) -> Table:
     """A row for each kernel: its builds, and the most that any of them takes."""
-    rows, records = [], []
+    rows = []
+    records = []
     for (capability, name), group in itertools.groupby(sorted(found, key=_place), _place):
         same = list(group)
         record = {

@@ -94,7 +94,9 @@ def fit_records(records: Sequence[Record], work: Mapping[str, np.ndarray]) -> tu
 def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
     """Fits work (n, 3) to times (n,) by relative least squares; returns (costs (3,), none negative, and the
     largest relative deviation)."""
-    relative, best, least = work / times[:, None], np.zeros(work.shape[1]), np.inf
+    relative = work / times[:, None]
+    best = np.zeros(work.shape[1])
+    least = np.inf
     for chosen in (
         list(some)
         for size in range(1, work.shape[1] + 1)
@@ -104,12 +106,14 @@ def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
         costs[chosen] = np.linalg.lstsq(relative[:, chosen], np.ones(len(times)), rcond=None)[0]
         miss = float(np.square(relative @ costs - 1).sum())
         if (costs >= 0).all() and miss < least:
-            best, least = costs, miss
+            best = costs
+            least = miss
     return best, float(np.abs(relative @ best - 1).max())
 
 
 def gaps(records: Sequence[Record]) -> Table:
-    rows, found = [], []
+    rows = []
+    found = []
     for direction, seqlen in sorted(
         {(record.direction, record.seqlen) for record in records}, key=lambda one: (one[0] != "fwd", one[1])
     ):

@@ -11,7 +11,8 @@ from longca.core.units import format_length
 from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from tools.table import Table, read_records
 
-OURS, ANY_ORDER = "band", "band_atomic"
+OURS = "band"
+ANY_ORDER = "band_atomic"
 MOST_ROUNDS = 15
 # (own kernel, rival, heads of block masks, direction, least ratio, of each case or of the mean)
 TARGETS = (
@@ -31,7 +32,8 @@ TARGETS = (
 
 BEST_OF = ("fa3", "fa4", "flex_flash", "cudnn_flex")
 # wanted over the quickest of these: in the geometric mean, and under each mask
-BEST_MEAN, BEST_EACH = 1.0, 0.97
+BEST_MEAN = 1.0
+BEST_EACH = 0.97
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ def wide(records: Sequence[Record]) -> Table:
     rows = []
     for (seqlen, mask, density, heads, direction), found in by_case.items():
         ours = found[OURS].tflops if OURS in found else None
-        name, speed = f"{mask} {density}" if density else mask, f"{ours:.0f}" if ours else "–"
+        name = f"{mask} {density}" if density else mask
+        speed = f"{ours:.0f}" if ours else "–"
         rows.append(
             (
                 format_length(seqlen),
@@ -136,7 +139,8 @@ def _cell(rival: Record | None, ours: float | None) -> str:
 def beside_best(records: Sequence[Record]) -> Table:
     """Makes a row for each length and direction: the speed of `band` over the quickest of `BEST_OF` under
     each static mask."""
-    ours, best = dict[tuple, Record](), dict[tuple, Record]()
+    ours = dict[tuple, Record]()
+    best = dict[tuple, Record]()
     for record in records:
         if record.tflops and not record.density and record.kernel == OURS:
             ours[record.case] = record
@@ -235,7 +239,8 @@ def targets(records: Sequence[Record]) -> Table:
                 for record in chosen
                 if record.seqlen == seqlen
             }
-            where, mean = min(ratios, key=ratios.__getitem__), statistics.geometric_mean(ratios.values())
+            where = min(ratios, key=ratios.__getitem__)
+            mean = statistics.geometric_mean(ratios.values())
             decides = mean if of == "mean" else ratios[where]
             against = f"{rival}, blocks of 64, {heads}" if heads else rival
             found.append(

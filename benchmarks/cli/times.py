@@ -81,7 +81,8 @@ def timed(command: str, limit_s: float | None, calls: int, folder: Path) -> Time
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environ |= {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "COLUMNS": "80"}
     for _ in range(calls):
-        before, start_s = os.times(), time.perf_counter()
+        before = os.times()
+        start_s = time.perf_counter()
         done = subprocess.run(
             f"{sys.executable} -m longca {command.replace('RECORDS', str(RECORDS))}",
             shell=True,

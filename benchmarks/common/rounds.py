@@ -41,7 +41,8 @@ def in_rounds(
         max_seconds: no further round starts after this long, but never fewer than five run.
     """
     found: dict[str, list[T]] = {name: [] for name in ways}
-    order, start = list(ways), now()
+    order = list(ways)
+    start = now()
     for number in range(num_rounds):
         if number >= MIN_ROUNDS and now() - start > max_seconds:
             break

@@ -80,5 +80,6 @@ class Cells:
 
     def share(self, run: Run, direction: str) -> float | None:
         """Returns the rate over the single-GPU baseline, or None."""
-        rate, baseline = self.rate(run, direction), self.baseline(run, direction)
+        rate = self.rate(run, direction)
+        baseline = self.baseline(run, direction)
         return None if rate is None or baseline is None else rate / baseline

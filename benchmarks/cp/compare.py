@@ -95,11 +95,9 @@ class Line:
         return line | {"how": "; ".join(call.prepared.notes[:2])}
 
     def _refusal(self, cell: Cell) -> str | None:
-        kernel, mask, device_type = (
-            Registry("kernel").load(self.kernel),
-            cell_mask(cell),
-            self.comm.device.type,
-        )
+        kernel = Registry("kernel").load(self.kernel)
+        mask = cell_mask(cell)
+        device_type = self.comm.device.type
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, mask.traits, device_type)
         strategy = Registry("strategy").load(cell.strategy)
@@ -117,7 +115,8 @@ class Line:
             self.comm.device,
             needs_backward=True,
         )
-        kernel, inputs = Registry("kernel").load(self.kernel), make_inputs(cell, self.comm.device)
+        kernel = Registry("kernel").load(self.kernel)
+        inputs = make_inputs(cell, self.comm.device)
         if cell.strategy is None:
             return Call(self.comm, cell, problem, kernel.prepare(problem), inputs)
         strategy = Registry("strategy").load(cell.strategy)
@@ -129,7 +128,11 @@ class Call:
     """A prepared kernel or strategy and its inputs."""
 
     def __init__(self, comm: Comm, cell: Cell, problem: Problem, prepared: Any, inputs: Inputs) -> None:
-        self.comm, self.cell, self.problem, self.prepared, self.inputs = comm, cell, problem, prepared, inputs
+        self.comm = comm
+        self.cell = cell
+        self.problem = problem
+        self.prepared = prepared
+        self.inputs = inputs
         self.moved: dict[str, int] = {}
         whole = (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
         if cell.strategy is None:
@@ -195,7 +198,8 @@ def cell_of(
     mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace
 ) -> Cell:
     """Makes the cell at a length: of the kernel on one GPU (`BASELINE`), or of a strategy."""
-    pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(mask), options.heads
+    pattern = Registry("mask").load(mask)
+    num_q_heads, num_kv_heads = options.heads
     params = pattern.resolve(
         {"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {}
     )
@@ -218,7 +222,9 @@ def cell_of(
 
 def same_area(cell: Cell, world: int) -> int:
     """Returns the length at which the cell's pattern has a rank's share of its area, in steps of 1/64."""
-    wanted, low, high = cell_mask(cell).area / world, 1, 64
+    wanted = cell_mask(cell).area / world
+    low = 1
+    high = 64
     while low < high:
         middle = (low + high) // 2
         seqlen = max(cell.seqlen * middle // 64, 1)
@@ -228,7 +234,8 @@ def same_area(cell: Cell, world: int) -> int:
 
 
 def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
-    started, lines = time.monotonic(), []
+    started = time.monotonic()
+    lines = []
     for kernel in options.kernels or usable_kernels(comm):
         for mask in options.masks:
             baseline: dict[str, float] = {}

@@ -46,7 +46,8 @@ def counts(cp: ContextParallel, num_perturbed: int, shape: tuple[int, int, int])
         shape: query heads, KV heads, head dim.
     """
     num_q_heads, num_kv_heads, head_dim = shape
-    mask, generator = cp.masks[0], torch.Generator().manual_seed(0)
+    mask = cp.masks[0]
+    generator = torch.Generator().manual_seed(0)
     tensors = [
         torch.randn(cp.seqlen, heads, head_dim, generator=generator)
         for heads in (num_q_heads, num_kv_heads, num_kv_heads)
@@ -81,7 +82,8 @@ def may_change(mask: Mask, token: int) -> np.ndarray:
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
-    (num_q_heads, num_kv_heads), lines = options.heads, []
+    num_q_heads, num_kv_heads = options.heads
+    lines = []
     for name in options.masks:
         for strategy in OWN:
             mask = build_mask(name, seqlen=options.tokens, num_kv_heads=num_kv_heads, **PARAMS.get(name, {}))

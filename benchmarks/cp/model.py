@@ -26,7 +26,8 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options, read_records
 
-EMPTY, TOKENS = "–", "tokens: "
+EMPTY = "–"
+TOKENS = "tokens: "
 
 
 def planned_alike(how: str, notes: str) -> bool:

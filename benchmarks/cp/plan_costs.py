@@ -50,7 +50,8 @@ Result = TypeVar("Result")
 
 def best_ms(call: Callable[[], Result], rounds: int = ROUNDS) -> tuple[float, Result]:
     """Returns (milliseconds of the fastest round, result)."""
-    times, result = [], call()
+    times = []
+    result = call()
     for _ in range(rounds):
         start = time.perf_counter()
         call()
@@ -69,8 +70,10 @@ def measured(mask: Mask, world: int, schedule: str) -> dict[str, float | str]:
         for name in (choice.plan.sharding.name for choice in choices)
     }
     chosen = choices[0]
-    plan, name = chosen.plan, chosen.plan.sharding.name
-    areas, remote = plan.step_areas.sum(axis=1), mask.seqlen_k - plan.sharding.num_tokens
+    plan = chosen.plan
+    name = chosen.plan.sharding.name
+    areas = plan.step_areas.sum(axis=1)
+    remote = mask.seqlen_k - plan.sharding.num_tokens
     return {
         "mask": mask.name,
         "bands": len(mask.bands),
@@ -100,7 +103,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--documents", type=int, default=1000, help="of masks with documents (1000)")
     add_options(parser)
     options = parser.parse_args(arguments)
-    seqlen, found = options.ranks * options.tokens, []
+    seqlen = options.ranks * options.tokens
+    found = []
     for name in Registry("mask").names():
         pattern = Registry("mask").load(name)
         if pattern.family == "dynamic" or not pattern.number:  # the table has the study's static masks

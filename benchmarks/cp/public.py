@@ -44,7 +44,8 @@ MEASURE = Measure.fixed(warmup=2, repeats=9, max_seconds=1.0)
 def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> dict[str, Any]:
     """Returns a record: milliseconds of a cell and of the face, by direction, and what plan both have."""
     cell = cell_of(mask, options.kernel, strategy, comm.world, options.tokens * comm.world, options)
-    of_mask, inputs = cell_mask(cell), make_inputs(cell, comm.device)
+    of_mask = cell_mask(cell)
+    inputs = make_inputs(cell, comm.device)
     found: dict[str, Any] = {"mask": mask, "strategy": strategy}
     cp = context_parallel(
         of_mask,
@@ -75,7 +76,8 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
     )
     q, k, v, dout = (cp.shard(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
     leaves = q_leaf, k_leaf, v_leaf = tuple(x.clone().requires_grad_() for x in (q, k, v))
-    forward, out = prepared.forward(q, k, v), cp.attention(q_leaf, k_leaf, v_leaf)
+    forward = prepared.forward(q, k, v)
+    out = cp.attention(q_leaf, k_leaf, v_leaf)
     same = [
         torch.equal(forward.out, out),
         *(

@@ -31,7 +31,8 @@ from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 
 # tokens of the masks that costs are found from: calls as short as those of ranks
-HEADS, COSTS_FROM = (64, 8), 8192
+HEADS = (64, 8)
+COSTS_FROM = 8192
 COLUMNS = (
     "mask",
     "schedule",
@@ -82,9 +83,12 @@ def lines_of(
     mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int
 ) -> list[dict[str, float | str]]:
     """Returns a line for each sharding; the one that is chosen comes first."""
-    alone, lines = kernel_ms(mask, costs), []
+    alone = kernel_ms(mask, costs)
+    lines = []
     for choice in Planner(UnitCosts.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
-        plan, ranks, areas = choice.plan, rank_ms(choice.plan, costs), choice.plan.step_areas.sum(axis=1)
+        plan = choice.plan
+        ranks = rank_ms(choice.plan, costs)
+        areas = choice.plan.step_areas.sum(axis=1)
         lines.append(
             {
                 "mask": mask.name,

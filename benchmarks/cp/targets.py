@@ -37,7 +37,8 @@ class Target:
         wanted = f"{'≤' if self.at_most else '≥'} {self.text(self.wanted)}"
         if not self.entries:
             return (self.title, wanted, "–", "", "–", "", "", "not measured")
-        least, most = min(self.entries), max(self.entries)
+        least = min(self.entries)
+        most = max(self.entries)
         reached = sum(
             (value <= self.wanted) if self.at_most else (value >= self.wanted) for value, _ in self.entries
         )
@@ -158,7 +159,8 @@ def _best(cells: Cells, direction: str) -> Iterable[Entry]:
     """Yields the speed of each own strategy over its fastest kernel, relative to `torch_cp` over cuDNN's."""
     best: dict[Run, tuple[float, str]] = {}
     for run, found in cells.runs(mask="causal"):
-        rate, anyhow = cells.rate(run, direction), replace(run, kernel="cudnn")
+        rate = cells.rate(run, direction)
+        anyhow = replace(run, kernel="cudnn")
         if found == direction and rate and run.strategy in OWN:
             best[anyhow] = max(best.get(anyhow, (0.0, "")), (rate, run.kernel))
     for run, (rate, kernel) in best.items():
@@ -183,7 +185,8 @@ def _means(cells: Cells) -> Iterable[Entry]:
 
 def _growth(cells: Cells, fewer: int) -> Iterable[Entry]:
     for run, direction in cells.runs(strategy="ring_p2p", kernel="band", world=fewer):
-        few, many = cells.memory(run, direction), cells.memory(replace(run, world=4), direction)
+        few = cells.memory(run, direction)
+        many = cells.memory(replace(run, world=4), direction)
         if few and many:
             yield (
                 many / few,

@@ -54,7 +54,8 @@ class Bench:
     """Makes the lines of one kernel on one device."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.device = options, torch.device(options.device)
+        self.options = options
+        self.device = torch.device(options.device)
         self.kernel = Registry("kernel").load(options.kernel)
         self.clock = Clock(self.kernel, self.device, MEASURE)
         self.links = LinkSpeeds(
@@ -79,7 +80,8 @@ class Bench:
 
     def _line(self, mask: str, world: int, strategy: str, deadline: float) -> dict[str, Any]:
         cell = self._cell(mask, world, strategy)
-        plugin, problem = Registry("strategy").load(strategy), self._problem(cell)
+        plugin = Registry("strategy").load(strategy)
+        problem = self._problem(cell)
         assert isinstance(plugin, HeadStrategy), "`main` has asked"
         reason = plugin.refusal(problem.mask, cell.call_spec, world, self.kernel, self.device.type)
         if reason is not None:
@@ -175,7 +177,9 @@ def _flops(cell: Cell, problem: Problem, direction: str) -> float:
 def try_all(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns (lines, timed steps), both by mask, ranks and strategy. Each line gets a share of the time that
     is left."""
-    bench, lines, end = Bench(options), [], time.monotonic() + options.seconds
+    bench = Bench(options)
+    lines = []
+    end = time.monotonic() + options.seconds
     wanted = [
         (mask, world, strategy)
         for strategy in options.strategies

@@ -62,7 +62,9 @@ class VirtualRanks:
     """One strategy on one problem."""
 
     def __init__(self, work: WorkPartition, problem: Problem, clock: Clock) -> None:
-        self.work, self._problem, self._clock = work, problem, clock
+        self.work = work
+        self._problem = problem
+        self._clock = clock
         self._keys: dict[tuple[int, int], PartKey] = {}
         """(chunk, number in the group) → its part"""
         self._parts: dict[PartKey, Part] = {}
@@ -88,7 +90,8 @@ class VirtualRanks:
     @property
     def how(self) -> str:
         """Schedule, heads, chunks and sharding, as the notes of a record have them."""
-        mesh, plan = self.work.mesh, self.work.plan
+        mesh = self.work.mesh
+        plan = self.work.plan
         facts = [
             f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
             f"heads among {mesh.heads}" if mesh.heads > 1 else "",
@@ -141,8 +144,10 @@ class VirtualRanks:
 
     def _add_passes(self, step_s: np.ndarray, part: Part, direction: str) -> None:
         """Adds the elementwise work beside the calls that are timed."""
-        passes, plan = self._clock.passes(part.problem), part.plan
-        rows, last = plan.sharding.num_tokens, plan.num_steps - 1
+        passes = self._clock.passes(part.problem)
+        plan = part.plan
+        rows = plan.sharding.num_tokens
+        last = plan.num_steps - 1
         if direction == "fwd":
             step_s[:, last] += rows * passes.result_s * ((plan.step_areas > 0).sum(axis=1) > 1)
             return

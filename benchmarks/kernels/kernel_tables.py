@@ -19,7 +19,9 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options
 
-SEQLEN, SHORT, HEADS = 32768, 8192, (64, 8)
+SEQLEN = 32768
+SHORT = 8192
+HEADS = (64, 8)
 Pick = Callable[[pd.DataFrame], pd.DataFrame]
 
 

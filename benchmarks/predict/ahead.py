@@ -63,7 +63,8 @@ class AheadCell:
 def predicted(study: str, gpu: str, ranks: int | None = None) -> list[AheadCell]:
     """Predictions for each cell of a study that is for several GPUs, or for so many ranks, and that can
     run."""
-    found, plans = [], {}
+    found = []
+    plans = {}
     for cell in load_study(study).cells():
         if cell.kind != "cp" or ranks not in (None, cell.world):
             continue
@@ -92,7 +93,8 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
     if isinstance(one, str):
         return []
     predictions = predict_each(one, question, with_range(links_of(question.network)))
-    made, lent = predictions[0], replace(question, fitted=question.reference)
+    made = predictions[0]
+    lent = replace(question, fitted=question.reference)
     low_s, high_s = interval_s(one, predictions, question)
     by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
     params = (
@@ -145,7 +147,8 @@ def measured_ms(records: Iterable[Record]) -> dict[str, float]:
 
 def table(cells: Sequence[AheadCell], known: dict[str, float]) -> Table:
     """One line for each cell; with a measurement where there is one."""
-    rows, records = [], []
+    rows = []
+    records = []
     for one in cells:
         ms = known.get(one.cell_id)
         error = None if ms is None else ms / one.predicted_ms - 1

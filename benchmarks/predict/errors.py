@@ -39,8 +39,13 @@ from tools.pages import put
 from tools.table import Table, add_options
 
 # wanted: the median error, that of 95 % of cells, and the coverage of intervals
-MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9
-RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
+MEDIAN = 0.04
+MOST = 0.12
+COVERAGE = 0.9
+# wanted of choices
+RIGHT = 0.9
+REGRET = 0.01
+MOST_REGRET = 0.05
 FEWEST = 10  # cells of a number of GPUs, to be told apart
 EMPTY = "–"
 
@@ -68,9 +73,12 @@ def worlds(cells: Iterable[MeasuredCell]) -> list[int]:
 
 def kernels(fitted: FittedKernels) -> Table:
     """The errors of kernels on one GPU."""
-    rows, found = [], []
+    rows = []
+    found = []
     for model in fitted.models:
-        masks, lengths, calls = model.by_mask, model.by_length, (*filter(None, [model.way]), *model.form)
+        masks = model.by_mask
+        lengths = model.by_length
+        calls = (*filter(None, [model.way]), *model.form)
         found.append(
             {
                 "kernel": model.kernel,
@@ -108,7 +116,8 @@ def kernels(fitted: FittedKernels) -> Table:
 
 def strategies(residuals: Sequence[Residual]) -> Table:
     """The errors of strategies by ranks, length and direction."""
-    rows, found = [], []
+    rows = []
+    found = []
     cells = [one.cell.record.cell for one in residuals]
     for world, tokens in sorted({(cell.world, cell.seqlen // cell.world) for cell in cells}):
         texts = []
@@ -148,7 +157,8 @@ def strategies(residuals: Sequence[Residual]) -> Table:
 
 def masks(residuals: Sequence[Residual]) -> Table:
     """The errors of own strategies by mask."""
-    rows, found = [], []
+    rows = []
+    found = []
     own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
     gpus = worlds(one.cell for one in own)
     columns = ["mask", *(text for world in gpus for text in (f"{world} GPUs, forward", "backward"))]
@@ -203,14 +213,13 @@ def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.n
         for way, parts in groups.items()
         for name, values in parts.items()
     }
-    rows, found = [], []
+    rows = []
+    found = []
     for way, errors in errors_of.items():
         size = np.abs(errors)
-        median, most, inside = (
-            float(np.median(size)),
-            float(np.quantile(size, 0.95)),
-            float((size <= MOST).mean()),
-        )
+        median = float(np.median(size))
+        most = float(np.quantile(size, 0.95))
+        inside = float((size <= MOST).mean())
         met = "met" if median <= MEDIAN and inside >= 0.95 else "missed"
         found.append(
             {
@@ -235,7 +244,8 @@ def coverage(residuals: Sequence[Residual]) -> Table:
         "mask": lambda one: one.cell.record.cell.mask,
         "direction": lambda one: one.cell.record.cell.direction,
     }
-    rows, found = [], []
+    rows = []
+    found = []
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):
@@ -246,7 +256,8 @@ def coverage(residuals: Sequence[Residual]) -> Table:
                     continue
                 interval = Interval.of(rest)
                 of_group = [interval.low <= one.error <= interval.high for one in here if group(one) == name]
-                inside, total = inside + sum(of_group), total + len(of_group)
+                inside = inside + sum(of_group)
+                total = total + len(of_group)
         if not total:
             continue  # a single group has no others
         share = inside / total
@@ -260,7 +271,8 @@ def coverage(residuals: Sequence[Residual]) -> Table:
 
 def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
     """The share of cases in which each rule takes the best strategy, and its loss in the others."""
-    rows, lines = [], []
+    rows = []
+    lines = []
     for rule in dict.fromkeys(one.rule for one in found):
         of_rule = {"all": found}
         if len(ranks := sorted({int(str(one.setting[0])) for one in found})) > 1:
@@ -309,7 +321,8 @@ def wrong(found: Sequence[Choice]) -> Table:
     here = sorted(
         (one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret
     )
-    lines, rows = [], []
+    lines = []
+    rows = []
     for one in here:
         world, seqlen, mask, _, kernel, direction, _ = one.setting
         where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
@@ -410,7 +423,8 @@ def main(arguments: Sequence[str]) -> int:
             "strategy": lambda cell: str(cell.record.cell.strategy),
         },
     )
-    first, intervals = splits(residuals, groups), coverage(residuals)
+    first = splits(residuals, groups)
+    intervals = coverage(residuals)
     rules = choice_table(choices(residuals), repeated(settings_of(residuals)))
     fitted = fitted_of(cells)
     for table in (

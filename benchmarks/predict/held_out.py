@@ -49,7 +49,8 @@ def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Re
     records = list(records)
     rests = usual_protocol(records)
     cells = [cell for cell in cells if has_rests(cell.record) == rests]
-    kernels, device = {cell.record.cell.kernel for cell in cells}, fitted_of(cells).device
+    kernels = {cell.record.cell.kernel for cell in cells}
+    device = fitted_of(cells).device
     singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(singles, samples(singles), strict=True):
@@ -68,10 +69,8 @@ def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Re
 def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[Residual]:
     """The cells whose kernel is among the fitted ones."""
     hardware = load_hardware()
-    networks, bandwidth = (
-        {one.name: links_of(one) for one in hardware.networks},
-        (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9,
-    )
+    networks = {one.name: links_of(one) for one in hardware.networks}
+    bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     found = []
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
@@ -92,7 +91,8 @@ def by_group(
     ratios = predicted(cells, points)
     found: dict[str, dict[str, np.ndarray]] = {}
     for way, group in ways.items():
-        groups, found[way] = [group(cell) for cell in cells], {}
+        groups = [group(cell) for cell in cells]
+        found[way] = {}
         if len(set(groups)) == 1:
             continue  # nothing is left to be fitted on
         for name in sorted(set(groups), key=str):
@@ -167,7 +167,8 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
 
     Strategies that made the same plan took the quickest of its records: what delays a call only lengthens it.
     """
-    settings, found = settings_of(residuals), []
+    settings = settings_of(residuals)
+    found = []
     sure = float(np.quantile(repeated(settings), REPEATS_WITHIN))
     for key, ran in settings.items():
         if len(ran) < 3:
@@ -196,7 +197,8 @@ def _seconds_of_plans(ran: Mapping[str, Residual]) -> dict[str, float]:
 
 def _present_s(one: Residual) -> float:
     """Seconds by the estimate from areas that `strategy="auto"` had before there was this model."""
-    work, cell = one.cell.work, one.cell.record.cell
+    work = one.cell.work
+    cell = one.cell.record.cell
     assert work is not None, "an own strategy"
     forward = estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=False)
     return (

@@ -27,7 +27,9 @@ from longca.masks.build import build_mask
 from tools.table import Table, add_options
 
 SEEDS = tuple(range(8))  # draws of documents; the source has taken the mean over some, too
-SOURCE, PROFILE, CORPUS = "magiattention_h100", "h100-ib400", "prolong64k"
+SOURCE = "magiattention_h100"
+PROFILE = "h100-ib400"
+CORPUS = "prolong64k"
 TAKEN = {
     "ulysses": "ulysses",
     "ring_p2p": "paper_style_ring",
@@ -92,18 +94,18 @@ def _setting(rate: PublishedRate) -> tuple[str, int, int, str]:
 
 def table(found: Sequence[PublishedPoint]) -> Table:
     """Level and shape of each curve."""
-    rows, records = [], []
+    rows = []
+    records = []
     curves: dict[tuple[str, str, str], list[PublishedPoint]] = {}
     for one in found:
         curves.setdefault((one.rate.mask, one.rate.direction, str(one.rate.strategy)), []).append(one)
     for (mask, direction, strategy), curve in curves.items():
         curve.sort(key=lambda one: one.rate.world or 0)
-        first, last = curve[0], curve[-1]
+        first = curve[0]
+        last = curve[-1]
         level = float(np.exp(np.mean([np.log(one.tflops / one.rate.tflops_per_device) for one in curve])))
-        published, predicted = (
-            last.rate.tflops_per_device / first.rate.tflops_per_device,
-            last.tflops / first.tflops,
-        )
+        published = last.rate.tflops_per_device / first.rate.tflops_per_device
+        predicted = last.tflops / first.tflops
         records.append(
             {
                 "mask": mask,

@@ -31,9 +31,11 @@ NAME = "timer_agreement"
 WAYS = ("longca", "do_bench", "loop", "loop_no_flush")
 FLUSHED = ("do_bench", "loop")
 KINDS = ("matmul", "copy", "torch_flash", "flashmask")
-TOLERANCE, FROM_MS = 0.02, 1.0
+TOLERANCE = 0.02
+FROM_MS = 1.0
 ROUND_MS = 60.0  # of calls by each way in a round
-LEAST_CALLS, MOST_CALLS = 5, 50
+LEAST_CALLS = 5
+MOST_CALLS = 50
 COLUMNS = (
     "call",
     "longca, ms",
@@ -76,7 +78,8 @@ class Line:
             return "yes"
         if self.time_ms < FROM_MS:
             return f"no: {abs(found.relative) * self.time_ms * 1e3:.1f} µs apart, on a call below 1 ms"
-        own, other = self.clock_mhz["longca"], self.clock_mhz[worst]
+        own = self.clock_mhz["longca"]
+        other = self.clock_mhz[worst]
         if (
             own
             and other
@@ -107,9 +110,11 @@ def line(call: str, readings: Mapping[str, Sequence[Reading]]) -> Line:
 
 
 def table(lines: Sequence[Line], caption: str) -> Table:
-    rows, records = [], []
+    rows = []
+    records = []
     for one in lines:
-        against, clocks = one.against, (one.clock_mhz[way] for way in WAYS[:3])
+        against = one.against
+        clocks = (one.clock_mhz[way] for way in WAYS[:3])
         compared = [
             text
             for way in FLUSHED
@@ -199,7 +204,8 @@ class Timers:
     """Times a call in the four ways on one GPU."""
 
     def __init__(self, device: torch.device, gpu: Gpu | None) -> None:
-        self._device, self._gpu = device, gpu
+        self._device = device
+        self._gpu = gpu
         size = L2_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
 
@@ -216,7 +222,8 @@ class Timers:
         return {name: lambda way=way: self._read(way) for name, way in ways.items()}
 
     def _read(self, way: Callable[[], float]) -> Reading:
-        time_ms, gpu = way(), self._gpu
+        time_ms = way()
+        gpu = self._gpu
         return Reading(time_ms, None if gpu is None else gpu.read("ClockInfo", gpu.nvml.NVML_CLOCK_SM))
 
     def _longca(self, call: Call, num_calls: int) -> float:

@@ -13,7 +13,8 @@ from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from tests.helpers.support import ROOT
 from tools.table import read_records, write_records
 
-FULL, WINDOW = build_mask("full", seqlen=8200), build_mask("sliding_window", seqlen=8192)
+FULL = build_mask("full", seqlen=8200)
+WINDOW = build_mask("sliding_window", seqlen=8192)
 
 
 def record(mask: Mask, last: float, first: float) -> dict[str, Any]:

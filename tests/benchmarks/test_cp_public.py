@@ -16,7 +16,9 @@ from longca.cp.public import context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks
 
-HEADS, HEAD_DIM, TOKENS = (4, 2), 8, 65
+HEADS = (4, 2)
+HEAD_DIM = 8
+TOKENS = 65
 MASKS = ("causal_document", "full_document", "global_sliding_window")
 
 

@@ -52,7 +52,8 @@ def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list
     found = [f"cell {cell_id} is not there" for cell_id in sorted(undisturbed.keys() - cells.keys())]
     found += [f"cell {cell_id} should not be there" for cell_id in sorted(cells.keys() - undisturbed.keys())]
     for cell_id in sorted(cells.keys() & undisturbed.keys()):
-        here, there = cells[cell_id], undisturbed[cell_id]
+        here = cells[cell_id]
+        there = undisturbed[cell_id]
         if here.status != there.status:
             found.append(f"cell {cell_id} is {here.status}, not {there.status}")
             continue
@@ -93,7 +94,8 @@ def side_by_side(cells: Iterable[CellFile]) -> list[str]:
         if "seconds" in cell.record
     ]
     found = []
-    last_end, last = 0.0, {}
+    last_end = 0.0
+    last = {}
     for begin, end, record in sorted(spans, key=lambda span: span[:2]):
         if begin < last_end - BESIDE_SECONDS:
             found.append(
@@ -102,7 +104,8 @@ def side_by_side(cells: Iterable[CellFile]) -> list[str]:
                 f"at the same time for {min(end, last_end) - begin:.2f} s"
             )
         if end > last_end:
-            last_end, last = end, record
+            last_end = end
+            last = record
     return found
 
 

@@ -118,7 +118,8 @@ class Disk:
         match = _CALL.match(line)
         if match is None or int(match[3]) < 0:
             return
-        call, text = match[1], match[2]
+        call = match[1]
+        text = match[2]
         paths = [path for path in re.findall(r'[<"](/[^>"]*)[>"]', text) if path.startswith(self.folder)]
         if not paths:
             return
@@ -151,7 +152,9 @@ def lost_to_power(folder: Path) -> list[str]:
         "trace=openat,mkdir,mkdirat,write,pwrite64,ftruncate,rename,renameat,renameat2,fsync,fdatasync",
     )
     assert done.returncode == 0, done.stderr
-    disk, store, losses = Disk(str(folder)), CellStore(folder / "results"), []
+    disk = Disk(str(folder))
+    store = CellStore(folder / "results")
+    losses = []
     count = 0
     for line in trace.splitlines():
         if match := re.search(r'write\(1<[^>]*>, "kept (\w+)', line):
@@ -197,7 +200,8 @@ def fault_harms(folder: Path, call: str, error: str, when: int) -> list[str]:
 
 def command_harms(folder: Path, command: str, call: str, when: int) -> list[str]:
     """What should not be, after a command was killed at the `when`-th call of this kind on the results."""
-    study, results = folder / "killed.yaml", folder / "killed"
+    study = folder / "killed.yaml"
+    results = folder / "killed"
     study.write_text(STUDY)
     store = CellStore(results)
     for line in texts().splitlines():

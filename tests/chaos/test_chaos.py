@@ -121,7 +121,8 @@ def test_two_cells_at_the_same_time_are_found():
 
 def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "GONE_SECONDS", 0.2)
-    results, mark = tmp_path / "results", f"test-{os.getpid()}"
+    results = tmp_path / "results"
+    mark = f"test-{os.getpid()}"
     results.mkdir()
     assert checks.left_behind(tmp_path, results, mark) == []
     orphan = subprocess.Popen(

@@ -33,11 +33,9 @@ WEIGHTS = ((1, 1), (1, 2, 1), (1, 1, 1, 1))
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[HeadPlan, tuple[HeadChunk, ...] | None]:
-    num_kv_heads, ratio, world = (
-        draw(st.integers(1, 16)),
-        draw(st.sampled_from([1, 2, 4, 6, 8])),
-        draw(st.integers(1, 24)),
-    )
+    num_kv_heads = draw(st.integers(1, 16))
+    ratio = draw(st.sampled_from([1, 2, 4, 6, 8]))
+    world = draw(st.integers(1, 24))
     heads = plan_heads(num_kv_heads * ratio, num_kv_heads, world)
     return heads, split_heads(
         heads, draw(st.sampled_from(CANDIDATE_WEIGHTS)), parts=draw(st.sampled_from(PARTS_OF_KV_HEAD))
@@ -56,7 +54,8 @@ def test_each_rank_computes_its_heads_in_order_and_gets_and_gives_each_kv_head_o
         assert [head for part in parts for head in part.q] == list(share.q)
         assert [head for chunk in chunks for head in chunk.arriving[rank]] == list(share.kv)
         assert [head for chunk in chunks for head in chunk.leaving[rank]] == list(share.kv)
-        there, gone = set(), set()
+        there = set()
+        gone = set()
         for chunk, part in zip(chunks, parts, strict=True):
             there |= set(chunk.arriving[rank])
             assert set(part.kv) <= there - gone
@@ -123,7 +122,8 @@ def test_nothing_is_cut_where_it_does_not_pay():
 def test_what_is_chosen_is_within_its_margin_of_the_quickest(
     head_s: float, head_bytes: float, backward: bool
 ):
-    load, heads = HeadCost(head_s, head_bytes), plan_heads(64, 8, 2)
+    load = HeadCost(head_s, head_bytes)
+    heads = plan_heads(64, 8, 2)
     cuts = (
         split_heads(heads, weights, parts=parts)
         for weights in CANDIDATE_WEIGHTS

@@ -52,7 +52,8 @@ def test_ranks_of_a_head_group_and_of_a_ring_exchange_and_no_others() -> None:
 
 def test_groups_inside_nodes_keep_all_to_alls_inside_them_and_swapped_groups_do_not() -> None:
     mesh = Mesh(8, 8)
-    right, between = traffic(mesh), leaves_node(64)
+    right = traffic(mesh)
+    between = leaves_node(64)
     released = right.placed(swapped(mesh))
     assert not (right.heads * between).any() and (right.kv * ~between).sum() == 0
     assert (released.heads * ~between).sum() == 0, "one rank of a head group on each node"

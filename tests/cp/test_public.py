@@ -20,7 +20,10 @@ from longca.masks import Mask, build_mask
 from tests.helpers.cp.ranks import on_ranks
 from tests.helpers.cp.reference import attention
 
-T, H, G, D = 97, 4, 2, 8
+T = 97
+H = 4
+G = 2
+D = 8
 HEADS = {"num_q_heads": H, "num_kv_heads": G, "head_dim": D}
 DOCUMENTS = build_mask("causal_document", seqlen=T, documents=np.array([40, 7, 30, 20]))
 WINDOW = build_mask("causal_sliding_window", seqlen=T, window=16)
@@ -123,9 +126,13 @@ def block(cp: ContextParallel, x: torch.Tensor, weight: torch.Tensor) -> torch.T
 def checkpointed(cp: ContextParallel) -> tuple[list[torch.Tensor], int, int]:
     """Gradients with and without activation checkpointing, and the tensors that autograd keeps for attention
     in each."""
-    x, weight, saved, grads = cp.shard(inputs()[0]).flatten(1), torch.eye(H * D) * 0.5, [], []
+    x = cp.shard(inputs()[0]).flatten(1)
+    weight = torch.eye(H * D) * 0.5
+    saved = []
+    grads = []
     for wrapped in (False, True):
-        leaf, kept = weight.clone().requires_grad_(), []
+        leaf = weight.clone().requires_grad_()
+        kept = []
         with torch.autograd.graph.saved_tensors_hooks(lambda y, kept=kept: kept.append(y) or y, lambda y: y):
             out = checkpoint(block, cp, x, leaf, use_reentrant=False) if wrapped else block(cp, x, leaf)
         grads.append(torch.autograd.grad(out.square().sum(), leaf)[0])
@@ -134,7 +141,8 @@ def checkpointed(cp: ContextParallel) -> tuple[list[torch.Tensor], int, int]:
 
 
 def compiled(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
-    x, weight = cp.shard(inputs()[0]).flatten(1), torch.eye(H * D) * 0.5
+    x = cp.shard(inputs()[0]).flatten(1)
+    weight = torch.eye(H * D) * 0.5
     maybe = torch.compile(block, backend="eager") if cp.rank == 0 else block  # on one rank: it takes a second
     return maybe(cp, x, weight), block(cp, x, weight)
 
@@ -147,7 +155,8 @@ def compiled_step(cp: ContextParallel) -> tuple[torch.Tensor | None, torch.Tenso
         other = cp.with_mask(Mask.from_documents([60, 37]))
         other.unshard(block(other, other.shard(x), weight)).square().sum().backward()
 
-    x, weights = inputs()[0].flatten(1), [torch.eye(H * D).requires_grad_() for _ in range(2)]
+    x = inputs()[0].flatten(1)
+    weights = [torch.eye(H * D).requires_grad_() for _ in range(2)]
     for each, weight in zip(
         (torch.compile(step, backend="eager") if cp.rank == 0 else step, step), weights, strict=True
     ):

@@ -102,7 +102,9 @@ class Machine:
     """
 
     def __init__(self, program: Program, one_queue: bool = False) -> None:
-        self.program, self.expected, self._one_queue = program, expected(program), one_queue
+        self.program = program
+        self.expected = expected(program)
+        self._one_queue = one_queue
         self.slots: dict[tuple[int, int], Value] = {}
         self.told: dict[tuple[int, str, int], int] = {}
         self.ranks = [

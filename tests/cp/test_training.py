@@ -49,11 +49,9 @@ def test_two_ranks_train_as_one():
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 256])
 def test_tokens_follow_from_those_before_by_the_rule(num_tokens: int):
     rng = np.random.default_rng(num_tokens)
-    drawn, free, rule = (
-        rng.integers(VOCABULARY, size=num_tokens),
-        rng.random(num_tokens) > RULED,
-        rng.permutation(VOCABULARY),
-    )
+    drawn = rng.integers(VOCABULARY, size=num_tokens)
+    free = rng.random(num_tokens) > RULED
+    rule = rng.permutation(VOCABULARY)
     found = followed(drawn, free, rule)
     for place, token in enumerate(found):
         assert token == (drawn[place] if free[place] or place < LAG else rule[found[place - LAG]])

@@ -80,7 +80,8 @@ def test_nested_contexts_and_the_one_around_stay_as_they_are():
     with autocast(), autocast(enabled=False), autocast(torch.float16, cache_enabled=False):
         assert same(both_ways(return_lse=True), wanted), "nested"
     with autocast():
-        layer, x = torch.nn.Linear(8, 8), torch.randn(3, 8)
+        layer = torch.nn.Linear(8, 8)
+        x = torch.randn(3, 8)
         before = layer(x)
         both_ways()
         assert (

@@ -119,7 +119,8 @@ def test_a_scale_that_a_kernel_can_have_exactly():
 
 
 def test_a_loop_prepares_once(monkeypatch: pytest.MonkeyPatch):
-    naive, prepared = type(Registry("kernel").load("naive")), []
+    naive = type(Registry("kernel").load("naive"))
+    prepared = []
     prepare = naive.prepare
     monkeypatch.setattr(
         naive, "prepare", lambda self, problem: prepared.append(problem) or prepare(self, problem)
@@ -267,7 +268,10 @@ def test_a_kernel_that_differs_in_its_gradients_alone_serves_calls_without_them(
     needs_backward: bool, found: bool
 ):
     class OfGradients(Kernel):
-        name, family, deterministic, returns_lse = "of_gradients", "dense", False, True
+        name = "of_gradients"
+        family = "dense"
+        deterministic = False
+        returns_lse = True
 
         def available(self, device_type):
             return None

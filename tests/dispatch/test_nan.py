@@ -10,7 +10,8 @@ import longca
 from longca.masks import Mask
 from longca.ops.confined import all_finite, confined_product
 
-LENGTHS, HIT = [40, 24, 32], slice(40, 64)
+LENGTHS = [40, 24, 32]
+HIT = slice(40, 64)
 MASKS = {
     "causal": Mask.from_documents(LENGTHS, causal=True),
     "full": Mask.from_documents(LENGTHS, causal=False),

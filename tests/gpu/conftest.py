@@ -15,7 +15,8 @@ FOLDER = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each file whose GPUs are missing is one skipped test, not hundreds. The files are still imported, so
     that they stay correct."""
-    found, skipped = torch.cuda.device_count(), {}
+    found = torch.cuda.device_count()
+    skipped = {}
     for item in items:
         needed = 2 if item.get_closest_marker("multi_gpu") else 1
         if item.path.is_relative_to(FOLDER) and found < needed:

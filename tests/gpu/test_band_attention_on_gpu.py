@@ -42,7 +42,8 @@ def problem_of(
 
 
 def inputs_of(problem: Problem) -> Inputs:
-    generator, mask = torch.Generator(GPU).manual_seed(2), problem.mask
+    generator = torch.Generator(GPU).manual_seed(2)
+    mask = problem.mask
     shapes = (
         (mask.seqlen_q, problem.num_q_heads),
         *[(mask.seqlen_k, problem.num_kv_heads)] * 2,
@@ -95,7 +96,8 @@ def test_other_builds(name: str, head_dim: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["full", "causal", "causal_document", "sliding_window"])
 def test_as_exact_as_flash_attention(name: str) -> None:
     problem = problem_of(mask_of(name, 2), (16, 2))
-    ours, theirs = judged(problem).relative, judged(problem, "torch_flash").relative
+    ours = judged(problem).relative
+    theirs = judged(problem, "torch_flash").relative
     for result in ("out", "dq", "dk", "dv"):
         assert ours[result] <= 1.1 * theirs[result], (result, ours, theirs)
 
@@ -110,7 +112,9 @@ def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) 
     plan = plan_band_attention(
         problem.mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=GPU, **how
     )
-    q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
+    q = inputs.q_THD
+    k = inputs.k_TGD
+    v = inputs.v_TGD
     out, lse = band_forward(q, k, v, plan)
     grads, again = (band_backward(q, k, v, out, lse, oracle.dout_THD, plan) for _ in range(2))
     assert (reason := wrong(oracle.judge(out, lse, grads))) is None, reason
@@ -163,9 +167,12 @@ def test_carried_on() -> None:
     for name in ("causal_document", "global_sliding_window"):
         mask = mask_of(name, 2)
         problem = problem_of(mask, (16, 2))
-        inputs, middle = inputs_of(problem), mask.seqlen_k // 3
+        inputs = inputs_of(problem)
+        middle = mask.seqlen_k // 3
         oracle = Oracle(problem, inputs, scope=affordable(problem, 0))
-        q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
+        q = inputs.q_THD
+        k = inputs.k_TGD
+        v = inputs.v_TGD
         parts = [
             (
                 slice(*cols),
@@ -240,7 +247,8 @@ def test_on_another_gpu_than_the_current_one() -> None:
     from longca.ops.band.api import band_attention
 
     problem = problem_of(mask_of("causal_document", 2), (16, 2))
-    inputs, results = inputs_of(problem), []
+    inputs = inputs_of(problem)
+    results = []
     for device in ("cuda:0", "cuda:1"):
         q, k, v, dout = (x.to(device) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
         leaves = [x.requires_grad_() for x in (q, k, v)]

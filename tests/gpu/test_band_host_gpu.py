@@ -35,10 +35,8 @@ def inputs_of(
     plan: Any, dtype: torch.dtype = torch.bfloat16, seed: int = 0, packed: bool = False
 ) -> list[Tensor]:
     """(q, k, v, dout); packed: as they lie in one projection."""
-    generator, counts = (
-        torch.Generator(GPU).manual_seed(seed),
-        (plan.num_q_heads, plan.num_kv_heads, plan.num_kv_heads, plan.num_q_heads),
-    )
+    generator = torch.Generator(GPU).manual_seed(seed)
+    counts = (plan.num_q_heads, plan.num_kv_heads, plan.num_kv_heads, plan.num_q_heads)
     x = torch.randn(plan.seqlen_q, sum(counts), plan.head_dim, generator=generator, device=GPU, dtype=dtype)
     return [part if packed else part.contiguous() for part in x.split(counts, 1)]
 
@@ -72,7 +70,8 @@ def through_jit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Launches for which Triton looks for the build."""
     import triton
 
-    found, run = [], triton.JITFunction.run
+    found = []
+    run = triton.JITFunction.run
 
     def note(self: triton.JITFunction, *args: Any, **how: Any) -> Any:
         found.append(self)
@@ -152,7 +151,8 @@ def test_a_first_call_in_a_cuda_graph() -> None:
 def test_on_several_streams() -> None:
     plan = plan_of("causal_document")
     inputs = inputs_of(plan)
-    right, results = both(plan, *inputs), []
+    right = both(plan, *inputs)
+    results = []
     for stream in [torch.cuda.Stream() for _ in range(12)]:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -196,7 +196,8 @@ def test_compiled(mode: str | None) -> None:
 def test_on_another_gpu_than_the_current_one() -> None:
     from longca.ops.band.api import plan_band_attention
 
-    mask, results = build_mask("causal", seqlen=1024), []
+    mask = build_mask("causal", seqlen=1024)
+    results = []
     for device in ("cuda:0", "cuda:1"):
         plan = plan_band_attention(mask, num_q_heads=16, num_kv_heads=2, head_dim=128, device=device)
         inputs = [x[:1024].to(device).contiguous() for x in inputs_of(plan_of("causal"))]

@@ -19,10 +19,8 @@ NAMES = [name for name in Registry("kernel").names() if name.startswith(AS_RELEA
 def test_each_stands_beside_an_honest_row() -> None:
     assert len(NAMES) == 4
     for name in NAMES:
-        kernel, honest = (
-            Registry("kernel").load(name),
-            Registry("kernel").load(name.removeprefix(AS_RELEASED)),
-        )
+        kernel = Registry("kernel").load(name)
+        honest = Registry("kernel").load(name.removeprefix(AS_RELEASED))
         assert isinstance(kernel, type(honest)) and name not in STUDY_ROWS, (
             "the honest row stands for the study's"
         )
@@ -56,7 +54,8 @@ def test_sdpa_refuses_what_it_would_do_as_the_honest_row(mask: str, heads: tuple
 def test_naive_makes_a_bias_on_the_host_in_each_call(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(pattern_mask(mask, 2), 4, 2)
     prepared = Registry("kernel").load("as_released_naive").prepare(case.problem("bwd"))
-    size, made = case.mask.seqlen_q, []
+    size = case.mask.seqlen_q
+    made = []
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *args, **options: made.append(args) or zeros(*args, **options))
     operands = [prepared.to_layout(x) for x in case.inputs()]

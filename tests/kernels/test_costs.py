@@ -50,7 +50,8 @@ def test_other_kernels_compile_in_their_first_call(kernel: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("face", ["attention", "context_parallel"])
 def test_public_faces_prepare_kernels_for_use(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, asked = Registry("kernel").load("naive"), list[bool]()
+    kernel = Registry("kernel").load("naive")
+    asked = list[bool]()
     real = type(kernel).prepare
     monkeypatch.setattr(
         type(kernel),

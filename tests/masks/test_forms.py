@@ -193,7 +193,8 @@ def test_bands_with_infinity_and_their_text():
 
 
 def test_equality_and_hash():
-    one, other = build_mask("causal", seqlen=32), Mask.from_windows(32, (-1, 0))
+    one = build_mask("causal", seqlen=32)
+    other = Mask.from_windows(32, (-1, 0))
     assert one == other and hash(one) == hash(other) and len({one, other}) == 1
     assert one != build_mask("causal", seqlen=33) and one != "causal"
 

@@ -43,7 +43,8 @@ from longca.ops.band.tables.schedule import (
 from tests.helpers.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.helpers.masks.strategies import quick
 
-STEP, DONE = 8, -(1 << 30)
+STEP = 8
+DONE = -(1 << 30)
 
 
 def columns_of(schedule: TileSchedule, tile: np.ndarray) -> list[int]:
@@ -91,9 +92,12 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
     (schedule,) = make_schedules(
         mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu")
     )
-    total, chance = schedule.work_tiles.shape[1], random.Random(seed)
-    progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
-    waiting, running = iter(range(total)), []
+    total = schedule.work_tiles.shape[1]
+    chance = random.Random(seed)
+    progress = [(1 << 31) - 1] * total
+    added = [[] for _ in range(mask.seqlen_q + STEP)]
+    waiting = iter(range(total))
+    running = []
     for _ in range(
         200
         * (sum(len(columns_of(schedule, tile)) for tile in schedule.work_tiles.numpy()[0]) + total)
@@ -171,7 +175,8 @@ def test_first_addends_are_stored_where_nothing_is_left_over(
     assert schedule.stores_first is stores
 
 
-LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST
+LAST = AddOrder.FROM_LAST
+FIRST = AddOrder.FROM_FIRST
 
 
 @pytest.mark.parametrize(
@@ -267,7 +272,8 @@ def test_the_fewer_queries_the_more_heads_start_together(queries: int, keys: int
 
 def test_a_window_takes_four_heads_for_each_work_tile() -> None:
     """A narrow one, where there are enough items; then of one KV head."""
-    window, wide = mask_of("sliding_window", 8192), build_mask("sliding_window", seqlen=8192, window=4096)
+    window = mask_of("sliding_window", 8192)
+    wide = build_mask("sliding_window", seqlen=8192, window=4096)
     assert [heads_per_item_of(window, FIRST, heads, 128) for heads in (64, 32, 16, 8)] == [4, 2, 1, 1]
     assert [heads_at_once(window, FIRST, 8, 8 // heads, heads, 128) for heads in (4, 2, 1)] == [
         (1, 1),

@@ -49,14 +49,16 @@ from tests.helpers.masks.strategies import quick
 from tools import architecture
 
 SIZES = [(16, 8), (8, 32), (64, 64)]
-CPU, HOPPER = torch.device("cpu"), (9, 0)
+CPU = torch.device("cpu")
+HOPPER = (9, 0)
 
 
 def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
     """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are
     of the narrow blocks."""
     counts = np.zeros((len(schedule.work_tiles), num_rows, num_cols), dtype=int)
-    ranges, shapes = schedule.block_ranges.numpy(), schedule.partial_masks.numpy()
+    ranges = schedule.block_ranges.numpy()
+    shapes = schedule.partial_masks.numpy()
     for group, tiles in enumerate(schedule.work_tiles.numpy()):
         for tile in tiles:
             rows = slice(tile[ROW_START], tile[ROW_END])
@@ -71,7 +73,8 @@ def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int =
                 is_narrow = tile[NARROW] > 0 and index == tile[PARTIAL_START]
                 assert not is_narrow or tile[NARROW] == shape + 1
                 for row, packed in enumerate(shapes[shape, :height], tile[ROW_START]):
-                    first, behind = packed & 0xFFFF, packed >> 16
+                    first = packed & 0xFFFF
+                    behind = packed >> 16
                     assert first < behind <= schedule.tile_n or first == behind == 0
                     counts[
                         group, row, column + first : column + (min(behind, narrow_n) if is_narrow else behind)
@@ -82,7 +85,8 @@ def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int =
 def check_narrow(schedule: TileSchedule, narrow_n: int) -> None:
     """A narrow block is found where there is one beside others, and its mask shows none of the columns that
     are left out."""
-    ranges, ends = schedule.block_ranges.numpy(), schedule.partial_masks.numpy() >> 16
+    ranges = schedule.block_ranges.numpy()
+    ends = schedule.partial_masks.numpy() >> 16
     for tile in schedule.work_tiles.numpy().reshape(-1, 8):
         shapes = ranges[tile[PARTIAL_START] : tile[PARTIAL_END], 1]
         assert tile[NARROW] in (0, *shapes[:1] + 1)
@@ -119,13 +123,17 @@ def check_waits(schedule: TileSchedule, num_cols: int) -> None:
     for group, tiles in enumerate(schedule.work_tiles.numpy()):
         latest = np.full(num_cols, -1)
         for number, tile in enumerate(tiles):
-            touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
+            touched = np.zeros(num_cols, dtype=bool)
+            other = np.full(num_cols, -2)
+            right = num_cols
             for index in range(tile[FULL_START], tile[PARTIAL_END]):
-                column, count = ranges[index, 0], ranges[index, 1] if index < tile[PARTIAL_START] else 1
+                column = ranges[index, 0]
+                count = ranges[index, 1] if index < tile[PARTIAL_START] else 1
                 touched[column : column + count * schedule.tile_n] = True
             for column, which in waits[slice(*waits_of[group, number])]:
                 assert column < right
-                other[column:right], right = which, column
+                other[column:right] = which
+                right = column
             assert (other[touched] == latest[touched]).all()
             latest[touched] = number
 
@@ -177,7 +185,8 @@ def test_no_blocks(lengths: tuple[int, int]) -> None:
 @pytest.mark.filterwarnings("error")
 def test_blocks_in_any_memory() -> None:
     """Backwards, or read only."""
-    visible, bounds = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool), np.array([[0, 3, 8, 9]])
+    visible = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool)
+    bounds = np.array([[0, 3, 8, 9]])
     for one in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
         q_bounds, k_bounds = (
             np.broadcast_to(cut, (len(one), cut.shape[1]))
@@ -246,10 +255,8 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
 def test_narrow_blocks_of_the_forward_kernel(name: str, params: dict[str, int], count: int) -> None:
     """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends
     with 16 columns, or 32."""
-    mask, (spec,) = (
-        build_mask(name, seqlen=1024, **params),
-        [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)],
-    )
+    mask = build_mask(name, seqlen=1024, **params)
+    (spec,) = [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)]
     (schedule,) = make_schedules(mask, [spec], CPU)
     np.testing.assert_array_equal(raster(schedule, 1024, 1024, spec.narrow_n), rasters(mask))
     assert (schedule.work_tiles[..., NARROW] > 0).sum() == count
@@ -306,7 +313,8 @@ def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
         found, found_config = again.kernels[kernel]
         assert found_config == config
         for field in fields(schedule):
-            one, other = getattr(schedule, field.name), getattr(found, field.name)
+            one = getattr(schedule, field.name)
+            other = getattr(found, field.name)
             assert (
                 one is other if isinstance(one, torch.Tensor) else (one, type(one)) == (other, type(other))
             ), field.name
@@ -451,7 +459,8 @@ def test_tables_of_short_masks_are_made_on_the_host(
 def test_plans_are_made_without_triton() -> None:
     """Nothing that a plan imports imports it at the top, so that plans are made on machines that have
     none."""
-    found, new = set(), {"ops.band.plan"}
+    found = set()
+    new = {"ops.band.plan"}
     while new:
         found |= new
         new = {other for module in new for other in architecture.imported_modules(module)} - found

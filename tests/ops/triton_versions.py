@@ -21,7 +21,8 @@ import pytest
 from tests.helpers.support import ROOT
 from tools.setup import INDEX_GONE
 
-LOCK, FOLDER = Path(__file__).parent / "triton.lock", ROOT / ".cache" / "triton"
+LOCK = Path(__file__).parent / "triton.lock"
+FOLDER = ROOT / ".cache" / "triton"
 PINNED = {
     found[1]: found[0]
     for found in re.finditer(

@@ -40,13 +40,15 @@ def test_tiles_are_those_of_the_raster(mask: Mask):
         for row in range(0, mask.seqlen_q, 4):
             for column in range(0, mask.seqlen_k, 8):
                 tile = group[row : row + 4, column : column + 8]
-                full, partial = full + bool(tile.all()), partial + bool(tile.any() and not tile.all())
+                full = full + bool(tile.all())
+                partial = partial + bool(tile.any() and not tile.all())
     assert (found.full * len(raster), found.partial * len(raster)) == (32 * full, 32 * partial)
     assert found.area <= found.computed + 1e-9 and 0 <= found.waste < 1
 
 
 def test_pieces_tell_of_the_whole(monkeypatch: pytest.MonkeyPatch):
-    mask, shape = build_mask("causal_document", seqlen=65536, corpus="prolong64k"), TileShape(128, 128, 16)
+    mask = build_mask("causal_document", seqlen=65536, corpus="prolong64k")
+    shape = TileShape(128, 128, 16)
     whole = tile_statistics(mask, shape, 8)
     monkeypatch.setattr(statistics_module, "MOST_ROWS", 32768)
     pieces = tile_statistics(mask, shape, 8)
@@ -106,7 +108,8 @@ def test_the_clock_slows_long_calls_down_and_back():
 @pytest.fixture(scope="module")
 def made() -> list[Sample]:
     """Calls of a kernel with tiles of 128 × 128, known costs and a throttle of 14 %."""
-    costs, found = np.array([1e-3, 1e-3, 0, 0, 0.2, 0.03]) / 1e3, []
+    costs = np.array([1e-3, 1e-3, 0, 0, 0.2, 0.03]) / 1e3
+    found = []
     for name in ("full", "causal", "sliding_window", "causal_document"):
         for seqlen in (2048, 4096, 8192, 16384):
             mask = build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name else None)

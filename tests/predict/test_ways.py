@@ -98,7 +98,8 @@ def test_the_ways_differ_and_each_has_its_model():
 def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
     """Context parallelism on H200s ran `band` as it was before."""
     records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
-    found, cells = to_fit(records), measured_cells(records)
+    found = to_fit(records)
+    cells = measured_cells(records)
     assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
     assert found and {record.cell.kernel for record in found} == {
         cell.record.cell.kernel for cell in cells
@@ -120,7 +121,8 @@ def test_parts_of_a_mask_have_ways_by_their_own_sizes():
 
 
 def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
-    both, back = made("sliding_window", 8192), made("causal_sliding_window", 8192)
+    both = made("sliding_window", 8192)
+    back = made("causal_sliding_window", 8192)
     assert covers_all("cudnn_graph", "bwd", both.traits)
     assert not covers_all("cudnn_graph", "bwd", back.traits) and not covers_all(
         "cudnn_graph", "fwd", both.traits
@@ -174,7 +176,8 @@ def test_tiles_that_begin_anew_with_each_block():
 def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
     """Under global tokens a few columns are long: with 2 KV heads, work tiles of `band` take three rounds
     where two and a bit would do."""
-    mask, shape = made("global_sliding_window", 16384, num_global=512, window=1024), TileShape(128, 128, 16)
+    mask = made("global_sliding_window", 16384, num_global=512, window=1024)
+    shape = TileShape(128, 128, 16)
     items = items_of("band", "bwd", ways.TWO_KERNELS)
     few, many = (
         amounts(tile_statistics(mask, shape, 8), shape, items, heads, heads // 8)[0] / heads

@@ -37,10 +37,8 @@ def differences(one: Project, other: Project) -> set[str]:
         for project in (one, other)
     ]
     # the error of a control is one of time, and each machine that measures has its own
-    controls, (first, second) = (
-        [set(table.index[table["is_control"]]) for table in tables],
-        [x[~x["is_control"]] for x in tables],
-    )
+    controls = [set(table.index[table["is_control"]]) for table in tables]
+    first, second = [x[~x["is_control"]] for x in tables]
     if controls[0] != controls[1] or not (
         first.index.equals(second.index) and first.columns.equals(second.columns)
     ):
@@ -65,7 +63,8 @@ def _of_cells(table: pd.DataFrame) -> pd.DataFrame:
 
 def _same(one: pd.Series, other: pd.Series) -> bool:
     if ERRORS.fullmatch(str(one.name)):
-        lower, upper = np.minimum(one, other), np.maximum(one, other)
+        lower = np.minimum(one, other)
+        upper = np.maximum(one, other)
         return bool((upper <= SAME_ERROR * lower).eq(one.notna()).all()) and one.isna().equals(other.isna())
     return one.equals(other)
 

@@ -57,7 +57,8 @@ def main() -> None:
 
 def jobs_table(study_name: str, overhead_s: float) -> Table:
     """Jobs of a study by what they ask for, on nodes of eight GPUs."""
-    site, study = Site(), load_study(study_name)
+    site = Site()
+    study = load_study(study_name)
     parts = shards(study.cells(), Config().shard_minutes)
     begun = time.monotonic()
     subprocess.run(

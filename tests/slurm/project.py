@@ -32,7 +32,8 @@ class Project:
     """A folder with the sources, a study and its results."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.folder = cluster, cluster.space.home / name
+        self.cluster = cluster
+        self.folder = cluster.space.home / name
         self.results = cluster.space.inside(self.folder / "results/study")
 
     @classmethod

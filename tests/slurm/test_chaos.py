@@ -20,7 +20,8 @@ from tests.slurm.project import Project, Run
 from tools import reliability
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
-SEED, COUNT = int(os.environ.get("CHAOS_SEED", "0")), int(os.environ.get("CHAOS_KILLS", "10"))
+SEED = int(os.environ.get("CHAOS_SEED", "0"))
+COUNT = int(os.environ.get("CHAOS_KILLS", "10"))
 SAVE = "CHAOS_SAVE"  # write what came of it into docs/results/reliability.md
 KINDS = ("job cancelled", "job killed", "node failed", "Snakemake killed", "Snakemake interrupted")
 LONGEST_DELAY_S = 15.0
@@ -70,7 +71,8 @@ class Campaign:
     def __init__(
         self, cluster: Cluster, accidents: Callable[[str], Project], generator: random.Random
     ) -> None:
-        self.cluster, self.generator = cluster, generator
+        self.cluster = cluster
+        self.generator = generator
         self.project = accidents("chaos")
         self._at_first = {path.name for path in self.project.results.iterdir()}
         self.happened: list[dict[str, object]] = []
@@ -119,7 +121,8 @@ class Campaign:
         """Nodes that have failed come back, once Slurm has seen that they are gone: no machine starts again
         more quickly."""
         while self._failed:
-            node, deadline = self._failed.pop(), time.monotonic() + SEEN_SECONDS
+            node = self._failed.pop()
+            deadline = time.monotonic() + SEEN_SECONDS
             seen = f"sinfo --noheader --nodes={node} --format=%T"
             while "down" not in self.cluster.space.run(seen).stdout and time.monotonic() < deadline:
                 time.sleep(1.0)
@@ -147,7 +150,8 @@ class Campaign:
 
     def found(self, undisturbed: dict[str, checks.CellFile]) -> list[str]:
         """What is not as it should be."""
-        cells, results = checks.cell_files(self.project.results), self.project.results
+        cells = checks.cell_files(self.project.results)
+        results = self.project.results
         deadline = time.monotonic() + LEFT_SECONDS
         while (
             left := [

@@ -38,10 +38,8 @@ def give_image(project: Project, name: str = "cpu") -> None:
 def test_ranks_in_the_image(digest, cluster, scenario):
     """In the CPU image: every stage, and context parallelism over two nodes of two ranks. On Slurm by
     default: nothing names an image"""
-    by_slurm, locally = (
-        Project.new(cluster, "inside-slurm", INSIDE),
-        Project.new(cluster, "inside-local", INSIDE),
-    )
+    by_slurm = Project.new(cluster, "inside-slurm", INSIDE)
+    locally = Project.new(cluster, "inside-local", INSIDE)
     for project in (by_slurm, locally):
         give_image(project)
     with scenario(cluster) as jobs:

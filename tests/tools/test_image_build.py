@@ -24,7 +24,8 @@ INFO:    Creating SIF file...
 
 
 def test_the_step_is_that_of_the_last_line_that_begins_one(tmp_path: Path):
-    log, found = tmp_path / "x.log", []
+    log = tmp_path / "x.log"
+    found = []
     assert step(log) == FIRST
     for line in LOG.splitlines(keepends=True):
         with log.open("a") as file:

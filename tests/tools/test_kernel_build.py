@@ -124,10 +124,8 @@ def test_the_first_one_has_each_dtype_apart(recorder, sources, tmp_path):
 
 
 def test_the_driver_library_of_a_wheel_is_taken_out(recorder, tmp_path, monkeypatch):
-    extension, own = (
-        tmp_path / "site/fastvideo_kernel/_C/ops.so",
-        tmp_path / "site/fastvideo_kernel.libs/libcuda-9e10c86a.so.570.211.01",
-    )
+    extension = tmp_path / "site/fastvideo_kernel/_C/ops.so"
+    own = tmp_path / "site/fastvideo_kernel.libs/libcuda-9e10c86a.so.570.211.01"
     for path in (extension, own):
         path.parent.mkdir(parents=True)
         path.write_text("")

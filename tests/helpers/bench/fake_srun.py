@@ -11,7 +11,9 @@ import sys
 
 
 def main() -> int:
-    num_nodes, per_node, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    num_nodes = int(sys.argv[1])
+    per_node = int(sys.argv[2])
+    command = sys.argv[3:]
     job = {
         "SLURM_JOB_ID": os.environ.get("FAKE_JOB_ID", "417"),
         "SLURM_STEP_ID": "0",

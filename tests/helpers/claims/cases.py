@@ -188,7 +188,10 @@ def _error(ring):
     )
 
 
-HOLDS, EXCEPTIONS, CONTRADICTED, OPEN = "holds", "holds with exceptions", "contradicted", "open"
+HOLDS = "holds"
+EXCEPTIONS = "holds with exceptions"
+CONTRADICTED = "contradicted"
+OPEN = "open"
 CASES = {
     1: [
         (HOLDS, _fa3_fastest(700)),

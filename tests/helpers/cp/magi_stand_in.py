@@ -48,7 +48,8 @@ def magi_stand_in() -> Iterator[list[dict[str, Any]]]:
         )
         return out, SimpleNamespace(lse=lse)
 
-    functional, api = ModuleType("magi_attention.functional"), ModuleType("magi_attention.api")
+    functional = ModuleType("magi_attention.functional")
+    api = ModuleType("magi_attention.api")
     functional.__dict__["flex_flash_attn_func"] = flex_flash_attn_func
     for one in (AttnRanges, AttnMaskType, magi_attn_flex_key, get_position_ids, calc_attn):
         api.__dict__[one.__name__] = one
@@ -112,7 +113,8 @@ def attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     visible = torch.zeros(len(q), len(k), dtype=torch.bool)
     for (q0, q1), (k0, k1), kind in zip(q_ranges, k_ranges, types, strict=True):
-        row, col = torch.arange(q1 - q0)[:, None], torch.arange(k1 - k0)
+        row = torch.arange(q1 - q0)[:, None]
+        col = torch.arange(k1 - k0)
         part = ((col <= row + (k1 - k0) - (q1 - q0)) | (kind in (0, 2))) & ((col >= row) | (kind in (0, 1)))
         assert not (visible[q0:q1, k0:k1] & part).any(), "slices must not overlap"
         visible[q0:q1, k0:k1] |= part

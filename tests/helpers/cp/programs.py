@@ -16,8 +16,11 @@ from longca.cp.public import ContextParallel, PeerLost, context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.reference import attention
 
-T, H, D = 48, 4, 8
-TIMEOUT_S, SLACK_S = 5.0, 5.0
+T = 48
+H = 4
+D = 8
+TIMEOUT_S = 5.0
+SLACK_S = 5.0
 MASKS = (
     build_mask("causal", seqlen=T),
     build_mask("sliding_window", seqlen=T, window=8),
@@ -69,7 +72,8 @@ class Rank:
         return getattr(self, f"_{call.kind}")(call)
 
     def _forward(self, call: Call) -> bool:
-        number, positions = call.mask % len(self.own), self.cp.positions
+        number = call.mask % len(self.own)
+        positions = self.cp.positions
         leaves = [x[positions] for x in whole(call.seed)[:3]]
         if call.batch is not None:
             leaves = [
@@ -111,7 +115,8 @@ class Rank:
 
     def _with_mask(self, call: Call) -> bool:
         self.kept.clear()
-        self.cp, self.own = self.parent.with_mask(MASKS[call.mask]), [call.mask]
+        self.cp = self.parent.with_mask(MASKS[call.mask])
+        self.own = [call.mask]
         return True
 
     def _bad(self, call: Call) -> bool:
@@ -147,7 +152,8 @@ def run(comm: Comm, strategy: str, check: str, programs: Program | Sequence[Prog
     cp = context_parallel(
         MASKS[:OWN], None, strategy, num_q_heads=H, head_dim=D, timeout=TIMEOUT_S, check=check
     )  # type: ignore[arg-type]
-    rank, outcomes = Rank(cp), []
+    rank = Rank(cp)
+    outcomes = []
     for call in program:
         outcomes.append(_outcome(lambda call=call: rank.do(call)))
     outcomes.append(_outcome(lambda: cp.close() or True))

@@ -103,7 +103,8 @@ def test_the_command_tells_them_and_refuses_others():
         command = [sys.executable, "-m", "longca", "claims", "--predicted", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
-    done, refused = run("18"), run("3")
+    done = run("18")
+    refused = run("3")
     assert (
         done.returncode == 0
         and "Predicted, not measured" in done.stdout

@@ -83,7 +83,8 @@ def test_provenance_cannot_name_a_study_outside(folder, tmp_path, name):
 @pytest.mark.parametrize("kind", ["link", "linked folder", "hard link", "FIFO", "folder"])
 def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monkeypatch, path, kind):
     """Its bytes are those that the manifest lists, so that only the way to them tells."""
-    place, outside = folder / path, tmp_path / "outside"
+    place = folder / path
+    outside = tmp_path / "outside"
     if kind == "linked folder":
         shutil.move(place.parent, outside)
         place.parent.symlink_to(outside)
@@ -145,7 +146,8 @@ def test_odd_provenance_is_one_line(folder, text):
 )
 def test_a_member_that_is_no_plain_file_is_refused(tmp_path, kind, target):
     member = tarfile.TarInfo("top/file")
-    member.type, member.linkname = kind, target
+    member.type = kind
+    member.linkname = target
     with (
         pytest.raises(UserError, match="'top/file' in it is not a file"),
         opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")),

@@ -85,7 +85,8 @@ def test_a_changed_page_is_found_behind_good_hashes(folder):
 def test_provenance_that_says_other_things_than_the_records_is_found_behind_good_hashes(folder):
     place = folder / "provenance.json"
     facts = json.loads(place.read_text())
-    facts["statuses"], facts["nodes"][0]["what"]["cpu"] = {"ok": 2, "error": 1}, "another CPU"
+    facts["statuses"] = {"ok": 2, "error": 1}
+    facts["nodes"][0]["what"]["cpu"] = "another CPU"
     place.write_text(json.dumps(facts))
     rehash(folder)
     found = checks(folder)

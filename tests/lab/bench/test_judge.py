@@ -165,7 +165,8 @@ def test_digests_of_parts_add_up_and_find_one_bit() -> None:
 
 def test_changes_follow_from_the_seed_and_differ_from_call_to_call() -> None:
     cell = small_cell("naive", "causal", seqlen=256)
-    mask, x = cell_mask(cell), torch.zeros(256, 4, 16)
+    mask = cell_mask(cell)
+    x = torch.zeros(256, 4, 16)
     contents = []
     for seed, call in ((1, 1), (1, 2), (1, 40), (2, 1), (1, 1)):
         changed = x.clone()

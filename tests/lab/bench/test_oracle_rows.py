@@ -113,7 +113,8 @@ def _kernel(case: Case, inputs: Inputs, dtype: torch.dtype, parts: int, rounds: 
     q, k, v, dout = (
         x.float().transpose(0, 1) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
     )
-    ratio, scale = len(q) // len(k), case.head_dim**-0.5
+    ratio = len(q) // len(k)
+    scale = case.head_dim**-0.5
     k, v = k.repeat_interleave(ratio, 0), v.repeat_interleave(ratio, 0)
 
     def written(x: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,8 @@ from tests.helpers.bench.misbehaving import kernel_cell
 from tests.helpers.records import record
 from tests.lab.bench.test_runner import STUDY
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
 BURN = "import sys, time\nprint(flush=True)\nwhile True: pass"
 CELL = kernel_cell("naive")
 
@@ -173,12 +174,10 @@ class Runs:
     """Runs of one cell, whose worker gives the times and the load of others that are set here."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.times_ms, self.others_cores, self.said, self._folder = (
-            [1.0, 1.0, 1.0, 1.0],
-            0.0,
-            io.StringIO(),
-            folder,
-        )
+        self.times_ms = [1.0, 1.0, 1.0, 1.0]
+        self.others_cores = 0.0
+        self.said = io.StringIO()
+        self._folder = folder
         monkeypatch.setattr(runner, "Pool", self._pool)
         monkeypatch.setattr(
             runner.MethodVersions,
@@ -239,7 +238,8 @@ def test_a_disturbed_cell_is_marked_and_measured_again_once(runs):
 
 
 def test_a_drifting_cell_is_measured_again_once_and_keeps_its_number(runs):
-    steady, rising = [1.0] * 12, [1.0 + 0.02 * number for number in range(12)]
+    steady = [1.0] * 12
+    rising = [1.0 + 0.02 * number for number in range(12)]
     runs.times_ms = rising
     assert runs.run() == 1 and runs.stored.drift == "rising" and runs.stored.samples.again == 0
     assert runs.run(disturbed="keep") == 0

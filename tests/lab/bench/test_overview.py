@@ -136,10 +136,8 @@ def test_methods_that_are_not_told_apart_share_the_mark_and_are_a_tie():
 def test_scores_that_are_remembered_have_the_standings_of_their_records():
     """An index has no samples, but the interval of their median."""
     records = quick_study()
-    live, kept = (
-        Scoreboard(map(Score.of, records)),
-        Scoreboard(Score.known(one.cell, CellFacts.of(one)) for one in records),
-    )
+    live = Scoreboard(map(Score.of, records))
+    kept = Scoreboard(Score.known(one.cell, CellFacts.of(one)) for one in records)
     assert [case.leaders for case in live.standings().values()] == [
         case.leaders for case in kept.standings().values()
     ]

@@ -8,7 +8,8 @@ from longca.cp.partition.sharding import even_ranges
 from longca.lab.bench.measure.permute import Permutation
 from tests.helpers.cp.virtual import VirtualComm, on_virtual_ranks
 
-TOKENS, WORLD = 11, 3
+TOKENS = 11
+WORLD = 3
 RNG = np.random.default_rng(0)
 PLACEMENTS = {
     "stripes": [np.arange(rank, TOKENS, WORLD) for rank in range(WORLD)],
@@ -19,7 +20,8 @@ PLACEMENTS = {
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_every_token_arrives_where_it_belongs(name):
-    whole, parts = torch.arange(TOKENS * 6.0).view(TOKENS, 2, 3), even_ranges(TOKENS, WORLD)
+    whole = torch.arange(TOKENS * 6.0).view(TOKENS, 2, 3)
+    parts = even_ranges(TOKENS, WORLD)
 
     def job(comm: VirtualComm) -> tuple[torch.Tensor, float]:
         comm.any, rank = bool, comm.rank

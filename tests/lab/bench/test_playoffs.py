@@ -69,7 +69,8 @@ def test_a_run_plays_off_each_case_and_goes_on_where_it_stopped(run, tmp_path):
     first = run(said=said)
     assert (first.playoffs.num_played, first.playoffs.num_kept, first.num_measured) == (2, 0, 6)
     assert "play-off 2/2 eta 0:00:00  " in said.getvalue()
-    store, own = PlayoffStore(tmp_path / "three"), CellStore(tmp_path / "three").read_all()[0]
+    store = PlayoffStore(tmp_path / "three")
+    own = CellStore(tmp_path / "three").read_all()[0]
     records, problems = store.read_all()
     assert (
         not problems

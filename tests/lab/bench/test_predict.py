@@ -38,7 +38,8 @@ def cell(
 @pytest.mark.parametrize("mask", Registry("mask").names())
 def test_traits_and_density_are_those_of_the_mask(mask):
     wanted = cell(mask)
-    found, real = Predictor("cuda").predict(wanted), cell_mask(wanted)
+    found = Predictor("cuda").predict(wanted)
+    real = cell_mask(wanted)
     assert found.density == pytest.approx(
         real.density, rel=0.05
     )  # block masks are judged by a small one of their kind
@@ -68,7 +69,8 @@ def test_says_what_is_unsupported_and_why():
 
 
 def test_more_work_takes_longer():
-    predictor, measure = Predictor("cuda"), Measure(max_seconds=1e6, timeout_s=1e6)
+    predictor = Predictor("cuda")
+    measure = Measure(max_seconds=1e6, timeout_s=1e6)
     seconds = [
         predictor.predict(cell("full", seqlen=seqlen)).seconds(1e12, measure)
         for seqlen in (4096, 8192, 16384)

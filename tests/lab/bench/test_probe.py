@@ -103,7 +103,9 @@ def test_advice_takes_the_file(tmp_path):
         assert load_hardware(path).networks[0].measured
         return advise(build_mask("causal", seqlen="64K"), profile=str(path), **CALL)
 
-    usual, slow, busy = advised(1.0), advised(2.0), advised(1.0, disturbance="others kept 3 cores busy")
+    usual = advised(1.0)
+    slow = advised(2.0)
+    busy = advised(1.0, disturbance="others kept 3 cores busy")
     assert 1.7 < slow.best.prediction.seconds / usual.best.prediction.seconds < 2.1
     assert not any("share of their peaks" in text for text in usual.assumptions), "kernels were probed"
     assert any("busy" in text for text in busy.assumptions)
@@ -116,7 +118,8 @@ def test_advice_takes_the_file(tmp_path):
 
 
 def test_a_kernel_is_called_both_ways():
-    mask, device = build_mask("causal", seqlen=128), torch.device("cpu")
+    mask = build_mask("causal", seqlen=128)
+    device = torch.device("cpu")
     calls = dict(
         _calls(
             Registry("kernel").load("sdpa"),

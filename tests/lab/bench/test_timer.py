@@ -213,7 +213,8 @@ def test_no_gpu_is_no_error() -> None:
 @pytest.mark.parametrize("enqueue_ms", [0.0, 0.1, 2.5, 9.0])
 def test_a_call_is_enqueued_while_flushes_run(enqueue_ms: float) -> None:
     """With half as long again, for a host that is slower the next time."""
-    flush_ms, flush_enqueue_ms = 0.03, 0.006
+    flush_ms = 0.03
+    flush_enqueue_ms = 0.006
     number = flushes(enqueue_ms, flush_ms, flush_enqueue_ms)
     assert (
         number * (flush_ms - flush_enqueue_ms)

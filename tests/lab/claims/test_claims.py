@@ -81,10 +81,8 @@ def test_every_claim_has_records_that_flip_it():
 
 
 def test_the_records_of_the_project_are_judged(committed):
-    records, verdicts = (
-        committed[0],
-        {number: judgement.repaired for number, judgement in committed[1].items()},
-    )
+    records = committed[0]
+    verdicts = {number: judgement.repaired for number, judgement in committed[1].items()}
     for number, verdict in verdicts.items():
         for one in (verdict, *verdict.elsewhere):
             known = set(records.cell_id[records.device.map(short_device) == one.gpu])
@@ -135,7 +133,8 @@ def test_each_gpu_is_judged_by_itself():
     """No point of one GPU is beside one of another, and the study's decides where it can."""
     h100, h200 = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"))
     blocks = {"kernel": "flashinfer", "mask": "block_sparse_uniform", "seqlen": 32768, "heads": "64:64"}
-    large, small = ("block=128, density=0.5", "block=64, density=0.5")
+    large = "block=128, density=0.5"
+    small = "block=64, density=0.5"
     both = table(
         *(
             grid(rate, **blocks, **gpu, mask_params=params)

@@ -126,7 +126,8 @@ def test_the_records_of_the_project_are_the_default():
 
 
 def test_made_up_rows_have_the_types_of_real_records():
-    real, made = derived(_records()), table(grid(500))
+    real = derived(_records())
+    made = table(grid(500))
     assert list(made.columns) == [column.name for column in COLUMNS] and (made.dtypes == real.dtypes).all()
 
 

@@ -16,7 +16,8 @@ from longca.predict.ways import EARLIER_RECORDS
 from tests.helpers.records import record
 from tests.helpers.support import ROOT
 
-H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
 RATES = {"fa3": 660.0, "cudnn": 600.0, "flex": 430.0, "sdpa": 320.0, "naive": 60.0}
 
 

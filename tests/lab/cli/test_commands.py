@@ -95,7 +95,8 @@ def test_status_run_export_report(longca, tiny, tmp_path):
     """On from some records and a truncated file: its cell and those without a record are measured, of the
     kernel that is asked for."""
     folder = tmp_path / "results" / "tiny"
-    store, study = CellStore(folder), load_study(str(tiny))
+    store = CellStore(folder)
+    study = load_study(str(tiny))
     cells = study.cells()
     cut, kept, *_ = (cell for cell in cells if cell.kernel == "naive" and cell.kind == "kernel")
     store.write(record(cut, study="tiny"))

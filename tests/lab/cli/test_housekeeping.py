@@ -77,7 +77,8 @@ def test_clean_waits_for_no_run(longca, tiny, folder):
 
 
 def test_report_of_a_file_as_json_and_in_a_browser(longca, tiny, folder, tmp_path, monkeypatch):
-    opened, page = [], tmp_path / "json.html"
+    opened = []
+    page = tmp_path / "json.html"
     monkeypatch.setattr(webbrowser, "open", opened.append)
     assert longca("export", tiny).returncode == 0
     told = json.loads(longca("report", folder / "records.json", "--out", page, "--json", "--open").stdout)

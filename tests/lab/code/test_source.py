@@ -48,7 +48,8 @@ def _parsed_imports(path: Path) -> set[str]:
 
 
 def test_content_and_name_count_and_order_does_not(tmp_path: Path):
-    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one = tmp_path / "one.py"
+    two = tmp_path / "two.py"
     one.write_text("a")
     two.write_text("b")
     before = files_digest([one, two])

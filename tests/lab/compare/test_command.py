@@ -34,7 +34,8 @@ def test_conclusion_first_and_80_columns(longca, runs):
 
 def test_json_files_and_pages(longca, runs, tmp_path):
     a, b = (folder / name for folder, name in zip(runs, ("records.parquet", "records.json"), strict=True))
-    html, markdown = tmp_path / "page" / "c.html", tmp_path / "c.md"
+    html = tmp_path / "page" / "c.html"
+    markdown = tmp_path / "c.md"
     done = longca(
         "compare",
         a,
@@ -57,7 +58,8 @@ def test_json_files_and_pages(longca, runs, tmp_path):
         and slower["a"]["time_ms"]["middle"] == 1.0
         and slower["b"]["device"] == H200
     )
-    page, text = html.read_text(), markdown.read_text()
+    page = html.read_text()
+    text = markdown.read_text()
     assert "<script" not in page and "&lt;script&gt;" in page and "http" not in page.partition("<body>")[2]
     assert told["conclusion"] in page and "prefers-color-scheme: dark" in page
     assert (

@@ -81,7 +81,8 @@ def test_new_and_gone():
 
 def test_gpus_are_compared_by_share_of_peak_unless_rates_are_asked():
     a100 = "NVIDIA A100-SXM4-80GB"  # 312 TFLOP/s of peak to 989
-    slow, fast = timed(2.0, gpu=a100), timed(1.0)
+    slow = timed(2.0, gpu=a100)
+    fast = timed(1.0)
     assert outcome(slow, fast) == ("slower", "")
     assert outcome(slow, fast, by_rate=True) == ("faster", "")
     comparison = compare_records([slow], [fast])
@@ -97,7 +98,8 @@ def test_a_gpu_model_meets_its_own_first():
 
 
 def test_the_last_record_of_a_cell_counts():
-    old, new = timed(5.0, started_at="2026-11-20T10:00:00Z"), timed(1.0, started_at="2026-11-21T10:00:00Z")
+    old = timed(5.0, started_at="2026-11-20T10:00:00Z")
+    new = timed(1.0, started_at="2026-11-21T10:00:00Z")
     assert compare_records([new, old], [timed(1.0)]).counts == {"same": 1}
 
 
@@ -171,7 +173,8 @@ def test_methods_and_extremes():
 
 
 def test_it_is_said_where_one_side_rested_and_the_other_did_not():
-    old, new = timed(1.0), timed(0.95)
+    old = timed(1.0)
+    new = timed(0.95)
     assert new.samples is not None
     rested = new.model_copy(update={"samples": new.samples.model_copy(update={"duty": 0.5})})
     numbers = [
@@ -246,10 +249,10 @@ def test_conditions_that_cannot_be(text: str, expected: str):
 
 def test_committed_records_against_published_rates():
     """Every pair asks for the same; NVIDIA's own table is near ours, and what has no partner is counted."""
-    records, rates = (
-        committed("h200-dense", mask=("full", "causal", "causal_document", "full_document"), kernel=KERNELS),
-        load_published(),
+    records = committed(
+        "h200-dense", mask=("full", "causal", "causal_document", "full_document"), kernel=KERNELS
     )
+    rates = load_published()
     comparison = compare_published(records, rates)
     assert comparison == compare_published(records[::-1], rates[::-1]) and comparison.num_alone is not None
     paired = {change.pair.cell for change in comparison.changes}

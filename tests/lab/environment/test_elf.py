@@ -40,7 +40,8 @@ def test_the_interpreters_own_id_is_that_of_binutils():
 
 
 def test_a_sample_covers_size_begin_and_end(tmp_path: Path):
-    path, samples = tmp_path / "a.so", set()
+    path = tmp_path / "a.so"
+    samples = set()
     content = bytearray(40 << 20)
     for change in (None, 0, len(content) - 1):
         if change is not None:

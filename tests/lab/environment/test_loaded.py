@@ -119,7 +119,8 @@ def test_a_folder_inside_of_another_one_belongs_to_the_distribution_around_it(si
     distribution(
         site, "outer", "1.0", {"outer/packages/cute/__init__.py": b"", "outer/packages/cute/ir.so": elf()}
     )
-    inner, outer = PackageFolder(site / "outer/packages"), PackageFolder(site)
+    inner = PackageFolder(site / "outer/packages")
+    outer = PackageFolder(site)
     loaded = LoadedFiles([inner, outer]).look(f"1-2 r-xp 0 0:0 1 {site}/outer/packages/cute/ir.so\n", {})
     assert loaded is not None and not loaded.modules
     assert [(shared.origin, shared.owner, shared.path) for shared in loaded.objects] == [

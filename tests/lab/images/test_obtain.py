@@ -32,7 +32,8 @@ echo "image of $last" > "$target"
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What apptainer is called with, a line each."""
-    log, tool = tmp_path / "calls", tmp_path / "bin" / "apptainer"
+    log = tmp_path / "calls"
+    tool = tmp_path / "bin" / "apptainer"
     tool.parent.mkdir()
     tool.write_text(APPTAINER.format(log=log))
     tool.chmod(0o755)

@@ -122,7 +122,8 @@ def test_what_compiles_is_taken_out_again(recipe):
 
 
 def test_a_recipe_like_another_has_its_settings():
-    hopper, ampere = load_recipe("hopper-cu130"), load_recipe("ampere-cu130")
+    hopper = load_recipe("hopper-cu130")
+    ampere = load_recipe("ampere-cu130")
     assert (ampere.base, ampere.python, ampere.apt) == (hopper.base, hopper.python, hopper.apt)
     assert ampere.archs == ("80",) and "fa3" not in ampere.kernels and not set(ampere.gpus) & set(hopper.gpus)
 

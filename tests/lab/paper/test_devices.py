@@ -8,7 +8,8 @@ from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from tests.helpers.records import record
 
-H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
 RATES = {H100: {"band": 700.0, "flex": 500.0}, H200: {"band": 400.0, "flex": 600.0}}
 MASKS = {"causal": {}, "block_sparse_uniform": {"block": 64, "density": 0.5}}
 

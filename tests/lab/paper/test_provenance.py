@@ -30,7 +30,8 @@ def _of(records: list[Record], *pages: RunPage) -> StudyProvenance:
 
 
 def test_gpus_are_counted_by_model_driver_and_power_limit() -> None:
-    alike, limited = _with_node(GPUS[1], uuid="another"), _with_node(GPUS[2], power_limit_w=500.0)
+    alike = _with_node(GPUS[1], uuid="another")
+    limited = _with_node(GPUS[2], power_limit_w=500.0)
     many, few_of_them = _of([GPUS[0], alike, limited]).machines
     assert (many.num_gpus, many.num_cells, few_of_them.num_gpus, few_of_them.num_cells) == (2, 2, 1, 1)
     assert few_of_them.facts["power limit"] == "500 W" and many.facts["GPU"] == "NVIDIA H200"

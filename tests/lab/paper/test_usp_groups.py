@@ -37,7 +37,8 @@ def test_no_byte_is_lost_by_a_swap(data: pd.DataFrame) -> None:
 
 def test_the_findings_are_those_of_the_numbers(data: pd.DataFrame) -> None:
     shown = {one.name: one for one in exhibits()}
-    figure, table = shown["usp_groups"], shown["usp_groups_table"]
+    figure = shown["usp_groups"]
+    table = shown["usp_groups_table"]
     assert isinstance(table, PaperTable)
     assert set(figure.data(pd.DataFrame()).direction) == {"fwd"} and len(table.data(pd.DataFrame())) == len(
         data

@@ -131,7 +131,8 @@ def test_the_file_is_that_of_the_committed_records():
     assert FILE.read_text(encoding="utf-8") == tool.text(found), "run `python -m tools.repeats`"
     text = tool.PAGE.read_text(encoding="utf-8")
     assert text == tool.page(found, text), "run `python -m tools.repeats`"
-    held_out, groups = tool._held_out(found), tool._groups(found)
+    held_out = tool._held_out(found)
+    groups = tool._groups(found)
     for known in tool.resolutions(found).entries:
         members = groups[known.device, known.relation, known.rests]
         beyond = sum(held_out[id(pair)] for pair in members)
@@ -144,7 +145,8 @@ def test_the_file_is_that_of_the_committed_records():
 def test_a_bound_above_that_of_a_wider_relation_says_nothing():
     from tools import repeats as tool
 
-    many, few = repeats(300, 0.004, rests=True), repeats(25, 0.004, "run", rests=True)
+    many = repeats(300, 0.004, rests=True)
+    few = repeats(25, 0.004, "run", rests=True)
     assert [entry.relation for entry in tool.resolutions([*many, *repeats(25, 0.02, "run")]).entries] == [
         "run",
         "model",

@@ -20,11 +20,14 @@ from tests.helpers.ranking.places import (
 from tools import fastest, heat_map
 
 GPUS = ("H100", "H200")
-FEW, ALL = 16, 150  # questions of each GPU
+# questions of each GPU
+FEW = 16
+ALL = 150
 
 
 def _agree(gpu: str, cases: list[SharedCase]) -> None:
-    places, answered = Places(cases), Counter[str]()
+    places = Places(cases)
+    answered = Counter[str]()
     for case in cases:
         expected = places.ranking(case)
         for name, place in WHOLE.items():

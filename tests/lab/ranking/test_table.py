@@ -17,7 +17,8 @@ from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Samples
 from tests.helpers.records import record
 
-H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
 
 
 def cell(kernel="sdpa", **fields):

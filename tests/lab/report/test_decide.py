@@ -108,7 +108,8 @@ def test_what_has_no_number_says_why(small):
 def test_a_noisy_result_is_no_worst_share_unless_there_is_no_other():
     """A host that delays a record must not be told as a weakness of its method."""
     records = [timed("sdpa", mask, 1.0, 1.0) for mask in ("causal", "full")]
-    noisy, steady = timed("flex", "full", 2.0, 4.0, 6.0), timed("flex", "causal", 2.0, 2.0)
+    noisy = timed("flex", "full", 2.0, 4.0, 6.0)
+    steady = timed("flex", "causal", 2.0, 2.0)
     flex = tallied(derived([*records, noisy, steady]))["flex"]
     assert (flex.worst.share, flex.worst.where.mask_label, flex.num_cases) == (
         pytest.approx(0.5),

@@ -381,7 +381,8 @@ def test_panels_are_wide_enough_for_their_subtitles():
 
 
 def test_each_name_has_one_look_whatever_else_is_there():
-    alone, together = looks(["fa3"]), looks([*KERNELS, *(f"{name}+fa3" for name in STRATEGIES), "unknown"])
+    alone = looks(["fa3"])
+    together = looks([*KERNELS, *(f"{name}+fa3" for name in STRATEGIES), "unknown"])
     assert alone["fa3"] == together["fa3"] and looks(["unknown"])["unknown"] == together["unknown"]
     assert len({look.colour for look in together.values()}) == len(together), "never one colour for two"
     assert {look.marker for method, look in together.items() if method.endswith("+fa3")} == {

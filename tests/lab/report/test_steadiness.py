@@ -9,7 +9,8 @@ from longca.lab.studies.record import Record, Samples
 from tests.helpers.compare import cell
 from tests.helpers.records import record
 
-STEADY, RISING = (1.0,) * 12, tuple(1.0 + 0.01 * number for number in range(12))
+STEADY = (1.0,) * 12
+RISING = tuple(1.0 + 0.01 * number for number in range(12))
 
 
 def timed(times: tuple[float, ...], seqlen: int, **fields: Any) -> Record:
@@ -36,7 +37,8 @@ def test_drift_rests_precision_and_clocks_are_told():
 
 
 def test_records_without_rests_are_not_mixed_in_silence():
-    old, new = timed(STEADY, 1024, duty=None, steady=None), timed(STEADY, 2048)
+    old = timed(STEADY, 1024, duty=None, steady=None)
+    new = timed(STEADY, 2048)
     assert "1 of 2 cells by the protocol with rests: the other one is never ranked" in " ".join(
         steadiness(derived([old, new])).sentences
     )

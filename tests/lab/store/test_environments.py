@@ -227,10 +227,8 @@ def test_what_was_loaded_is_compared_with_an_image():
 
 
 def test_a_process_outside_has_the_files_of_the_same_folder(tmp_path: Path):
-    here, there = (
-        loaded_in(folder_of_packages(tmp_path / "here")),
-        loaded_in(folder_of_packages(tmp_path / "there")),
-    )
+    here = loaded_in(folder_of_packages(tmp_path / "here"))
+    there = loaded_in(folder_of_packages(tmp_path / "there"))
     contents = {
         "files": {each.path: each.sha256 for each in there.objects},
         "modules": [each.model_dump() for each in there.modules],

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.slurm.cluster.machine import NAMESPACES, SYSTEM_PATH
 
-USER, UID = "runner", 64007
+USER = "runner"
+UID = 64007
 # process 1: takes up orphans, and ends with its input, and all others with it
 KEEP_ALIVE = "trap '' CHLD; exec cat"
 
@@ -19,7 +20,8 @@ class Space:
     """Runs commands inside, as root or as the plain user. Ends with `close`, or with this process."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.home = folder, folder / "home"
+        self.folder = folder
+        self.home = folder / "home"
         self._holders: dict[str, tuple[subprocess.Popen[bytes], int]] = {
             "": _hold([*NAMESPACES, "sh", "-c", KEEP_ALIVE])
         }
