@@ -102,20 +102,20 @@ class Registry:
     def _files(self) -> dict[str, tuple[Path, str]]:
         """Name → folder and file name. Studies call this thousands of times, so it avoids `glob` and a `Path`
         for each file."""
-        found: dict[str, tuple[Path, str]] = {}
+        files: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
             for file in sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []:
                 name = file.removesuffix(self.kind.suffix)
                 if name == file or not name or name.startswith("_"):
                     continue
-                if name in found:
+                if name in files:
                     raise UserError(
                         f"Two {self.kind.plural} are named '{name}'",
-                        why=f"{Path(*found[name])} and {folder / file}",
+                        why=f"{Path(*files[name])} and {folder / file}",
                         todo="Rename one of the files",
                     )
-                found[name] = folder, file
-        return found
+                files[name] = folder, file
+        return files
 
     def names(self) -> list[str]:
         return sorted(self._files())
@@ -165,15 +165,15 @@ class Registry:
         """All plug-ins. An external plug-in that cannot be loaded is reported on stderr and skipped."""
         with suppress(BrokenPlugin):  # of each below
             self.check(self.names())
-        found = []
+        plugins = []
         for name, path in self.paths().items():
             try:
-                found.append(self.load(name))
+                plugins.append(self.load(name))
             except UserError as error:
                 if path.is_relative_to(PACKAGE_ROOT):
                     raise
                 say_left_out(str(error))
-        return found
+        return plugins
 
 
 def is_of_package(kind: str, name: str) -> bool:

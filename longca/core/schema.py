@@ -140,8 +140,8 @@ def problems_of(
     model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS
 ) -> tuple[list[str], int]:
     """Texts of the first problems of an invalid value, and the number of others."""
-    found = _apart(error)
-    return [_described(model, problem) for problem in found[:most]], max(0, len(found) - most)
+    problems = _apart(error)
+    return [_described(model, problem) for problem in problems[:most]], max(0, len(problems) - most)
 
 
 def read_yaml(path: Path) -> Any:
@@ -176,14 +176,14 @@ def _apart(error: ValidationError) -> list[Any]:
 
     A list that is too short only because of invalid entries is not reported.
     """
-    found: dict[tuple[int | str, ...], Any] = {}
+    problems: dict[tuple[int | str, ...], Any] = {}
     for problem in error.errors():
-        found.setdefault(_place(problem), problem)
+        problems.setdefault(_place(problem), problem)
     return [
         problem
-        for path, problem in found.items()
+        for path, problem in problems.items()
         if problem["type"] != "too_short"
-        or not any(other[: len(path)] == path and other != path for other in found)
+        or not any(other[: len(path)] == path and other != path for other in problems)
     ]
 
 
@@ -250,9 +250,9 @@ def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     for inner in typing.get_args(annotation):
-        found = _model_in(inner)
-        if found is not None:
-            return found
+        model = _model_in(inner)
+        if model is not None:
+            return model
     return None
 
 

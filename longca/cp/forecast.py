@@ -190,7 +190,7 @@ class WorkForecast:
     def _shares(self) -> dict[tuple[int, int], _ShareTimes]:
         """The work of each chunk of each rank of a head group; equal work is shared."""
         work = self._work
-        found = dict[tuple[int, int], _ShareTimes]()
+        shares = dict[tuple[int, int], _ShareTimes]()
         known = dict[Hashable, _ShareTimes]()
         plans: dict[range, Plan] = {}
         for place, chunk in enumerate(work.chunks):
@@ -203,18 +203,18 @@ class WorkForecast:
                 key = groups, len(share.q), len(share.kv), len(share.local_kv)
                 if key not in known:
                     known[key] = self._share_times(plans[groups], chunk, head_rank)
-                found[place, head_rank] = known[key]
-        return found
+                shares[place, head_rank] = known[key]
+        return shares
 
     def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
         share = chunk.heads.ranks[head_rank]
         call = self._call
         device = self._device
         kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), call, device)
-        found = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
+        times = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
         if self._work.mesh.heads > 1:
-            found[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
-        return _ShareTimes(found, throttle, (plan.step_areas > 0).sum(axis=1))
+            times[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
+        return _ShareTimes(times, throttle, (plan.step_areas > 0).sum(axis=1))
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
@@ -272,19 +272,19 @@ def _passes_s(
     # a sum is read and written: by the kernel instead of its result, or separately, which also reads the
     # kernel's result
     per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
-    found = later * rows * len(q) * row * per_row
+    elements = later * rows * len(q) * row * per_row
     if packs and not plan.forwards_kv and plan.world > 1:
-        found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
+        elements += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
         for number, home in enumerate(
             PlanTraffic.of(plan).dkv[1:], 1
         ):  # gradients received after a step are added after the next one
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
-            found[:, min(number + 1, plan.num_steps - 1)] += (
+            elements[:, min(number + 1, plan.num_steps - 1)] += (
                 arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
             )
-        found[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
-    return found
+        elements[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
+    return elements
 
 
 def _packing_s(

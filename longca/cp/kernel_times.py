@@ -96,8 +96,8 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     idle = items.share * even_idle(
         computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order
     )
-    found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
-    return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
+    amounts = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
+    return model.boosted_s(amounts * (plan.step_areas > 0)[..., None], call.head_dim)
 
 
 def row_ends(mask: Mask) -> float:

@@ -120,31 +120,31 @@ def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tu
     """(count, mask) of a middle rank's calls; the last entry is that of the last step."""
     rank = world // 2
     own = documents.held(rank)
-    found = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]
+    calls = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]
     if not causal:
         return (
-            [*found, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else found
+            [*calls, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else calls
         )
     if rank:
-        found.append((rank, full_mask(own.lengths, documents.held(0, FIRST).lengths)))
+        calls.append((rank, full_mask(own.lengths, documents.held(0, FIRST).lengths)))
     if world - 1 - rank:
-        found.append(
+        calls.append(
             (
                 world - 1 - rank,
                 full_mask(documents.held(rank, SECOND).lengths, documents.held(world - 1, BOTH).lengths),
             )
         )
-    return [(count, part) for count, part in found if part.area]
+    return [(count, part) for count, part in calls if part.area]
 
 
 def _gather_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
     lengths = np.diff(documents.bounds)
-    found = []
+    calls = []
     for half in (0, 1):
         held = documents.held(world // 2, (half,))
         num_keys = np.where(held.lengths > 0, held.ends if causal else lengths, 0)
-        found.append((1, (causal_mask if causal else full_mask)(held.lengths, num_keys)))
-    return [(count, part) for count, part in found if part.area]
+        calls.append((1, (causal_mask if causal else full_mask)(held.lengths, num_keys)))
+    return [(count, part) for count, part in calls if part.area]
 
 
 def _call_s(mask: Mask, call: CallSpec, device: DeviceModel, *, merged: bool) -> float:

@@ -232,11 +232,11 @@ def rank_calls(
 ) -> Iterator[tuple[CallSpec, Traits]]:
     """The distinct calls of ranks under masks with these traits, with the heads of each rank."""
     shares = sorted({(len(share.q), len(share.kv)) for share in heads.ranks})
-    found: set[Traits] = set()
+    seen: set[Traits] = set()
     for known in traits:
-        if known in found:
+        if known in seen:
             continue
-        found.add(known)
+        seen.add(known)
         for num_q_heads, num_kv_heads in shares:
             yield replace(call, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads), known
 

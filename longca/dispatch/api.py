@@ -205,5 +205,5 @@ def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
             f"Give Mask.from_cu_seqlens(…, seqlen={lengths[0]}) where the tokens behind the last "
             f"document are padding"
         )
-    found = f"q and k have {lengths[0]} and {lengths[1]} tokens"
-    raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {found}", todo=todo)
+    lengths_text = f"q and k have {lengths[0]} and {lengths[1]} tokens"
+    raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {lengths_text}", todo=todo)

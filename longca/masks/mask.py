@@ -177,11 +177,11 @@ class Mask(Conversions):
     def named(self, name: str, params: Mapping[str, object], origin: MaskOrigin | None = None) -> Mask:
         """The same mask with a name, further parameters, and perhaps an origin; its own parameters take
         precedence."""
-        found = copy(self)
-        found.name = name
-        found._params = {**params, **self._params}
-        found.origin = origin
-        return found
+        mask = copy(self)
+        mask.name = name
+        mask._params = {**params, **self._params}
+        mask.origin = origin
+        return mask
 
     @cached_property
     def traits(self) -> Traits:

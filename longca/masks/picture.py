@@ -99,23 +99,23 @@ def definition(name: str, traits: Traits) -> str:
 
 def facts(mask: Any) -> dict[str, str]:
     """Facts for display, by name: rule, size, density, documents, parameters."""
-    found = {
+    texts = {
         "visible iff": definition(mask.name, mask.traits),
         "queries × keys": f"{mask.seqlen_q:,} × {mask.seqlen_k:,}",
         "density": f"{mask.density:.4f} ({mask.area:,} pairs)",
     }
     if mask.num_groups > 1:
-        found["head groups"] = str(mask.num_groups)
+        texts["head groups"] = str(mask.num_groups)
     if mask.documents is not None:
-        found["documents"] = f"{len(mask.documents)}, longest {int(mask.documents.max()):,} tokens"
+        texts["documents"] = f"{len(mask.documents)}, longest {int(mask.documents.max()):,} tokens"
     given = {
         key: value
         for key, value in mask.params.items()
         if isinstance(value, (bool, int, float, str)) and value is not False
     }
     if given:
-        found["parameters"] = ", ".join(f"{key} = {value}" for key, value in given.items())
-    return found
+        texts["parameters"] = ", ".join(f"{key} = {value}" for key, value in given.items())
+    return texts
 
 
 def html(mask: Any) -> str:

@@ -46,13 +46,13 @@ def diagonal_segments(mask: Bands) -> Segments | None:
         (mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)
     ):
         return None  # a row of a segment is one run: most grids are rejected here without computing bands
-    found = None
+    common = None
     for bands in mask.groups:
         segments = _segments(bands, mask.seqlen_q)
-        if segments is None or (found is not None and not _same(found, segments)):
+        if segments is None or (common is not None and not _same(common, segments)):
             return None
-        found = segments
-    return found
+        common = segments
+    return common
 
 
 def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:

@@ -56,9 +56,9 @@ def refusals(kind: str, files: Sequence[Path]) -> dict[Path, Refusal]:
 
 def _known() -> dict[str, Refusal | None]:
     try:
-        found = json.loads(os.environ.get(VARIABLE, "{}"))
+        verdicts = json.loads(os.environ.get(VARIABLE, "{}"))
         return {
-            key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in found.items()
+            key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in verdicts.items()
         }
     except (ValueError, TypeError, LookupError, AttributeError):
         return {}

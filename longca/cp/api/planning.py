@@ -265,13 +265,13 @@ class DeferredStream:
 
 
 def _different(shardings: Sequence[Sharding]) -> list[Sharding]:
-    found: list[Sharding] = []
+    different: list[Sharding] = []
     for sharding in shardings:
         if not any(
-            sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in found
+            sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in different
         ):
-            found.append(sharding)
-    return found
+            different.append(sharding)
+    return different
 
 
 def _key(masks: Sequence[Mask]) -> Key:
@@ -309,14 +309,14 @@ def _device_context(device: Any) -> Callable[[Callable[[], Any]], Any]:
 
 
 def costs_of(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
-    found = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
+    costs = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
     for number, prepared in enumerate(plan.prepared):
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
-        found |= {
-            prefix + (f"kernel_{name}" if name in found else name): cost
+        costs |= {
+            prefix + (f"kernel_{name}" if name in costs else name): cost
             for name, cost in prepared.costs.items()
         }
-    return found
+    return costs
 
 
 def plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:

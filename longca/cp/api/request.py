@@ -111,12 +111,12 @@ def agreed_request(
 
     def checked() -> tuple[CpRequest, tuple[Mask, ...]]:
         request = _request(comm.device, strategy, **arguments)
-        found = checked_masks(masks, arguments)
-        return replace(request, kernel=_kernel(request, found)), found
+        given = checked_masks(masks, arguments)
+        return replace(request, kernel=_kernel(request, given)), given
 
-    request, found = all_or_none(comm, checked)
-    compare(comm, {**request.compared(), "mask": described(found)})
-    return request, found
+    request, agreed = all_or_none(comm, checked)
+    compare(comm, {**request.compared(), "mask": described(agreed)})
+    return request, agreed
 
 
 def compare(comm: Comm, mine: Mapping[str, str]) -> None:
@@ -140,14 +140,14 @@ def described(masks: Sequence[Mask]) -> str:
 
 
 def load_strategy(name: str, params: Mapping[str, Scalar]) -> HeadStrategy:
-    found = Registry("strategy").load(name)
-    if not isinstance(found, HeadStrategy):
+    loaded = Registry("strategy").load(name)
+    if not isinstance(loaded, HeadStrategy):
         raise UserError(
             f"Strategy '{name}' cannot be called with any mask",
             why="it is a peer that studies compare with",
             todo='Take another one, or strategy="auto"; `longca list strategies` shows all',
         )
-    return found.with_params(params)
+    return loaded.with_params(params)
 
 
 def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
@@ -188,22 +188,24 @@ def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
 
 def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
     """One mask or several as a tuple. Raises UserError where they cannot share a sharding."""
-    found = (masks,) if isinstance(masks, Mask) else tuple(masks) if isinstance(masks, (list, tuple)) else ()
-    if not found or not all(isinstance(mask, Mask) for mask in found):
+    checked = (
+        (masks,) if isinstance(masks, Mask) else tuple(masks) if isinstance(masks, (list, tuple)) else ()
+    )
+    if not checked or not all(isinstance(mask, Mask) for mask in checked):
         raise UserError(
             f"Argument 'mask' is of type {type(masks).__name__}",
             todo="Give a longca.Mask, as from longca.build_mask, or a list of them",
         )
-    for mask in found:
+    for mask in checked:
         if mask.seqlen_q != mask.seqlen_k:
             raise UserError(
                 f"Argument 'mask' has {mask.seqlen_q} queries and {mask.seqlen_k} keys",
                 why="tokens are divided among ranks, and each is a query and a key",
                 todo="Give a square mask",
             )
-        if mask.seqlen_q != found[0].seqlen_q:
+        if mask.seqlen_q != checked[0].seqlen_q:
             raise UserError(
-                f"Argument 'mask' has masks of {found[0].seqlen_q} and {mask.seqlen_q} tokens",
+                f"Argument 'mask' has masks of {checked[0].seqlen_q} and {mask.seqlen_q} tokens",
                 why="they share one sharding",
                 todo="Give masks of one length, or call context_parallel for each length",
             )
@@ -214,7 +216,7 @@ def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
                 f"KV heads",
                 todo="Build it with num_kv_heads= of the model",
             )
-    return found
+    return checked
 
 
 def _request(

@@ -232,6 +232,6 @@ def _flash_attn_varlen_backward(
     _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
 
 
-def _write(given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]) -> None:
-    for place, grad in zip(given, found, strict=True):
+def _write(given: tuple[torch.Tensor, ...], grads: tuple[torch.Tensor, ...]) -> None:
+    for place, grad in zip(given, grads, strict=True):
         place.copy_(grad)

@@ -126,24 +126,24 @@ class WorldGroup:
         """
         import torch.distributed as dist
 
-        found = cls.__new__(cls)
-        found._enter(
+        group = cls.__new__(cls)
+        group._enter(
             dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s)
         )
-        found._members = sorted(dist.get_process_group_ranks(torch_group))
-        found.torch_group = torch_group
-        found._is_new = False
-        found._host_group = found._made_group("gloo")
-        found.rank = dist.get_rank(
-            found._host_group
+        group._members = sorted(dist.get_process_group_ranks(torch_group))
+        group.torch_group = torch_group
+        group._is_new = False
+        group._host_group = group._made_group("gloo")
+        group.rank = dist.get_rank(
+            group._host_group
         )  # torch counts the ranks of a new group in their order in the default group
         try:
-            found._check_devices()
-            found._device_group = found._host_group if device.type == "cpu" else found._new_group()
+            group._check_devices()
+            group._device_group = group._host_group if device.type == "cpu" else group._new_group()
         except Exception:
-            found.close()
+            group.close()
             raise
-        return found
+        return group
 
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
         """Sets the state that does not depend on how the group came about."""

@@ -82,13 +82,13 @@ class MaskPartition:
         The order is that of a ring: the predecessor of r comes first. Indices of unneeded ranks are
         undefined.
         """
-        found = self.num_needed.copy()
+        needed = self.num_needed.copy()
         ranks = np.arange(self.sharding.world)
-        np.fill_diagonal(found, 0)
+        np.fill_diagonal(needed, 0)
         # (rank, distance) → owner; of a rank and an owner, their distance too
         nearest = (ranks[:, None] - ranks) % self.sharding.world
-        before = np.cumsum(np.take_along_axis(found > 0, nearest, axis=1), axis=1) - 1
-        return found, np.take_along_axis(before, nearest, axis=1)
+        before = np.cumsum(np.take_along_axis(needed > 0, nearest, axis=1), axis=1) - 1
+        return needed, np.take_along_axis(before, nearest, axis=1)
 
     @cached_property
     def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:

@@ -138,10 +138,10 @@ class ChunkedSharding(Sharding):
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
         chunk = self.chunk_of(tokens)
-        found = self._before_edges[chunk]
+        before = self._before_edges[chunk]
         inside = np.flatnonzero(tokens > self.edges[chunk])
-        found[inside, self.owner[chunk[inside]]] += tokens[inside] - self.edges[chunk[inside]]
-        return found
+        before[inside, self.owner[chunk[inside]]] += tokens[inside] - self.edges[chunk[inside]]
+        return before
 
     def num_before_on(self, tokens: np.ndarray, rank: int) -> np.ndarray:
         chunk = self.chunk_of(tokens)
@@ -216,11 +216,11 @@ class StripedSharding(Sharding):
 def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, initial: int) -> np.ndarray:
     """Reduces the rows (n, …) of each rank to one row, (P, …). `rank` must be ascending; ranks without rows
     get the initial value."""
-    found = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
+    table = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
     starts = np.flatnonzero(np.diff(rank, prepend=-1))
     if len(starts):
-        found[rank[starts]] = reduce.reduceat(rows, starts, axis=0)
-    return found
+        table[rank[starts]] = reduce.reduceat(rows, starts, axis=0)
+    return table
 
 
 def even_ranges(total: int, parts: int) -> tuple[range, ...]:

@@ -92,18 +92,18 @@ def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) 
     seen = np.array([_active_units(start, mask, num_rows) for start, _, mask in steps.values()])
     seen = seen.reshape(len(steps), -(-num_rows // UNIT_ROWS))
     is_first, is_last = (np.cumsum(seen[::way], axis=0)[::way] == 1 for way in (1, -1))
-    found = {}
+    contributions = {}
     for index, (number, (start, end, _)) in enumerate(steps.items()):
         kinds = {
             (first, last): seen[index] & (is_first[index] == first) & (is_last[index] == last)
             for first, last in product((True, False), repeat=2)
         }
-        found[number] = tuple(
+        contributions[number] = tuple(
             Contribution(first, last, _row_ranges(units, start, end))
             for (first, last), units in kinds.items()
             if units.any()
         )
-    return Contributions(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
+    return Contributions(contributions, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
 
 
 def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
@@ -121,8 +121,8 @@ def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
 def _row_ranges(units: np.ndarray, start: int, end: int) -> tuple[tuple[int, int], ...] | None:
     """The rows of these units, relative to `start`; None if they are all rows up to `end`."""
     edges = np.flatnonzero(np.diff(units.astype(np.int8), prepend=0, append=0)) * UNIT_ROWS
-    found = tuple((int(first) - start, min(int(last), end) - start) for first, last in edges.reshape(-1, 2))
-    return None if found == ((0, end - start),) else found
+    ranges = tuple((int(first) - start, min(int(last), end) - start) for first, last in edges.reshape(-1, 2))
+    return None if ranges == ((0, end - start),) else ranges
 
 
 class OutputAccumulator:

@@ -88,14 +88,14 @@ class HeadExchange:
             keep: True if the result is needed beyond the next call with this number.
         """
         names = [f"{TO_HEADS} {chunk} {slot}" for slot in range(len(tensors))]
-        found = [
+        received = [
             self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
             for name, x, ranges in zip(names, tensors, heads, strict=True)
         ]
         if not self.receive_buffers.fixed:
             moving = [
                 (x, target, ranges)
-                for x, target, ranges in zip(tensors, found, heads, strict=True)
+                for x, target, ranges in zip(tensors, received, heads, strict=True)
                 if any(map(len, ranges))
             ]
             messages = self.to_heads_stream.all_to_all(  # pyright: ignore[reportAttributeAccessIssue]
@@ -110,7 +110,7 @@ class HeadExchange:
                     for x, _, ranges in moving
                 ],
             )
-            return HeadsInFlight(found, messages, None)
+            return HeadsInFlight(received, messages, None)
         sends = [
             (
                 rank,
@@ -121,11 +121,11 @@ class HeadExchange:
             for name, x, ranges in zip(names, tensors, heads, strict=True)
         ]
         messages = self.to_heads_stream.post(
-            sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found]
+            sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in received]
         )
-        for x, target, ranges in zip(tensors, found, heads, strict=True):
+        for x, target, ranges in zip(tensors, received, heads, strict=True):
             target[self.own_tokens].copy_(x[:, _slice(ranges[self.index])])
-        return HeadsInFlight(found, messages, self.receive_buffers.keep if keep else None)
+        return HeadsInFlight(received, messages, self.receive_buffers.keep if keep else None)
 
     def sizes(self, of_group: Iterable[int]) -> list[int]:
         """Sizes by rank of the job, from those of the group's ranks; 0 for others."""
@@ -284,12 +284,12 @@ class HeadGather:
 def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
     """The concatenated heads of each rank, 1-d."""
     parts = heads_of(x_LHD, ranges)
-    found = x_LHD.new_empty(sum(part.numel() for part in parts))
+    buffer = x_LHD.new_empty(sum(part.numel() for part in parts))
     start = 0
     for part in parts:
-        found[start : start + part.numel()].view(part.shape).copy_(part)
+        buffer[start : start + part.numel()].view(part.shape).copy_(part)
         start += part.numel()
-    return found
+    return buffer
 
 
 def heads_of(x_LHD: torch.Tensor, ranges: HeadRanges) -> list[torch.Tensor]:

@@ -290,12 +290,12 @@ def row_messages(
     transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]
 ) -> list[Message]:
     """Messages with each tensor's rows for each transfer; the rows of transfers are concatenated."""
-    found = []
+    messages = []
     start = 0
     for transfer in transfers:
-        found += [(ranks[transfer.peer], x[start : start + len(transfer)]) for x in tensors]
+        messages += [(ranks[transfer.peer], x[start : start + len(transfer)]) for x in tensors]
         start += len(transfer)
-    return found
+    return messages
 
 
 def _needed_rows(plan: Plan, rank: int, number: int) -> slice:
@@ -313,7 +313,7 @@ def _packed(x: torch.Tensor, transfers: Sequence[Transfer]) -> torch.Tensor:
 
 def _rows_by_rank(transfers: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:
     """Number of rows sent to, or received from, each rank of the job."""
-    found = [0] * world
+    sizes = [0] * world
     for transfer in transfers:
-        found[ranks[transfer.peer]] += len(transfer)
-    return found
+        sizes[ranks[transfer.peer]] += len(transfer)
+    return sizes

@@ -109,12 +109,12 @@ class BufferSchedule:
     @cached_property
     def buffer_keys(self) -> list[int]:
         """Capacity of each buffer in KV tokens."""
-        found = [0] * len(self._last_step)
+        keys = [0] * len(self._last_step)
         received = self._plan.received_kv[self._rank].tolist()
         for number in range(1, self._plan.num_steps):
             num_keys = self._plan.num_own_kv(self._rank, number) + received[number] if received[number] else 0
-            found[self._buffer[number]] = max(found[self._buffer[number]], num_keys)
-        return found
+            keys[self._buffer[number]] = max(keys[self._buffer[number]], num_keys)
+        return keys
 
     @cached_property
     def _posted(self) -> dict[int, list[CommStep]]:

@@ -87,9 +87,9 @@ class GatherPlan(Plan):
     def _by_step(self, counts: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """The counts (n,) summed by rank and step, (P, T), in one pass, since there may be as many steps as
         ranks."""
-        found = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
-        np.add.at(found, ranks * self.num_steps + steps, counts)
-        return found.reshape(self.world, self.num_steps)
+        sums = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
+        np.add.at(sums, ranks * self.num_steps + steps, counts)
+        return sums.reshape(self.world, self.num_steps)
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:

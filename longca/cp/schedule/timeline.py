@@ -216,15 +216,15 @@ class _Batches:
         Args:
             side: the rank of each message, its receiver or its sender.
         """
-        found: np.ndarray = np.zeros(self.moving_s.shape)
+        seconds: np.ndarray = np.zeros(self.moving_s.shape)
         if step.one_each:
-            found[..., side] = times
+            seconds[..., side] = times
         else:
             for of_ranks, of_messages in zip(
-                found.reshape(-1, found.shape[-1]), times.reshape(-1, len(side)), strict=True
+                seconds.reshape(-1, seconds.shape[-1]), times.reshape(-1, len(side)), strict=True
             ):
                 reduce.at(of_ranks, side, of_messages)
-        return found
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,7 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
         ratio: work of a visible pair relative to that of a forward call.
     """
     plans: dict[range, Plan] = {}
-    found = {}
+    times = {}
     for place, chunk in enumerate(work.chunks):
         for head_rank in range(work.mesh.heads):
             num_heads = len(chunk.q[head_rank])
@@ -383,8 +383,8 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
                     num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups)
                 )
                 pairs = plan.step_areas + costs.end_pairs * plan.step_band_rows
-                found[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
-    return found
+                times[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
+    return times
 
 
 def _moving_heads(chunk: HeadChunk, head_rank: int, backward: bool) -> tuple[int, int]:

@@ -67,8 +67,8 @@ def _missing_cute() -> str | None:
     """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2."""
     spec = importlib.util.find_spec("flash_attn")
     folders = spec.submodule_search_locations or [] if spec is not None else []
-    found = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
-    return None if found else "module 'flash_attn.cute' of flash-attn-4 is not installed"
+    is_there = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
+    return None if is_there else "module 'flash_attn.cute' of flash-attn-4 is not installed"
 
 
 class Fa4PackedPrepared(PackedPrepared):

@@ -260,12 +260,12 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
 
     gpu = question_of(build_mask("causal", seqlen=PER_RANK), gpus=1, num_q_heads=1, profile=PROFILE).gpu
     empty = derived([])
-    found = []
+    rows = []
     for cell in cells:
         if cell.network_factor != factor:
             continue
         seqlen = PER_RANK * cell.world
-        found.append(
+        rows.append(
             {
                 "cell_id": f"predicted {cell.strategy} {cell.mask} {cell.world} {cell.direction}",
                 "study": "predicted",
@@ -302,19 +302,19 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
                 "mask_family": "documents" if MASKS[cell.mask] else "no documents",
             }
         )
-    return pd.DataFrame(found).reindex(columns=empty.columns)
+    return pd.DataFrame(rows).reindex(columns=empty.columns)
 
 
 def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, PredictedVerdict]:
     """Number of a claim → its predicted verdict, on as many GPUs as the study has."""
     known = [one for one in (load() if cells is None else cells) if one.world <= MOST_OF_STUDY]
     tables = [table(known, factor) for factor in FACTORS]
-    found = {}
+    predicted = {}
     for claim in all_claims():
         if claim.number in CLAIMS:
             first, *others = (claim.judge(one) for one in tables)
-            found[claim.number] = PredictedVerdict(claim, first, tuple(others))
-    return found
+            predicted[claim.number] = PredictedVerdict(claim, first, tuple(others))
+    return predicted
 
 
 def setting() -> str:

@@ -178,7 +178,7 @@ def _planned(
 
 
 def _single(question: AdviceQuestion, without: Collection[str]) -> tuple[list[Candidate], dict[str, str]]:
-    found = []
+    candidates = []
     refused = {}
     for name in question.kernels:
         if name in without:
@@ -186,10 +186,10 @@ def _single(question: AdviceQuestion, without: Collection[str]) -> tuple[list[Ca
         kernel: Kernel = Registry("kernel").load(name)
         reason = kernel.supports(question.call, question.mask.traits, "cuda") or _unfitted(question, name)
         if reason is None:
-            found.append(Candidate(None, (), name, None))
+            candidates.append(Candidate(None, (), name, None))
         else:
             refused[name] = reason
-    return found, refused
+    return candidates, refused
 
 
 def _unfitted(question: AdviceQuestion, kernel: str) -> str | None:

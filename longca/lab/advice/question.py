@@ -299,15 +299,15 @@ def _network(name: str, hardware: Hardware) -> Network:
     """A profile by its name, or the first of a file that `longca probe` has written."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        found = next((one for one in hardware.networks if one.name == name), None)
-        if found is None:
+        network = next((one for one in hardware.networks if one.name == name), None)
+        if network is None:
             raise unknown(
                 "profile of messages",
                 name,
                 [one.name for one in hardware.networks],
                 todo="They stand in config/hardware.yaml",
             )
-        return found
+        return network
     if not path.is_file():
         raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")
     networks = load_hardware(path).networks

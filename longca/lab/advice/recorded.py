@@ -104,7 +104,7 @@ class MeasuredCell:
 def measured_cells(records: Iterable[Record]) -> list[MeasuredCell]:
     """The cells that ran, of own strategies and of those in the style of the study."""
     masks: dict[str, Mask] = {}
-    return [found for record in records if (found := measured_cell(record, masks)) is not None]
+    return [measured for record in records if (measured := measured_cell(record, masks)) is not None]
 
 
 def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None:

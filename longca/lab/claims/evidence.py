@@ -277,7 +277,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
         elif measurement is not None:
             groups[identity][1].append(measurement)
     known = table.attrs.get(RESOLUTIONS)
-    found = [
+    observed = [
         Point(
             **dict(zip(_IDENTITY, identity, strict=True)),
             cells=tuple(cells),
@@ -291,7 +291,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
     return [
         point
-        for point in found
+        for point in observed
         if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())
     ]
 
@@ -305,21 +305,21 @@ def notes(rows: pd.DataFrame, point: Point) -> str:
     return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
 
 
-def of_one_protocol(found: Iterable[Point]) -> list[Point]:
+def of_one_protocol(observed: Iterable[Point]) -> list[Point]:
     """The points with a rate by one protocol, with rests of the GPU where two or more have such: rates of the
     two protocols are never compared."""
-    points_of = {str(index): point for index, point in enumerate(found)}
+    points_of = {str(index): point for index, point in enumerate(observed)}
     ranked = [replace(point.ranked, method=key) for key, point in points_of.items() if point.ranked]
     return [points_of[point.method] for point in competing(ranked).points]
 
 
-def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
+def gpu_note(observed: Iterable[Point], meaning: str = "") -> str:
     """A sentence where GPUs are not the study's.
 
     Args:
         meaning: what that means for the verdict; by default what the GPUs' peaks mean for rates.
     """
-    ran = [point for point in found if point.ok]
+    ran = [point for point in observed if point.ok]
     others = {point.device: point.value("peak_tflops") for point in ran if STUDY_GPU not in point.device}
     if not others:
         return ""
@@ -342,15 +342,15 @@ def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
     return f"Measured on {where}: {meaning or rates}."
 
 
-def num_hosts(found: Iterable[Point]) -> int:
+def num_hosts(observed: Iterable[Point]) -> int:
     """The most hosts that took part in one ok point; 0 without any."""
-    return max((int(point.value("num_nodes")) for point in found if point.ok), default=0)
+    return max((int(point.value("num_nodes")) for point in observed if point.ok), default=0)
 
 
-def reach(found: Sequence[Point]) -> str:
+def reach(observed: Sequence[Point]) -> str:
     """The part of a claim about many GPUs that points reach: "up to 4 ranks of one host"."""
-    hosts = num_hosts(found)
-    ranks = max((point.world for point in found if point.ok), default=0)
+    hosts = num_hosts(observed)
+    ranks = max((point.world for point in observed if point.ok), default=0)
     return f"up to {plural(ranks, 'rank')} of {'one host' if hosts == 1 else f'{hosts} hosts'}"
 
 

@@ -23,15 +23,15 @@ class HasAxes(Protocol):
         """The value; None without that axis."""
 
 
-def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
+def missing(observed: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
     """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
 
     Args:
-        found: points of any status.
+        observed: points of any status.
         study: the study whose cells they are; the command that measures them is told with them.
         axes: as `points` takes them; each a sequence of values.
     """
-    there = {tuple(str(point.axis(name)) for name in axes) for point in found}
+    there = {tuple(str(point.axis(name)) for name in axes) for point in observed}
     asked = list(itertools.product(*axes.values()))
     absent = [combination for combination in asked if tuple(map(str, combination)) not in there]
     texts = []
@@ -44,11 +44,11 @@ def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Seq
 
 
 def missing_dense(
-    found: Iterable[HasAxes], gpus: str, study: str, kernels: Sequence[str], masks: Sequence[str]
+    observed: Iterable[HasAxes], gpus: str, study: str, kernels: Sequence[str], masks: Sequence[str]
 ) -> Gaps:
     """`missing` of dense kernels at the study's lengths and shared KV heads, forward and backward."""
     axes = {"kernel": kernels, "mask": masks, "heads": [GQA], "seqlen": LENGTHS, "direction": ("fwd", "bwd")}
-    return missing(found, gpus, study=study, **axes)
+    return missing(observed, gpus, study=study, **axes)
 
 
 def _merged(absent: Sequence[tuple[Any, ...]], num_axes: int) -> list[tuple[tuple[Any, ...], ...]]:

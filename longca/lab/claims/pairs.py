@@ -83,19 +83,19 @@ def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: s
     return [pair for _, pair in _matched(first, second, vary, column)]
 
 
-def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
+def rivals(observed: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
     """Each point of one method beside the best other method of its setting; points that are alone are left
     out.
 
     Args:
         field: what names a method: "kernel" or "strategy".
     """
-    own = [point for point in found if getattr(point, field) == name]
+    own = [point for point in observed if getattr(point, field) == name]
     beside: dict[int, list[Pair]] = defaultdict(list)
-    for other in dict.fromkeys(getattr(point, field) for point in found):
+    for other in dict.fromkeys(getattr(point, field) for point in observed):
         if other != name:
             for index, pair in _matched(
-                own, [point for point in found if getattr(point, field) == other], (field,)
+                own, [point for point in observed if getattr(point, field) == other], (field,)
             ):
                 beside[index].append(pair)
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]

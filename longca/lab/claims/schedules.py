@@ -41,10 +41,10 @@ def decides(point: Point) -> bool:
     return point.ok and point.kernel == KERNEL and point.world >= WORLDS[0]
 
 
-def reached(found: Sequence[Point]) -> str:
+def reached(observed: Sequence[Point]) -> str:
     """The part of a claim that points reach without deciding it: "up to 2 ranks of one host, over band"."""
-    kernels = " and ".join(sorted({point.kernel for point in found}))
-    return f"{reach(found)}, over {kernels}" if found else ""
+    kernels = " and ".join(sorted({point.kernel for point in observed}))
+    return f"{reach(observed)}, over {kernels}" if observed else ""
 
 
 def lacking(

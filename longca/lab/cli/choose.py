@@ -154,7 +154,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
 
 def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
     """Why some have no number → their names."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for method, status, reason in ranking.missing:
-        found.setdefault(f"{status}, {reason}" if reason else status, []).append(method)
-    return found
+        reasons.setdefault(f"{status}, {reason}" if reason else status, []).append(method)
+    return reasons

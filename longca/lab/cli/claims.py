@@ -112,7 +112,7 @@ def _predicted(wanted: set[int], as_json: bool) -> None:
             f"Nothing is predicted of claim '{strange[0]}'",
             todo=f"Claims {', '.join(map(str, CLAIMS))} need several nodes and hang on times: take these",
         )
-    found = [one for number, one in sorted(verdicts().items()) if not wanted or number in wanted]
+    predicted = [one for number, one in sorted(verdicts().items()) if not wanted or number in wanted]
     if as_json:
         print_json(
             {
@@ -121,13 +121,13 @@ def _predicted(wanted: set[int], as_json: bool) -> None:
                     {"number": one.claim.number, "label": one.claim.label, "predicted": True}
                     | vars(one.verdict)
                     | {"text": one.text}
-                    for one in found
+                    for one in predicted
                 ],
             }
         )
         return
     print(textwrap.fill(f"Predicted, not measured: {setting()}.", WIDTH))
-    for one in found:
+    for one in predicted:
         print()
         print(textwrap.fill(f"{one.claim.number}. {one.claim.sentence}", WIDTH, subsequent_indent="    "))
         print(

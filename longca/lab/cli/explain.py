@@ -97,8 +97,8 @@ def _records(folder: Path, cells: list[Cell]) -> dict[str, Record]:
     store = CellStore(folder)
     if not store.cells.is_dir():
         return {record.cell_id: record for record in load(folder).records}
-    found = (store.read(cell.cell_id) for cell in cells)
-    return {record.cell_id: record for record in found if isinstance(record, Record)}
+    records = (store.read(cell.cell_id) for cell in cells)
+    return {record.cell_id: record for record in records if isinstance(record, Record)}
 
 
 def _summary(predictions: list["Prediction"], records: dict[str, Record]) -> str:

@@ -41,13 +41,13 @@ class Notes:
 
     def facts(self) -> set[str]:
         """All facts, once the text is written."""
-        found = self._facts | set(map(facts.stored, self.stored))
+        known = self._facts | set(map(facts.stored, self.stored))
         if self._reads_attributes and self._composes_names:
-            found.add(facts.COMPUTED)
+            known.add(facts.COMPUTED)
         unpacked = self._unpacked_into | {into for options, into in self._handed_on if options.is_passed}
-        if facts.COMPUTED in found and unpacked & {*self.stored, ""}:
-            found.add(facts.keyword(facts.ANYONE, "**"))
-        return found
+        if facts.COMPUTED in known and unpacked & {*self.stored, ""}:
+            known.add(facts.keyword(facts.ANYONE, "**"))
+        return known
 
     def text(self, value: str) -> None:
         """Notes the names in a text."""

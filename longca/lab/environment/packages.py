@@ -84,9 +84,9 @@ class PackageFolder:
     @cached_property
     def distributions(self) -> list[Installed]:
         """By name."""
-        found = [_distribution(path) for path in self.folder.glob(f"*{SUFFIX}") if path.is_dir()]
-        found += [_of_egg(path) for path in self.folder.glob("*.egg-info")]
-        return sorted(found, key=lambda distribution: (distribution.name, distribution.version))
+        installed = [_distribution(path) for path in self.folder.glob(f"*{SUFFIX}") if path.is_dir()]
+        installed += [_of_egg(path) for path in self.folder.glob("*.egg-info")]
+        return sorted(installed, key=lambda distribution: (distribution.name, distribution.version))
 
     @cached_property
     def owners(self) -> dict[str, Installed]:

@@ -251,8 +251,10 @@ def _findings(shown: Sequence[ShownExhibit]) -> list[ShownExhibit]:
 def exhibits() -> list[Exhibit]:
     """Every exhibit there is, in the order of the page."""
     sections = get_args(Section)
-    found: list[Exhibit] = Registry("paper_figure").load_all()
-    return sorted(found, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name))
+    all_exhibits: list[Exhibit] = Registry("paper_figure").load_all()
+    return sorted(
+        all_exhibits, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name)
+    )
 
 
 def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:

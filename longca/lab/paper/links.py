@@ -70,7 +70,7 @@ def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
     """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or
     STUDY.html in one of its folders."""
     above = folder.resolve().parent
-    found = []
+    linked = []
     for study in sorted({study for study in studies if study}):
         places = [
             above / f"{study}.html",
@@ -78,8 +78,8 @@ def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
             above / study / "report.html",
         ]
         pages = (_page(study, path, folder) for path in places if path.is_file())
-        found += [page for page in pages if page][:1]
-    return found
+        linked += [page for page in pages if page][:1]
+    return linked
 
 
 def links(pages: Sequence[RunPage], cell_ids: Iterable[str]) -> tuple[Link, ...]:

@@ -122,14 +122,14 @@ def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
             gpus[key].add(facts.get("GPU uuid", facts["host"]))
             hosts[key].add((node.cpu, node.num_cores))
             cells[key].add(number)
-    found = []
+    machines = []
     for key in sorted(cells, key=lambda key: (-len(cells[key]), key)):
         facts = dict(key)
         cores = {
             cpu: sorted(cores for one, cores in hosts[key] if one == cpu) for cpu, _ in sorted(hosts[key])
         }
         cpus = tuple(f"{cpu} ({', '.join(map(str, counts))} cores)" for cpu, counts in cores.items())
-        found.append(
+        machines.append(
             Machines(
                 facts,
                 cpus,
@@ -138,7 +138,7 @@ def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
                 hardware.find(facts.get("GPU", "")),
             )
         )
-    return found
+    return machines
 
 
 def _with_unit(name: str, value: str) -> str:

@@ -72,21 +72,21 @@ def published_rates(table: pd.DataFrame, hardware: Hardware) -> pd.DataFrame:
     )
     usual = (table.input_values == "normal") & ~table.sustained.astype(bool)  # as others time their calls
     cells = table.loc[usual, [*KEY, *TOLD, *CELL]].drop_duplicates("cell_id")
-    found = cells.astype(dict.fromkeys(("num_q_heads", "num_kv_heads", "head_dim", *TOLD), "int64")).merge(
+    joined = cells.astype(dict.fromkeys(("num_q_heads", "num_kv_heads", "head_dim", *TOLD), "int64")).merge(
         rates, on=KEY
     )
     is_asked = np.array(
         [
             asked <= set(text.split(", "))
-            for asked, text in zip(found.told_params, found.mask_params, strict=True)
+            for asked, text in zip(joined.told_params, joined.mask_params, strict=True)
         ],
         bool,
     )
     for name in TOLD:
-        is_asked &= (found[f"told_{name}"].isna() | (found[f"told_{name}"] == found[name])).to_numpy(bool)
-    found["is_told"] = found.told_seqlen.notna() & found.told_world.notna()
+        is_asked &= (joined[f"told_{name}"].isna() | (joined[f"told_{name}"] == joined[name])).to_numpy(bool)
+    joined["is_told"] = joined.told_seqlen.notna() & joined.told_world.notna()
     return (
-        found.loc[is_asked].drop(columns=["told_seqlen", "told_world", "told_params"]).reset_index(drop=True)
+        joined.loc[is_asked].drop(columns=["told_seqlen", "told_world", "told_params"]).reset_index(drop=True)
     )
 
 
@@ -131,28 +131,28 @@ def with_published(data: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
     """Compares the rates with each source that published them: a sentence for each, and for each device."""
-    found = []
+    sentences = []
     for _, of_source in pairs.groupby([*SOURCE, "here"], sort=True):
         told = of_source.loc[of_source.is_told]
         if len(told):
-            found.append(_compared(told))
+            sentences.append(_compared(told))
         rest = of_source.loc[~of_source.is_told]
-        found += [
+        sentences += [
             _in_range(of_method)
             for _, of_method in rest.groupby(["method", "mask", "direction", "published_percent"], sort=True)
         ]
-    return tuple(found)
+    return tuple(sentences)
 
 
 def published_notes(published: pd.DataFrame) -> dict[str, str]:
     """Cell → what was published for it, in a line: "published: 68 % of peak (MagiAttention, H100 SXM)"."""
     told = published.loc[published.is_told]
-    found: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for cell_id, title, gpu, share in zip(
         told.cell_id, told.title, told.hardware, told.published_percent, strict=True
     ):
-        found.setdefault(cell_id, []).append(f"{percent(share / 100)} of peak ({title}, {gpu})")
-    return {cell_id: f"published: {', '.join(texts)}" for cell_id, texts in found.items()}
+        notes.setdefault(cell_id, []).append(f"{percent(share / 100)} of peak ({title}, {gpu})")
+    return {cell_id: f"published: {', '.join(texts)}" for cell_id, texts in notes.items()}
 
 
 def _compared(pairs: pd.DataFrame) -> str:

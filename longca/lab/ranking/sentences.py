@@ -283,16 +283,16 @@ def _won_text(standings: Mapping[Any, Standing]) -> str:
     return f": {', '.join(parts)}"
 
 
-def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
+def everywhere_text(tallies: Sequence[Tally], total: int, thing: str) -> str:
     """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run
     them all, band loses least: …"."""
     everywhere = sorted(
-        (tally for tally in found if tally.num_cases == total and tally.worst),
+        (tally for tally in tallies if tally.num_cases == total and tally.worst),
         key=lambda tally: (-_share(tally), tally.method),
     )
     missing = Counter(
         "could not" if tally.num_could_not else "not asked" if tally.num_not_asked else "not compared"
-        for tally in found
+        for tally in tallies
         if tally.num_cases < total and (tally.num_cases or tally.num_other_protocol)
     )
     not_asked = missing["not asked"]

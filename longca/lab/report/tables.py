@@ -183,10 +183,10 @@ def images(records: Iterable[Record]) -> list[ImageUse]:
     for environment, count in _environments(records):
         used = environment.software
         counts[(used.container, used.lock or "") if used.container else ("", "")] += count
-    found = [
+    uses = [
         ImageUse(*key, count) for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
-    return found if any(use.container for use in found) else []
+    return uses if any(use.container for use in uses) else []
 
 
 def finding_of_images(used: Sequence[ImageUse]) -> str:

@@ -145,7 +145,7 @@ def samples(records: Iterable[Record]) -> list[Sample]:
     of_masks: dict[str, list[int]] = {}
     for number, record in enumerate(content):
         of_masks.setdefault(mask_name(record.cell), []).append(number)
-    found: dict[int, Sample] = {}
+    by_length: dict[int, Sample] = {}
     for numbers in of_masks.values():
         mask = cell_mask(content[numbers[0]].cell)
         counted: dict[int, _Counted] = {}
@@ -153,8 +153,8 @@ def samples(records: Iterable[Record]) -> list[Sample]:
             cell = content[number].cell
             ratio = cell.num_q_heads // cell.num_kv_heads
             known = counted.get(ratio) or counted.setdefault(ratio, _Counted(mask, ratio))
-            found[number] = _sample(content[number], known, ratio)
-    return [found[number] for number in range(len(content))]
+            by_length[number] = _sample(content[number], known, ratio)
+    return [by_length[number] for number in range(len(content))]
 
 
 def _sample(record: Record, known: _Counted, ratio: int) -> Sample:

@@ -152,12 +152,12 @@ class _Boxes:
 
     def at(self, address: int) -> Any:
         """The descriptor of this address; recent ones are cached, since allocators reuse memory."""
-        found = self._kept.get(address)
-        if found is None:
+        box = self._kept.get(address)
+        if box is None:
             if len(self._kept) >= MOST_BOXES:
                 self._kept.clear()
-            found = self._kept[address] = self._made(address)
-        return found
+            box = self._kept[address] = self._made(address)
+        return box
 
     def arguments(self) -> list[Any]:
         """All launcher arguments of one descriptor; the first is the descriptor itself, whose address is not

@@ -157,14 +157,14 @@ def choose_device(device: str, local_rank: int) -> torch.device:
     """
     import torch
 
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cpu" or (device == "auto" and not found):
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not num_devices):
         return torch.device("cpu")
-    if found == 1:
+    if num_devices == 1:
         # each task of a job may see its own GPU only; the runner checks that no two ranks share one
         local_rank = 0
-    if local_rank >= found:
-        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
+    if local_rank >= num_devices:
+        raise NoDevice(f"torch {torch.__version__} sees {num_devices} GPUs")
     return torch.device("cuda", local_rank)
 
 

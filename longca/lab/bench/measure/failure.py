@@ -110,8 +110,8 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _requested_bytes(message: str) -> int | None:
-    found = _REQUEST.search(message)
-    if not found:
+    match = _REQUEST.search(message)
+    if not match:
         return None
-    unit = next(size for name, size in _UNITS.items() if name.lower() == found[2].lower())
-    return min(int(float(found[1]) * unit), LARGEST_INT)
+    unit = next(size for name, size in _UNITS.items() if name.lower() == match[2].lower())
+    return min(int(float(match[1]) * unit), LARGEST_INT)

@@ -113,26 +113,26 @@ def _own_seconds(also: set[int]) -> dict[str, float]:
         also: … and these.
     """
     times = os.times()
-    found = {str(os.getpid()): times.user + times.system + times.children_user + times.children_system}
+    seconds = {str(os.getpid()): times.user + times.system + times.children_user + times.children_system}
     for pid in (_own_pids() | also) - {os.getpid()}:
-        found[str(pid)] = _cpu_seconds(pid, with_children=pid != os.getppid())
-    return found
+        seconds[str(pid)] = _cpu_seconds(pid, with_children=pid != os.getppid())
+    return seconds
 
 
 def _own_pids() -> set[int]:
     """This process, all that it has started, and its parent: the runner or an agent."""
-    found = {os.getppid()}
+    pids = {os.getppid()}
     new = [os.getpid()]
     while new:
         pid = new.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in pids:
+            pids.add(pid)
             new += [
                 int(child)
                 for file in PROCESSES.glob(f"{pid}/task/*/children")
                 for child in _text(file).split()
             ]
-    return found
+    return pids
 
 
 def _cpu_seconds(pid: int, *, with_children: bool) -> float:
@@ -153,14 +153,14 @@ def _text(file: Path) -> str:
 def _holders(gpu: Gpu | None) -> dict[str, bool]:
     """The processes that have the GPU open to compute, by number, and if this one sees a process of that
     number."""
-    found = () if gpu is None else gpu.read("ComputeRunningProcesses") or ()
-    return {str(process.pid): (PROCESSES / str(process.pid)).exists() for process in found}
+    processes = () if gpu is None else gpu.read("ComputeRunningProcesses") or ()
+    return {str(process.pid): (PROCESSES / str(process.pid)).exists() for process in processes}
 
 
 def _percents(gpu: Gpu, since_us: int) -> dict[str, float]:
     """Process → the largest share of a sampling period in which it kept the GPU busy; empty where the driver
     does not say."""
-    found: dict[str, float] = {}
+    percents: dict[str, float] = {}
     for sample in gpu.read("ProcessUtilization", since_us) or ():
-        found[str(sample.pid)] = max(found.get(str(sample.pid), 0.0), float(sample.smUtil))
-    return found
+        percents[str(sample.pid)] = max(percents.get(str(sample.pid), 0.0), float(sample.smUtil))
+    return percents

@@ -101,11 +101,11 @@ class Predictor:
             groups.setdefault(
                 (-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []
             ).append(cell)
-        found: dict[str, Prediction] = {}
+        predictions: dict[str, Prediction] = {}
         for key in sorted(groups):
-            found |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
+            predictions |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
             self._drawn.clear()
-        return found
+        return predictions
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)

@@ -90,7 +90,7 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
     matrix = torch.randn(
         size, size, device=comm.device, dtype=torch.bfloat16 if device_type == "cuda" else torch.float32
     )
-    found: dict[str, Timed] = {"intra": {}, "inter": {}}
+    timed: dict[str, Timed] = {"intra": {}, "inter": {}}
     for asked, way in ways.items():
         comm.use(asked)  # type: ignore[arg-type]
         if asked == "symmetric" and comm.messages != "symmetric":
@@ -98,12 +98,12 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
             continue
         for scope, distance in scopes:
             hops = [_Hop(comm, num_bytes, distance, per_node) for num_bytes in sizes]
-            found[scope][way] = [
+            timed[scope][way] = [
                 _timed(comm, hop, measure, matrix if place >= len(hops) - OVERLAPPED else None)
                 for place, hop in enumerate(hops)
             ]
     comm.use("nccl")
-    return found["intra"], found["inter"], notes
+    return timed["intra"], timed["inter"], notes
 
 
 class _Hop:
@@ -164,7 +164,7 @@ def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
     """Calls of kernels that have records, alone on each GPU at once; those that do not run here are left out,
     and why."""
     fitted = load_fitted()
-    found = list[TimedKernel]()
+    kernels = list[TimedKernel]()
     notes = list[str]()
     measure = Measure.fixed(
         warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1)
@@ -188,8 +188,10 @@ def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
                 if model is not None:
                     call_s, spread = _seconds(comm, call, measure)
                     predicted_s = model.seconds(mask, *HEADS, HEAD_DIM)
-                    found.append(TimedKernel(name, direction, mask_name, seqlen, call_s, predicted_s, spread))
-    return found, notes
+                    kernels.append(
+                        TimedKernel(name, direction, mask_name, seqlen, call_s, predicted_s, spread)
+                    )
+    return kernels, notes
 
 
 def _calls(kernel: Kernel, problem: Problem) -> list[tuple[str, Callable[[], Any]]]:

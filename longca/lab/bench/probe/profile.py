@@ -106,7 +106,7 @@ def networks_of(result: ProbeResult, today: datetime.date | None = None) -> list
     assumed = next(one for one in load_hardware().networks if one.name == ASSUMED)
     source = f"longca probe on {result.world} ranks, {today or datetime.datetime.now(datetime.UTC).date()}"
     model = load_hardware().find(result.device)
-    found = []
+    networks = []
     for way in result.intra or {"alone": ()}:
         messages = result.intra.get(way, ())
         us, gb_s = fit_messages(messages) if messages else (assumed.intra_us.value, assumed.intra_gb_s.value)
@@ -133,8 +133,8 @@ def networks_of(result: ProbeResult, today: datetime.date | None = None) -> list
             "kernel_ratio": result.kernel_ratios,
             "wider": result.wider,
         }
-        found.append(Network.model_validate(content).model_dump(mode="json"))
-    return sorted(found, key=lambda one: -one["intra_gb_s"]["value"])
+        networks.append(Network.model_validate(content).model_dump(mode="json"))
+    return sorted(networks, key=lambda one: -one["intra_gb_s"]["value"])
 
 
 def _stated(value: float, source: str) -> dict[str, Any]:

@@ -266,14 +266,14 @@ def _state(
 
 def _packages() -> list[tuple[str, int, int]]:
     """The facts about installed packages that change with their versions, without reading any."""
-    found = []
+    packages = []
     for folder in map(Path, dict.fromkeys(sys.path)):
         for pattern in ("*.dist-info/METADATA", "*.egg-info/PKG-INFO", "*.egg-info"):
             for path in folder.glob(pattern):
                 with suppress(OSError):
                     facts = path.stat()
-                    found.append((str(path), facts.st_size, facts.st_ctime_ns))
-    return sorted(found)
+                    packages.append((str(path), facts.st_size, facts.st_ctime_ns))
+    return sorted(packages)
 
 
 def _read(path: Path) -> bytes | None:

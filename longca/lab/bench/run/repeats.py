@@ -158,7 +158,7 @@ def _times(cells: Iterable[Cell], facts: Mapping[str, CellFacts], device: str) -
     """The times of cells that can be repeated, as this model of device measured them."""
     known = ((cell, facts.get(cell.cell_id)) for cell in cells if may_repeat(cell))
     return {
-        cell: found.time_ms
-        for cell, found in known
-        if found is not None and found.time_ms and not found.is_control and found.device == device
+        cell: entry.time_ms
+        for cell, entry in known
+        if entry is not None and entry.time_ms and not entry.is_control and entry.device == device
     }

@@ -207,7 +207,7 @@ class Scoreboard:
                 lacking[score.case][score.cell.method] = score.status
         measured = [score.measurement for score in self.scores if score.measurement]
         known = Resolutions.known().widened(repeat_pairs(measured))
-        found = {}
+        standings = {}
         for case in dict.fromkeys((*own, *played)):
             methods = dict.fromkeys((*own[case], *played[case]))
             points = [
@@ -222,8 +222,8 @@ class Scoreboard:
                 for method, status in (lacking[nowhere] | lacking[case]).items()
                 if method not in methods
             }
-            found[case] = standing(points, could_not)
-        return found
+            standings[case] = standing(points, could_not)
+        return standings
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each score, for JSON."""
@@ -263,17 +263,17 @@ class ShortNames:
         for cell in loads.values():
             for key, text in self._texts(cell).items():
                 values[key].add(text)
-        self._varied = {key for key, found in variants.items() if len(found) > 1}
+        self._varied = {key for key, values_seen in variants.items() if len(values_seen) > 1}
         self._shown = {
             key
-            for key, found in values.items()
-            if len(found) > 1 and (key != "corpus" or len(found - {""}) > 1)
+            for key, values_seen in values.items()
+            if len(values_seen) > 1 and (key != "corpus" or len(values_seen - {""}) > 1)
         }
         same = {
             key: text
-            for key, found in values.items()
-            if len(found) == 1
-            for text in found
+            for key, values_seen in values.items()
+            if len(values_seen) == 1
+            for text in values_seen
             if text and key != "seed"
         }
         self.common = ", ".join(f"S={text}" if key == "seqlen" else text for key, text in same.items())

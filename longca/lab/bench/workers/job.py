@@ -232,7 +232,7 @@ class Job:
 
     def _arrivals(self, agents: set[AgentLink]) -> list[Arrival]:
         """Connections made within one tick. Also notices which of the agents are gone."""
-        found = self._rendezvous.arrivals(TICK_SECONDS)
+        arrivals = self._rendezvous.arrivals(TICK_SECONDS)
         for agent in agents:
             agent.look()
-        return found
+        return arrivals

@@ -178,12 +178,12 @@ def _interface_of(address: str) -> str | None:
     has it."""
     import psutil
 
-    found = {
+    interfaces = {
         name
         for name, entries in psutil.net_if_addrs().items()
         if any(entry.address == address for entry in entries)
     }
-    return found.pop() if len(found) == 1 else None
+    return interfaces.pop() if len(interfaces) == 1 else None
 
 
 def threads_per_rank(num_ranks: int) -> int:

@@ -262,13 +262,13 @@ def addresses() -> list[str]:
     loopback last."""
     import psutil
 
-    found = [
+    own_addresses = [
         entry.address
         for entries in psutil.net_if_addrs().values()
         for entry in entries
         if entry.family == socket.AF_INET
     ]
-    return [socket.gethostname(), *sorted(found, key=lambda address: address.startswith("127."))]
+    return [socket.gethostname(), *sorted(own_addresses, key=lambda address: address.startswith("127."))]
 
 
 def network_address() -> str:

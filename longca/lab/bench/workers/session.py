@@ -167,13 +167,13 @@ class Session:
         cell = Cell.model_validate(request["cell"])
         measure = Measure.model_validate(request["measure"])
         try:
-            found = find_wrong_rows(
+            rows = find_wrong_rows(
                 cell, measure, self.device, self.masks, self.references, request.get("seed", 0)
             )
         except Exception:  # a kernel that once gave a wrong result may as well raise; the verdict stands
-            found = []
+            rows = []
         self._free()
-        return {"wrong_rows": [row.model_dump(mode="json") for row in found]}
+        return {"wrong_rows": [row.model_dump(mode="json") for row in rows]}
 
     def ping(self, _: Message) -> Message:
         """Check that the device still computes and that the other ranks still answer."""

@@ -71,12 +71,12 @@ class Fa3IsFastest(Claim):
         )
 
     def _parts(self, asked):
-        found = [point for point in asked if point.ok]
-        best = [pair for _, pair in rivals(found, "fa3")]
+        timed = [point for point in asked if point.ok]
+        best = [pair for _, pair in rivals(timed, "fa3")]
         first = [pair.observed(pair.order != "less") for pair in best]
         full = of_one_protocol(
             point
-            for point in found
+            for point in timed
             if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM
         )
         rates = [

@@ -93,10 +93,10 @@ class RingOnFull(Claim):
         )
         return Part("documents", finding, [observation for observation, _ in spreads], few)
 
-    def _spreads(self, found):
+    def _spreads(self, compared):
         """(observation, best over worst size) of each kernel and direction that has several sizes."""
         groups = defaultdict(list)
-        for point in found:
+        for point in compared:
             if point.mask == "full_document":
                 groups[point.method, point.direction, point.heads, point.device].append(point)
         for (method, direction, *_), group in groups.items():

@@ -148,7 +148,7 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
         call: of_call.droplevel(call_and_protocol)
         for call, of_call in rates.tflops_per_device.median().groupby(call_and_protocol)
     }
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for row in both.to_dict("records"):
         key = (*(row[name] for name in CALL), row["rests_without"] or row["rests_released"])
         others = of_calls[key].drop(row["kernel"], errors="ignore") if key in of_calls else []
@@ -159,7 +159,7 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
             for word in ("released", "without")
         ]
         apart = row["status_released"] != "ok" or row["apart"]
-        found.append(
+        rows.append(
             {
                 "rank_released": places[0],
                 "rank_without": places[1],
@@ -168,7 +168,7 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
             }
         )
     ranks = pd.DataFrame(
-        found, columns=["rank_released", "rank_without", "num_ranked", "rank_changes"], index=both.index
+        rows, columns=["rank_released", "rank_without", "num_ranked", "rank_changes"], index=both.index
     )
     return both.join(
         ranks.astype(

@@ -49,8 +49,8 @@ def counted() -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = pd.DataFrame([*_windows(), *_global_windows(), *_blocks(), *_rings()])
-    return found.assign(ratio=found.released / found.without)
+    table = pd.DataFrame([*_windows(), *_global_windows(), *_blocks(), *_rings()])
+    return table.assign(ratio=table.released / table.without)
 
 
 def effects(data: pd.DataFrame) -> dict[int, str]:

@@ -81,10 +81,10 @@ def rates(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 def settings(data: pd.DataFrame) -> dict[tuple[int, int, str], str]:
     """Each (ranks, tokens of a rank, direction) that occurs, in order, with its heading in a table."""
-    found = set(zip(data.world, data.tokens, data.direction, strict=True))
+    keys = set(zip(data.world, data.tokens, data.direction, strict=True))
     return {
         (world, tokens, direction): f"{world} × {format_length(int(tokens))} {direction}"
-        for world, tokens, direction in sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))
+        for world, tokens, direction in sorted(keys, key=lambda place: (*place[:2], place[2] == "bwd"))
     }
 
 

@@ -48,9 +48,9 @@ class CpDocuments(PaperFigure):
                 for rest, direction in zip(rows.detail, rows.direction, strict=True)
             ]
         )
-        found = rates(rows, "mask", "detail", "direction", "device", "strategy", "kernel", "method", "world")
+        curves = rates(rows, "mask", "detail", "direction", "device", "strategy", "kernel", "method", "world")
         place = {mask: index for index, mask in enumerate(MASKS)}
-        return found.sort_values(
+        return curves.sort_values(
             ["direction", "mask", "method", "world"],
             ascending=[False, True, True, True],
             kind="stable",

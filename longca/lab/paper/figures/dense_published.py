@@ -35,11 +35,11 @@ class DensePublished(PaperTable):
         rows = kernels(table, sparse=False)
         measured = rates(rows.loc[rows.status == "ok"], *ON)
         pairs = published_pairs(measured, published_rates(table, load_hardware()))
-        found = measured.join(pairs.loc[pairs.is_told].set_index("row")[SHARES], how="inner")
-        found = found.rename(columns={"value": "measured_tflops", "peak_percent": "measured_percent"}).drop(
+        joined = measured.join(pairs.loc[pairs.is_told].set_index("row")[SHARES], how="inner")
+        joined = joined.rename(columns={"value": "measured_tflops", "peak_percent": "measured_percent"}).drop(
             columns="unit"
         )
-        return found.sort_values(["source", *ON], kind="stable", ignore_index=True)
+        return joined.sort_values(["source", *ON], kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
         dense = data.loc[data.mask_family != "documents"]

@@ -61,7 +61,7 @@ class DenseSupport(PaperTable):
             for pattern in patterns
         }
         dense = table.loc[(table.mask_family != "block-sparse") & (table.kind == "kernel")]
-        found = []
+        rows = []
         for kernel in asked_kernels():
             answers = {pattern: answer(kernel, mask, MHA) for pattern, mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
@@ -71,8 +71,8 @@ class DenseSupport(PaperTable):
             for pattern, (passes, reason) in answers.items():
                 runs = row in ALL_MASKS or pattern.number <= MOST_REGULAR
                 said = (BOTH if runs else NEITHER) if row in (*ALL_MASKS, *REGULAR_ONLY) else ""
-                found.append((kernel.name, pattern.name, passes, reason, said, records))
-        return pd.DataFrame(found, columns=["kernel", "question", "answer", "reason", "study", "records"])
+                rows.append((kernel.name, pattern.name, passes, reason, said, records))
+        return pd.DataFrame(rows, columns=["kernel", "question", "answer", "reason", "study", "records"])
 
     def title(self, data: pd.DataFrame) -> str:
         whole = [
@@ -90,8 +90,8 @@ class DenseSupport(PaperTable):
         rows = []
         for (kernel, records), of_kernel in grouped(data, ["kernel", "records"], sort=False):
             texts = (
-                found if said in ("", found) else f"{found} [{said}]"
-                for found, said in zip(of_kernel.answer, of_kernel.study, strict=True)
+                answered if said in ("", answered) else f"{answered} [{said}]"
+                for answered, said in zip(of_kernel.answer, of_kernel.study, strict=True)
             )
             rows.append((str(kernel), *texts, str(records)))
         return Cells(("kernel", *questions, "cells in the records"), tuple(rows))

@@ -77,7 +77,7 @@ class SparseFeatures(PaperTable):
         }
         usual = masks["blocks of 128", MHA]
         sparse = table.loc[table.mask_family == "block-sparse"]
-        found = []
+        rows = []
         for kernel in asked_kernels():
             answers = {question: answer(kernel, mask, heads) for (question, heads), mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
@@ -87,7 +87,7 @@ class SparseFeatures(PaperTable):
             answers[HEADS_DIM] = _those(kernel, usual, [{"head_dim": size} for size in HEAD_DIMS])
             answers[TYPES] = _those(kernel, usual, [{"dtype": dtype} for dtype in DTYPES])
             answers[LSE] = ("yes" if kernel.returns_lse else "no", "")
-            found += [
+            rows += [
                 (
                     kernel.name,
                     row,
@@ -99,9 +99,9 @@ class SparseFeatures(PaperTable):
                 )
                 for question, (passes, reason) in answers.items()
             ]
-        found.sort(key=lambda entry: entry[1] == "")
+        rows.sort(key=lambda entry: entry[1] == "")
         return pd.DataFrame(
-            found, columns=["kernel", "study_row", "question", "answer", "reason", "study", "records"]
+            rows, columns=["kernel", "study_row", "question", "answer", "reason", "study", "records"]
         )
 
     def title(self, data: pd.DataFrame) -> str:
@@ -124,8 +124,8 @@ class SparseFeatures(PaperTable):
             data, ["kernel", "study_row", "records"], sort=False
         ):
             texts = {
-                question: found if said in ("", found) else f"{found} [{said}]"
-                for question, found, said in zip(
+                question: answered if said in ("", answered) else f"{answered} [{said}]"
+                for question, answered, said in zip(
                     of_kernel.question, of_kernel.answer, of_kernel.study, strict=True
                 )
             }

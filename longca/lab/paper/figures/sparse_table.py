@@ -29,8 +29,8 @@ class SparseTable(PaperTable):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True)
         rows = block_panels(rows.loc[rows["mask"] == "block_sparse_uniform"])
-        found = rates(rows, "mask", "detail", *KEY, "device", "method")
-        return found.sort_values([*KEY, "device", "method"], kind="stable", ignore_index=True)
+        curves = rates(rows, "mask", "detail", *KEY, "device", "method")
+        return curves.sort_values([*KEY, "device", "method"], kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
         return f"In numbers: {most_often_fastest(data.assign(detail=data.detail + data.direction))}"

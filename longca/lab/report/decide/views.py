@@ -208,16 +208,16 @@ def decision(table: pd.DataFrame) -> Decision | None:
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
-    found = {
+    by_kind = {
         kind: of_kind
         for kind in ("kernel", "cp")
         if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings
     }
-    if not found:
+    if not by_kind:
         return None
     order = mask_order(named)
     views = []
-    for kind, of_kind in found.items():
+    for kind, of_kind in by_kind.items():
         missing, reasons = _missing(named[named.kind == kind])
         keys = {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
         for key in sorted(keys):
@@ -226,7 +226,7 @@ def decision(table: pd.DataFrame) -> Decision | None:
             views.append(_view(kind, key, chosen, missing.get(key, {}), order, reasons))
     default = _default(views)
     kind = "kernel" if default.ranks == ALONE else "cp"
-    chosen = found[kind].where(seqlen=default.seqlen, setting=default.setting)
+    chosen = by_kind[kind].where(seqlen=default.seqlen, setting=default.setting)
     chosen = chosen if kind == "kernel" else chosen.where(world=int(default.ranks))
     finding = f"{ASIDE if aside else ''}{_sentence(chosen, kind)}"
     return Decision(
@@ -341,10 +341,10 @@ def _default(views: list[HeatMap]) -> HeatMap:
     views = [view for view in views if view.num_compared] or views
 
     def sizes(chosen: list[HeatMap], of: Callable[[HeatMap], Any]) -> dict[Any, int]:
-        found: dict[Any, int] = {}
+        counts: dict[Any, int] = {}
         for view in chosen:
-            found[of(view)] = found.get(of(view), 0) + (view.num_compared or len(view.entries))
-        return found
+            counts[of(view)] = counts.get(of(view), 0) + (view.num_compared or len(view.entries))
+        return counts
 
     for of, size in (
         (lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)),

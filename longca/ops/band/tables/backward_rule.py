@@ -118,16 +118,16 @@ def _are_long(
         mean_keys: that a query sees, at least.
         longest: rows of the longest work tile of the whole mask. No part has more than its queries.
     """
-    found = (
+    are_long = (
         np.greater(area, 0)
         & np.greater_equal(area, np.multiply(mean_queries, num_keys))
         & np.greater_equal(area, np.multiply(mean_keys, num_queries))
     )
     if num_kv_heads % KV_HEADS:
-        found &= np.greater_equal(
+        are_long &= np.greater_equal(
             area, VISIBLE_SHARE * np.multiply(np.minimum(num_queries, longest), num_keys)
         )
-    return found
+    return are_long
 
 
 def _last_sees_nearly_all(mask: Mask) -> bool:

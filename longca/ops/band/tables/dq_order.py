@@ -199,10 +199,10 @@ def changes_by_sets(
     tile = key // last
     place = last - 1 - key % last
     before = touching.previous_tile(place, tile)
-    found = torch.nonzero(
+    kept = torch.nonzero(
         (place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))
     ).squeeze(1)
-    return tile[found], place[found], before[found]
+    return tile[kept], place[kept], before[kept]
 
 
 class _TileSets:

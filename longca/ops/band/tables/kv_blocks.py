@@ -27,16 +27,16 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
     tile_n = intervals.row_tiles.parts[4][intervals.row_tiles.part_of[tile]]
     ranges = _full_ranges(intervals)
     place = start
-    found = []
+    numbers = []
     for full_start, full_end in zip(ranges[0] + (tile_n - 1), ranges[1], strict=True):
         num_partial = torch.clamp((full_start - place) // tile_n, min=0)
         first_full = torch.addcmul(place, num_partial, tile_n)
         num_full = torch.clamp((full_end - first_full) // tile_n, min=0)
-        found += [place, num_partial, first_full, num_full]
+        numbers += [place, num_partial, first_full, num_full]
         place = torch.addcmul(first_full, num_full, tile_n)
-    rounds = len(found) // 4
+    rounds = len(numbers) // 4
     place, num_partial, first_full, num_full = (
-        torch.stack(found).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
+        torch.stack(numbers).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
     )
     some = num_full > 0
     total_full, total_partial = torch.stack([some.sum(), num_partial.sum()]).tolist()

@@ -109,10 +109,10 @@ def _of_several_slices(
     slice_, rank = expand(count, int(count.sum()))
     row = fields[0][slice_] + rank
     place = owner[slice_] * width + row
-    found = torch.stack(_columns(fields.index_select(1, slice_), row))
-    found = (found + place * base).index_select(1, torch.nonzero(found[0] < found[1]).squeeze(1))
-    start, order = torch.sort(found[0])
-    end = found[1][order]
+    columns = torch.stack(_columns(fields.index_select(1, slice_), row))
+    columns = (columns + place * base).index_select(1, torch.nonzero(columns[0] < columns[1]).squeeze(1))
+    start, order = torch.sort(columns[0])
+    end = columns[1][order]
     first, last = segments(start[1:] != end[:-1])
     start = start[first]
     end = end[last]

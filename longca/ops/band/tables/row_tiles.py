@@ -199,10 +199,10 @@ def _seen_by_all(
     total = torch.cumsum(torch.cat([num_rows, -num_rows])[order], 0)[:-1]
     start = position[:-1]
     end = position[1:]
-    found = torch.nonzero((start < end) & (total == height[start // stride])).squeeze(1)
-    start = start[found]
-    end = end[found]
-    if len(found) > 1:
+    kept = torch.nonzero((start < end) & (total == height[start // stride])).squeeze(1)
+    start = start[kept]
+    end = end[kept]
+    if len(kept) > 1:
         first, last = segments(start[1:] > end[:-1])
         start = start[first]
         end = end[last]

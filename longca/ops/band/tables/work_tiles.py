@@ -83,7 +83,7 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
 
     table = _sorted(row_tiles, work_tiles, lists)
     ranges = _block_ranges(lists)
-    found = []
+    schedules = []
     no_waits: dict[str, Any] = {
         "waits": ranges.new_zeros(0, 2),
         "wait_ranges": ranges.new_zeros(num_groups, 0, 2),
@@ -96,7 +96,7 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
         start = first_range[parts.start]
         end = first_range[parts.stop]
         mine[:, FULL_START : PARTIAL_END + 1] -= start
-        found.append(
+        schedules.append(
             TileSchedule(
                 tile_m=spec.tile_m,
                 tile_n=spec.tile_n,
@@ -110,7 +110,7 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
                 **no_waits,
             )
         )
-    return found
+    return schedules
 
 
 def _narrow_first(row_tiles: RowTiles, partial: PartialBlocks) -> Tensor:
