@@ -298,10 +298,10 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
         if name.startswith("_") or not inspect.isfunction(own) or own is asked:
             continue
         parameters = [*inspect.signature(asked).parameters.values()]
-        keywords = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        keywords = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         given = refused_signature(own, len(parameters) - len(keywords), keywords)
         if given is not None:
-            expected = ", ".join(one.name for one in parameters)
+            expected = ", ".join(parameter.name for parameter in parameters)
             raise BrokenPlugin(
                 f"Plug-in '{path}' cannot be used",
                 why=f"{name}{given} is called as {name}({expected})",

@@ -195,7 +195,7 @@ def _place(problem: Any) -> tuple[int | str, ...]:
         return (*_place({"type": "", "loc": path[:-1]}), path[-1])
     return path[
         : next(
-            (place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)),
+            (index for index, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)),
             len(path),
         )
     ]
@@ -203,18 +203,18 @@ def _place(problem: Any) -> tuple[int | str, ...]:
 
 def _described(model: type[BaseModel], problem: Any) -> str:
     path = list(_place(problem))
-    place = ".".join(str(part) for part in path)
+    key = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         close = nearest(str(path[-1]), known, 1)
         hint = (
             f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
         )
-        return f"unknown key '{place}', {hint}".rstrip(".")
+        return f"unknown key '{key}', {hint}".rstrip(".")
     if problem["type"] == "missing":
-        return f"key '{place}' is missing"
+        return f"key '{key}' is missing"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"'{place}' = {_given(problem['input'])}: {message}" if place else message
+    return f"'{key}' = {_given(problem['input'])}: {message}" if key else message
 
 
 def _given(value: Any) -> str:

@@ -193,7 +193,7 @@ class WorkForecast:
         shares = dict[tuple[int, int], _ShareTimes]()
         known = dict[Hashable, _ShareTimes]()
         plans: dict[range, Plan] = {}
-        for place, chunk in enumerate(work.chunks):
+        for index, chunk in enumerate(work.chunks):
             for head_rank, share in enumerate(chunk.heads.ranks):
                 if not share.q:
                     continue
@@ -203,7 +203,7 @@ class WorkForecast:
                 key = groups, len(share.q), len(share.kv), len(share.local_kv)
                 if key not in known:
                     known[key] = self._share_times(plans[groups], chunk, head_rank)
-                shares[place, head_rank] = known[key]
+                shares[index, head_rank] = known[key]
         return shares
 
     def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
@@ -232,7 +232,7 @@ class Forecaster:
             ranks_per_node: GPUs of a node.
         """
         hardware = load_hardware()
-        profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
+        profile = next((network for network in hardware.networks if network.name == PROFILES[messages]), None)
         links = LinkSpeeds() if profile is None else links_of(profile)
         self._links = replace(links, ranks_per_node=ranks_per_node)
         self._kernel = kernel

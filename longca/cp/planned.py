@@ -276,4 +276,4 @@ def unknown_part(traits: Traits) -> Traits:
 def _probed(items: Sequence[T]) -> list[T]:
     """All items, or MAX_PROBED evenly spaced ones, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(len(items), MAX_PROBED)).astype(int)
-    return [items[place] for place in places.tolist()]
+    return [items[index] for index in places.tolist()]

@@ -177,7 +177,7 @@ class ContextParallel:
     @property
     def notes(self) -> tuple[tuple[str, ...], ...]:
         """By mask, notes on the plan."""
-        return tuple(tuple(one.notes) for one in self._plan.prepared)
+        return tuple(tuple(part.notes) for part in self._plan.prepared)
 
     @property
     def moved_bytes(self) -> int:

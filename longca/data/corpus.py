@@ -73,11 +73,11 @@ class CorpusFile(Frozen):
                     raise ValueError(
                         f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}"
                     )
-        for number, (one, two) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
-            if two.lo <= one.hi:
+        for number, (lower, upper) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
+            if upper.lo <= lower.hi:
                 raise ValueError(
-                    f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
-                    "they must ascend and not overlap"
+                    f"entry {number + 2} of `bins` begins at {upper.lo}, but the one before ends at "
+                    f"{lower.hi}: they must ascend and not overlap"
                 )
         if self.histogram and not sum(part.weight for part in self.histogram):
             raise ValueError("all weights of `histogram` are 0")

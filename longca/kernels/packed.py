@@ -45,8 +45,9 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
         return "torch finds no GPU here"
     capability = "sm_{}{}".format(*torch.cuda.get_device_capability())
     if any(
-        capability == one or (one.endswith("+") and int(capability[3:]) >= int(one[3:-1]))
-        for one in architectures
+        capability == architecture
+        or (architecture.endswith("+") and int(capability[3:]) >= int(architecture[3:-1]))
+        for architecture in architectures
     ):
         return None
     return f"it needs a GPU of {' or '.join(architectures)}, and this one is {capability}"

@@ -96,10 +96,10 @@ def _lists(
     counts = np.stack([runs.counts for runs in groups])
     index = torch.ones(*counts.shape, num_across, dtype=torch.int32, device=device)
     group = np.repeat(np.arange(len(groups)), [len(line) for line in lines])
-    place = torch.from_numpy(
+    slot = torch.from_numpy(
         (group * counts.shape[1] + np.concatenate(lines)) * num_across + np.concatenate(slots)
     ).to(device)
-    index.view(-1)[place] = torch.from_numpy(np.concatenate(steps)).to(device)
+    index.view(-1)[slot] = torch.from_numpy(np.concatenate(steps)).to(device)
     index.cumsum_(2)
     counts = torch.from_numpy(counts).to(device)
     index.masked_fill_(torch.arange(num_across, dtype=torch.int32, device=device) >= counts[..., None], 0)

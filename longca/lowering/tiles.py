@@ -66,13 +66,13 @@ def _band_tiles(
     num_lines = -(-num_rows // tile_rows)
     stride = -(-num_cols // tile_cols) + 1
     line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
-    place = np.concatenate([line * stride + start_tile, line * stride + end_tile])
-    order = np.argsort(place, kind="stable")
-    place = place[order]
+    key = np.concatenate([line * stride + start_tile, line * stride + end_tile])
+    order = np.argsort(key, kind="stable")
+    key = key[order]
     total = np.cumsum(np.concatenate([area, -area])[order])
-    last = np.flatnonzero(np.diff(place, append=-1))
-    start = place[last[:-1]]
-    end = place[last[1:]]
+    last = np.flatnonzero(np.diff(key, append=-1))
+    start = key[last[:-1]]
+    end = key[last[1:]]
     total = total[last[:-1]]
     start = start[total > 0]
     end = end[total > 0]

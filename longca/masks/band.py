@@ -171,8 +171,8 @@ def overlap(bands: np.ndarray) -> tuple[int, int] | None:
         indices = np.sort(order[np.stack([position[owner], later])], axis=0)
         shared = indices[:, _hold_a_pair(intersect(bands[indices[0]], bands[indices[1]]))]
         if shared.size:
-            one, other = shared[:, np.lexsort(shared[::-1])[0]].tolist()
-            return one, other
+            first, other = shared[:, np.lexsort(shared[::-1])[0]].tolist()
+            return first, other
     return None
 
 
@@ -184,9 +184,9 @@ def overlap_text(bands: np.ndarray) -> str | None:
     indices = overlap(bands)
     if indices is None:
         return None
-    one, other = bands[list(indices)].view(BandTable)
-    [[q0, q1, k0, k1, *_]] = normal(intersect(one, other)[None]).tolist()
-    return f"{one} and {other} are not: both hold queries {q0} to {q1 - 1} of keys {k0} to {k1 - 1}"
+    first, other = bands[list(indices)].view(BandTable)
+    [[q0, q1, k0, k1, *_]] = normal(intersect(first, other)[None]).tolist()
+    return f"{first} and {other} are not: both hold queries {q0} to {q1 - 1} of keys {k0} to {k1 - 1}"
 
 
 def _meetings(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

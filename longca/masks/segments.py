@@ -120,5 +120,5 @@ def shared_bound(reach: np.ndarray, length: np.ndarray) -> int | None:
     return bound if agrees else None
 
 
-def _same(one: Segments, other: Segments) -> bool:
-    return one.window == other.window and np.array_equal(one.bounds, other.bounds)
+def _same(segments: Segments, other: Segments) -> bool:
+    return segments.window == other.window and np.array_equal(segments.bounds, other.bounds)

@@ -144,7 +144,7 @@ def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: boo
         if any(len(part) < FEWEST for part in parts.values()) or (split and len(parts) == 1):
             continue
         miss = sum(_fit(part).miss for part in parts.values())
-        count = len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
+        count = len({(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples})
         criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
         if criterion < least:
             least = criterion

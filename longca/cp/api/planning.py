@@ -93,7 +93,7 @@ class MaskPlanner:
         self._request = request
         self._kernel: Kernel = request.load_kernel()
         self._strategies = sorted(
-            request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name)
+            request.strategies(), key=lambda strategy: (len(strategy.Params.model_fields), strategy.name)
         )  # simple ones first
         ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
         self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
@@ -154,7 +154,7 @@ class MaskPlanner:
             choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
             for mask, work in zip(masks, choice.works, strict=True)
         )
-        assert all(np.array_equal(one.shard.positions_L, prepared[0].shard.positions_L) for one in prepared)
+        assert all(np.array_equal(each.shard.positions_L, prepared[0].shard.positions_L) for each in prepared)
         work, name = choice.works[0], _title(choice.strategy)
         of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
         assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)

@@ -73,7 +73,11 @@ class CpRequest:
         if self.strategy != AUTO:
             return [load_strategy(self.strategy, dict(self.params))]
         registry = Registry("strategy")
-        return [one for one in registry.load_all() if isinstance(one, HeadStrategy) and not one.baseline]
+        return [
+            strategy
+            for strategy in registry.load_all()
+            if isinstance(strategy, HeadStrategy) and not strategy.baseline
+        ]
 
     def load_kernel(self) -> Kernel:
         return Registry("kernel").load(self.kernel)
@@ -286,13 +290,15 @@ def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
             f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all'
         )
     if name == AUTO:
-        kernels = {one: Registry("kernel").load(one) for one in KERNELS}
+        kernels = {kernel_name: Registry("kernel").load(kernel_name) for kernel_name in KERNELS}
         able = [
-            one
-            for one, kernel in kernels.items()
+            kernel_name
+            for kernel_name, kernel in kernels.items()
             if not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks)
         ]
-        chosen = next(one for one in able if kernels[one].available(device_type) is None)
+        chosen = next(
+            kernel_name for kernel_name in able if kernels[kernel_name].available(device_type) is None
+        )
         if device_type == "cuda" and chosen != able[0]:
             warnings.warn(
                 f"kernel '{able[0]}' is unavailable, and '{chosen}' computes instead, slowly: "

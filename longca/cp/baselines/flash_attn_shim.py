@@ -233,5 +233,5 @@ def _flash_attn_varlen_backward(
 
 
 def _write(given: tuple[torch.Tensor, ...], grads: tuple[torch.Tensor, ...]) -> None:
-    for place, grad in zip(given, grads, strict=True):
-        place.copy_(grad)
+    for target, grad in zip(given, grads, strict=True):
+        target.copy_(grad)

@@ -145,8 +145,8 @@ class ChunkedPartition(MaskPartition):
         start, end = self._inner_keys
         q0, q1, k0, k1, lo, hi = self._ends.T
         of_ends = np.maximum(np.minimum(q1, k1 - lo) - np.maximum(q0, k0 - hi), 0)
-        place = self._end_piece * world + self.sharding.owner[self._end_chunk]
-        at_ends = np.bincount(place, of_ends, start.size).astype(np.int64).reshape(start.shape)
+        cell = self._end_piece * world + self.sharding.owner[self._end_chunk]
+        at_ends = np.bincount(cell, of_ends, start.size).astype(np.int64).reshape(start.shape)
         num_rows = (self._q1 - self._q0)[:, None]
         return by_rank(
             np.add, self._rank, np.where(start < end, num_rows, np.minimum(at_ends, num_rows)), world, 0

@@ -97,15 +97,15 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
         if area[most] <= enough:
             break
         partners = np.argsort(area)[:SWAP_PARTNERS]
-        larger, one, taker, other = best_swap(
+        larger, given, taker, other = best_swap(
             held_work[most], held_work[partners], int(area[most]), area[partners], partners
         )
         if larger >= area[most]:
             break
-        less = held_work[most, one] - held_work[taker, other]
+        less = held_work[most, given] - held_work[taker, other]
         area[most], area[taker] = area[most] - less, area[taker] + less
         for rows in (held, held_work):
-            rows[most, one], rows[taker, other] = rows[taker, other], rows[most, one]
+            rows[most, given], rows[taker, other] = rows[taker, other], rows[most, given]
         for rank in (most, taker):
             order = held_work[rank].argsort(kind="stable")
             held[rank], held_work[rank] = held[rank][order], held_work[rank][order]
@@ -141,8 +141,8 @@ def best_swap(
     places = larger.argmin(axis=1).tolist()
     nearest = nearest.reshape(count, -1)
     return min(
-        (int(larger[row, place]), place % num_chunks, rank, int(nearest[row, place]) % num_chunks)
-        for row, (place, rank) in enumerate(zip(places, ranks.tolist(), strict=True))
+        (int(larger[row, column]), column % num_chunks, rank, int(nearest[row, column]) % num_chunks)
+        for row, (column, rank) in enumerate(zip(places, ranks.tolist(), strict=True))
     )
 
 

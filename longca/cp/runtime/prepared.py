@@ -94,7 +94,7 @@ class PreparedPlan(PreparedStrategy):
             parts: the distinct parts.
             calls: the part of each chunk.
         """
-        prepared = [one for part in parts for one in part.steps.prepared]
+        prepared = [call for part in parts for call in part.steps.prepared]
         schedule_ms = planning_ms + sum(part.steps.masks_ms for part in parts)
         costs = sum_of_costs(prepared)
         areas = np.sum([part.plan.step_areas.sum(axis=1) for part in calls], axis=0)
@@ -106,7 +106,7 @@ class PreparedPlan(PreparedStrategy):
             "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1)),
         }
         self.notes += dict.fromkeys(
-            [f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)]
+            [f"tokens: {parts[0].plan.sharding.name}", *(note for call in prepared for note in call.notes)]
         )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

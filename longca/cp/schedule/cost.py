@@ -109,7 +109,7 @@ def costs_of(plans: Sequence[Plan], costs: UnitCosts) -> list[PlanCost]:
         else _gather_s(compute, transfer)
     )
     slowest = (compute.sum(axis=2).max(axis=1), transfer.sum(axis=2).max(axis=1), total)
-    return [PlanCost(*one) for one in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
+    return [PlanCost(*values) for values in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
 
 
 def _gather_s(compute: np.ndarray, transfer: np.ndarray) -> np.ndarray:

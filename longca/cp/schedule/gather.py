@@ -66,9 +66,9 @@ class GatherPlan(Plan):
                 f"own; not in {stages}"
             )
         self.num_steps = 1 + max(stages, 1)
-        self._num_kv, place = partition.remote_needed
+        self._num_kv, rank_order = partition.remote_needed
         num_remote = (self._num_kv > 0).sum(axis=1, keepdims=True)
-        self._step = np.where(self._num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
+        self._step = np.where(self._num_kv > 0, 1 + rank_order * stages // np.maximum(num_remote, 1), -1)
         """the step in which a rank uses an owner's KV, (P, P) by (rank, owner); −1 for never"""
         np.fill_diagonal(self._step, 0 if stages else 1)
         there = self._step >= 0

@@ -56,8 +56,8 @@ class Planner:
         """`plan`, with its estimated cost."""
         key = mask.digest, world, schedule, sharding
         if key not in self._kept:
-            one = [sharding] if sharding != BEST else None
-            self._kept[key] = self.choices(mask, world, schedule, one)[0]
+            only = [sharding] if sharding != BEST else None
+            self._kept[key] = self.choices(mask, world, schedule, only)[0]
             if len(self._kept) > self._max_kept:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

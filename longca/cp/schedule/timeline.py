@@ -274,7 +274,7 @@ class WorkTimeline:
     def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[RankTimes]:
         """The times at each of these speeds, in one pass."""
         compute_s, (free_s, *total_s) = self._times([FREE, *speeds])
-        return [RankTimes(compute_s, free_s, one) for one in total_s]
+        return [RankTimes(compute_s, free_s, total) for total in total_s]
 
     def _times(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
         """(compute seconds of each rank (P, N), its end at each speed (S, P, N))."""
@@ -284,16 +284,16 @@ class WorkTimeline:
         compute_s = np.zeros((mesh.ring, mesh.heads))
         work_s = np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads))
         known: dict[Hashable, Timeline] = {}
-        for (place, head_rank), step_s in self._steps.items():
-            line = self._line(place, head_rank, step_s, speeds, known)
+        for (index, head_rank), step_s in self._steps.items():
+            line = self._line(index, head_rank, step_s, speeds, known)
             compute_s[:, head_rank] += line.compute_s
-            work_s[place, :, :, head_rank] = line.total_s(overlap)
+            work_s[index, :, :, head_rank] = line.total_s(overlap)
         arriving_s, leaving_s = self._all_to_all_s(speeds)
         return compute_s, head_pipeline(work_s, arriving_s, leaving_s, overlap[..., None])
 
     def _line(
         self,
-        place: int,
+        index: int,
         head_rank: int,
         step_s: np.ndarray,
         speeds: Sequence[LinkSpeeds],
@@ -303,7 +303,7 @@ class WorkTimeline:
         placement on nodes."""
         work = self._work
         ranks = self._ranks[:, head_rank]
-        chunk = work.chunks[place]
+        chunk = work.chunks[index]
         groups = work.mask_groups(chunk, head_rank)
         num_kv = len(chunk.heads.ranks[head_rank].kv)
         sizes = {links.ranks_per_node for links in speeds}
@@ -373,7 +373,7 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
     """
     plans: dict[range, Plan] = {}
     times = {}
-    for place, chunk in enumerate(work.chunks):
+    for index, chunk in enumerate(work.chunks):
         for head_rank in range(work.mesh.heads):
             num_heads = len(chunk.q[head_rank])
             if num_heads:
@@ -383,7 +383,7 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
                     num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups)
                 )
                 pairs = plan.step_areas + costs.end_pairs * plan.step_band_rows
-                times[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
+                times[index, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
     return times
 
 

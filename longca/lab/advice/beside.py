@@ -35,7 +35,7 @@ def predictions(records: Iterable[Record]) -> dict[tuple[str, str], PredictedTim
     hardware = load_hardware()
     masks = dict[str, Mask]()
     found = dict[tuple[str, str], PredictedTime]()
-    networks = {one.name: links_of(one) for one in hardware.networks}
+    networks = {network.name: links_of(network) for network in hardware.networks}
     models_of = functools.cache(lambda name: fitted_on({name}))
     for record in records:
         models = models_of(device_of(record))

@@ -95,11 +95,11 @@ class PredictedVerdict:
     def text(self) -> str:
         """ "holds (predicted, with 0.6 and 1.25 times the rate between nodes, too): …"."""
         rates = " and ".join(f"{factor:g}" for factor in NETWORK_RANGE)
-        told = {one.status for one in self.others} - {self.verdict.status}
+        statuses = {verdict.status for verdict in self.others} - {self.verdict.status}
         sure = (
             f"with {rates} times the rate between nodes, too"
-            if not told
-            else f"but {' or '.join(sorted(told))} with {rates} times the rate between nodes"
+            if not statuses
+            else f"but {' or '.join(sorted(statuses))} with {rates} times the rate between nodes"
         )
         return f"{self.verdict.status} (predicted, {sure}): {self.verdict.finding}"
 
@@ -189,8 +189,8 @@ def _cells(
             for question, planned, of_draw in zip(questions, plans, of_draws, strict=True)
             if isinstance(candidate := planned[strategy], Candidate)
         ]
-        for place, factor in enumerate(FACTORS):
-            mean = mean_forecast([of_draw[place] for of_draw in of_draws])
+        for index, factor in enumerate(FACTORS):
+            mean = mean_forecast([of_draw[index] for of_draw in of_draws])
             assumed = factor == 1
             low, high = (
                 (min(low for low, _ in spans), max(high for _, high in spans)) if assumed else (None, None)
@@ -307,12 +307,12 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
 
 def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, PredictedVerdict]:
     """Number of a claim → its predicted verdict, on as many GPUs as the study has."""
-    known = [one for one in (load() if cells is None else cells) if one.world <= MOST_OF_STUDY]
+    known = [cell for cell in (load() if cells is None else cells) if cell.world <= MOST_OF_STUDY]
     tables = [table(known, factor) for factor in FACTORS]
     predicted = {}
     for claim in all_claims():
         if claim.number in CLAIMS:
-            first, *others = (claim.judge(one) for one in tables)
+            first, *others = (claim.judge(table_of_factor) for table_of_factor in tables)
             predicted[claim.number] = PredictedVerdict(claim, first, tuple(others))
     return predicted
 
@@ -320,7 +320,7 @@ def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, Predicte
 def setting() -> str:
     """The settings that all cells share, in words."""
     hardware = load_hardware()
-    gpu = hardware.named(next(one.gpu for one in hardware.networks if one.name == PROFILE))
+    gpu = hardware.named(next(network.gpu for network in hardware.networks if network.name == PROFILE))
     own = fitted_on(gpu.gpu_names)
     kernel = (
         f"{KERNEL} as fitted on records of it"

@@ -299,12 +299,12 @@ def _network(name: str, hardware: Hardware) -> Network:
     """A profile by its name, or the first of a file that `longca probe` has written."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        network = next((one for one in hardware.networks if one.name == name), None)
+        network = next((each for each in hardware.networks if each.name == name), None)
         if network is None:
             raise unknown(
                 "profile of messages",
                 name,
-                [one.name for one in hardware.networks],
+                [each.name for each in hardware.networks],
                 todo="They stand in config/hardware.yaml",
             )
         return network

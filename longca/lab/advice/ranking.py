@@ -115,15 +115,21 @@ def advise(
     ]
     others = (
         changes(
-            supported, forecasts, [(what, len(speeds) + place) for place, (what, _) in enumerate(changed)]
+            supported, forecasts, [(what, len(speeds) + index) for index, (what, _) in enumerate(changed)]
         )
         if ordered[1:]
         else ()
     )
     answered = replace(question, seeds=question.seeds[: forecasts.num_draws])
-    told = finding(answered, options, question.num_draws)
+    sentence = finding(answered, options, question.num_draws)
     return Advice(
-        answered, told, options, forecasts.refused, tuple(assumptions(question)), others, question.num_draws
+        answered,
+        sentence,
+        options,
+        forecasts.refused,
+        tuple(assumptions(question)),
+        others,
+        question.num_draws,
     )
 
 

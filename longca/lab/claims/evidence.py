@@ -198,7 +198,7 @@ class Point:
         return replace(
             self,
             cells=tuple(cell for cell in self.cells if cell.seed in seeds),
-            played=tuple(one for one in self.played if one.seed in seeds),
+            played=tuple(playoff for playoff in self.played if playoff.seed in seeds),
         )
 
     def axis(self, name: str) -> Any:
@@ -217,13 +217,13 @@ class Point:
     @property
     def where(self) -> str:
         """Its setting, in words: "full 8K fwd 64:8 on H100"."""
-        told = [
+        details = [
             f"{key} {value}"
             for key, value in self.params.items()
             if key in ("block", "mean_block", "density")
         ]
-        told += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
-        mask = f"{self.mask} ({', '.join(told)})" if told else self.mask
+        details += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
+        mask = f"{self.mask} ({', '.join(details)})" if details else self.mask
         return f"{mask} {self.size}"
 
     @property
@@ -282,7 +282,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
             **dict(zip(_IDENTITY, identity, strict=True)),
             cells=tuple(cells),
             gpu=short_device(identity[0]),
-            played=tuple({one.seed: one for one in played}.values()),
+            played=tuple({playoff.seed: playoff for playoff in played}.values()),
             resolutions=known,
         )
         for identity, (cells, played) in groups.items()
@@ -367,7 +367,7 @@ def span(values: Iterable[float], show: Callable[[Any], str] | None = None) -> s
 
 def held(observations: Sequence[Observation], noun: str = "point") -> str:
     """Number of them that hold: "3 of 14 points"."""
-    return of(sum(one.holds for one in observations), len(observations), noun)
+    return of(sum(observation.holds for observation in observations), len(observations), noun)
 
 
 def of(count: int, total: int, noun: str) -> str:

@@ -36,9 +36,9 @@ def missing(observed: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: 
     absent = [combination for combination in asked if tuple(map(str, combination)) not in there]
     texts = []
     for combination in _merged(absent, len(axes)):
-        told = dict(zip(axes, combination, strict=True))
-        text = "; ".join(_told(name, values) for name, values in told.items())
-        command = f": {run_command(study, told)}" if study else ""
+        values_of = dict(zip(axes, combination, strict=True))
+        text = "; ".join(_told(name, values) for name, values in values_of.items())
+        command = f": {run_command(study, values_of)}" if study else ""
         texts.append(f"{text} (needs {gpus}{command})")
     return Gaps(tuple(texts), len(absent), len(asked))
 
@@ -71,8 +71,8 @@ def _told(name: str, values: Sequence[Any]) -> str:
         whole = {kind: masks for kind, masks in kinds.items() if set(masks) <= set(values)}
         rest = [value for value in values if not any(value in masks for masks in whole.values())]
         return ", ".join([*whole, *rest])
-    told = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
-    return f"{told} ranks" if name == "world" else told if name in (*NAMELESS, "seqlen") else f"{name} {told}"
+    text = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
+    return f"{text} ranks" if name == "world" else text if name in (*NAMELESS, "seqlen") else f"{name} {text}"
 
 
 def run_command(study: str, axes: Mapping[str, Sequence[Any]], *, as_named: bool = False) -> str:

@@ -33,7 +33,10 @@ class Pair:
         assert self.column == RATE and first and second
         if not self.same_masks:
             second = replace(
-                second, measurements=tuple(replace(one, seed=~one.seed) for one in second.measurements)
+                second,
+                measurements=tuple(
+                    replace(measurement, seed=~measurement.seed) for measurement in second.measurements
+                ),
             )
         return compare(first, second)
 
@@ -66,9 +69,9 @@ class Pair:
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
         """It as an observation; names default to the points'."""
         show = format_bytes if self.column.endswith("bytes") else number
-        one, other = (show(point.value(self.column)) for point in (self.first, self.second))
+        shown, other = (show(point.value(self.column)) for point in (self.first, self.second))
         names = first or self.first.name, second or self.second.name
-        text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
+        text = f"{names[0]} {shown}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
 
 

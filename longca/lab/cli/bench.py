@@ -183,8 +183,10 @@ def _print(run: OwnFileRun) -> None:
     several = len(run.results) > 1
     for result in run.results:
         cell = result.own.cell
-        conclusion, *place = _finding(run, result).split("\n")
-        print(textwrap.fill(f"{_case(cell) if several else ''}{conclusion}", line_width()), *place, sep="\n")
+        conclusion, *details = _finding(run, result).split("\n")
+        print(
+            textwrap.fill(f"{_case(cell) if several else ''}{conclusion}", line_width()), *details, sep="\n"
+        )
     first = run.results[0].own.cell
     print(
         f"{run.device} · {format_length(first.seqlen)} tokens · {first.num_q_heads}:{first.num_kv_heads} "
@@ -257,8 +259,8 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
             "implausible": "is too fast to be true",
         }
         what = words.get(outcome.status, outcome.status)
-        place = f"\n  {result.place}" if result.place else ""
-        return f"{run.kernel} {what}: {_view(result.own).reason}{place}"
+        origin = f"\n  {result.place}" if result.place else ""
+        return f"{run.kernel} {what}: {_view(result.own).reason}{origin}"
     case = _standing(result)
     own = _entry(case, run.kernel)
     right = (

@@ -134,8 +134,8 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
     if ranking.earlier:
-        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"  # noqa: E501
-        print(textwrap.fill(told, width, subsequent_indent="  "))
+        note = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"  # noqa: E501
+        print(textwrap.fill(note, width, subsequent_indent="  "))
     seeds = (
         f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}"
         if ranking.corpora

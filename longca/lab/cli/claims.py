@@ -93,7 +93,8 @@ def command(
         f"The study: {STUDY}. Its claims are known from texts about it, since its own tables are not at hand."
     )
     print(
-        *(_paragraph(text) for text in (summary(one for _, one in all_verdicts), known, *defined)), sep="\n"
+        *(_paragraph(text) for text in (summary(verdict for _, verdict in all_verdicts), known, *defined)),
+        sep="\n",
     )
     for claim, verdicts in all_verdicts:
         print("", *_rows(claim, verdicts), sep="\n")
@@ -112,27 +113,31 @@ def _predicted(wanted: set[int], as_json: bool) -> None:
             f"Nothing is predicted of claim '{strange[0]}'",
             todo=f"Claims {', '.join(map(str, CLAIMS))} need several nodes and hang on times: take these",
         )
-    predicted = [one for number, one in sorted(verdicts().items()) if not wanted or number in wanted]
+    predicted = [verdict for number, verdict in sorted(verdicts().items()) if not wanted or number in wanted]
     if as_json:
         print_json(
             {
                 "setting": setting(),
                 "claims": [
-                    {"number": one.claim.number, "label": one.claim.label, "predicted": True}
-                    | vars(one.verdict)
-                    | {"text": one.text}
-                    for one in predicted
+                    {"number": verdict.claim.number, "label": verdict.claim.label, "predicted": True}
+                    | vars(verdict.verdict)
+                    | {"text": verdict.text}
+                    for verdict in predicted
                 ],
             }
         )
         return
     print(textwrap.fill(f"Predicted, not measured: {setting()}.", WIDTH))
-    for one in predicted:
+    for verdict in predicted:
         print()
-        print(textwrap.fill(f"{one.claim.number}. {one.claim.sentence}", WIDTH, subsequent_indent="    "))
         print(
             textwrap.fill(
-                one.text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+                f"{verdict.claim.number}. {verdict.claim.sentence}", WIDTH, subsequent_indent="    "
+            )
+        )
+        print(
+            textwrap.fill(
+                verdict.text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
             )
         )
 

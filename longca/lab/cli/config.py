@@ -39,5 +39,5 @@ def show(as_json: Json = False) -> None:
         ["setting", "value", "from"],
         [[name, str(value), origin] for name, value, origin in shown],
     )
-    for name, place in {**folders, "results": results}.items():
-        print(f"{name}: {(', '.join(map(str, place)) or 'none') if isinstance(place, list) else place}")
+    for name, folder in {**folders, "results": results}.items():
+        print(f"{name}: {(', '.join(map(str, folder)) or 'none') if isinstance(folder, list) else folder}")

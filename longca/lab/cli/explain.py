@@ -74,9 +74,9 @@ def command(
     print(textwrap.fill(_summary(predictions, records), line_width()))
     groups: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        one = prediction.cell.cell_id
+        cell_id = prediction.cell.cell_id
         groups.setdefault(
-            one if len(cells) <= MOST_WHOLE or one in records else _state(prediction), []
+            cell_id if len(cells) <= MOST_WHOLE or cell_id in records else _state(prediction), []
         ).append(prediction)
     for group in groups.values():
         print()
@@ -107,10 +107,12 @@ def _summary(predictions: list["Prediction"], records: dict[str, Record]) -> str
 
     from longca.lab.store.text import plural
 
-    refused = [one for one in predictions if _refusal(one)]
+    refused = [prediction for prediction in predictions if _refusal(prediction)]
     total = plural(len(predictions), "cell")
     counts = Counter(
-        records[one.cell.cell_id].outcome.status for one in predictions if one.cell.cell_id in records
+        records[prediction.cell.cell_id].outcome.status
+        for prediction in predictions
+        if prediction.cell.cell_id in records
     )
     if len(predictions) == 1:
         record = records.get(predictions[0].cell.cell_id)

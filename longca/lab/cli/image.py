@@ -135,13 +135,13 @@ def diff(first: Listed, second: Listed, as_json: Json = False) -> None:
         if changes:
             shown = [
                 [
-                    one.what,
-                    one.name,
-                    _short(one.before),
-                    _short(one.after),
-                    "can touch a number" if one.touches_numbers else "",
+                    change.what,
+                    change.name,
+                    _short(change.before),
+                    _short(change.after),
+                    "can touch a number" if change.touches_numbers else "",
                 ]
-                for one in changes[:MOST_SHOWN]
+                for change in changes[:MOST_SHOWN]
             ]
             print_table(
                 f"{len(shown)} of {len(changes)} differences", ["what", "name", "first", "second", ""], shown

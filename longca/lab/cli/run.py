@@ -235,11 +235,11 @@ def _print_end(summary: Summary, study: str, has_page: bool) -> None:
     from longca.lab.store.text import plural
 
     playoffs = summary.playoffs
-    told = (
+    playoffs_text = (
         str(playoffs) if playoffs and (playoffs.num_played or playoffs.num_kept or playoffs.left_out) else ""
     )
     repeated = str(summary.repeats) if summary.repeats else ""
-    print_text("\n".join(filter(None, (str(summary), repeated, told, finding(summary.board)))))
+    print_text("\n".join(filter(None, (str(summary), repeated, playoffs_text, finding(summary.board)))))
     for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
         if table.rows:
             print_table(table.title, table.columns, table.rows, table.caption)

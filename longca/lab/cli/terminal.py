@@ -168,4 +168,4 @@ def _as_json(match: re.Match[str]) -> str:
     if escaped(character) == character:
         return character
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))

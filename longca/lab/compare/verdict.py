@@ -128,17 +128,19 @@ def _rested_alone(a: Side, b: Side) -> str:
 def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
     """(basis, lead of B over A), or the reason for a missing lead. On the same GPU model, times are
     compared."""
-    one = a.measurement
+    measured = a.measurement
     other = b.measurement
     same_device = a.device == b.device != ""
-    if same_device and one and other and a.time_ms and b.time_ms:
-        return "time", _compared(_by_time(one, a.time_ms.middle), _by_time(other, b.time_ms.middle))
-    if not (one and other and a.tflops and b.tflops):
+    if same_device and measured and other and a.time_ms and b.time_ms:
+        return "time", _compared(_by_time(measured, a.time_ms.middle), _by_time(other, b.time_ms.middle))
+    if not (measured and other and a.tflops and b.tflops):
         return f"another device, and no rate in TFLOP/s: {a.device or 'not known'}, {b.device or 'not known'}"
     if same_device or rule.by_rate:
-        return "rate", _compared(one, other)
+        return "rate", _compared(measured, other)
     if a.peak_tflops and b.peak_tflops:
-        return "share of peak", _compared(_scaled(one, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops))
+        return "share of peak", _compared(
+            _scaled(measured, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops)
+        )
     unknown = b.device if a.peak_tflops else a.device
     return f"another device, and no peak is known of {unknown or 'one of them'}"
 

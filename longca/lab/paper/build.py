@@ -127,11 +127,11 @@ class _Paper:
         """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
-        told = [
+        texts = [
             f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        return points_json(labelled(self.first), {"published": told}, self.unit)
+        return points_json(labelled(self.first), {"published": texts}, self.unit)
 
 
 def build_paper(
@@ -173,7 +173,7 @@ def build_paper(
         table,
         published_rates(table, hardware),
         tuple(sorted(methods)),
-        [one.drawing for one in shown_masks.masks],
+        [mask.drawing for mask in shown_masks.masks],
         run_pages(folder, table.study),
         folder / DATA,
     )
@@ -183,7 +183,7 @@ def build_paper(
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
         shown.append(_shown(exhibit, paper))
     progress("judging the claims")
-    forecasts = {number: one.text for number, one in predicted_verdicts().items()}
+    forecasts = {number: verdict.text for number, verdict in predicted_verdicts().items()}
     judged = [
         Judged(
             claim,
@@ -203,7 +203,7 @@ def build_paper(
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
         notes_of_all=[note for note, count in notes.items() if note and count >= SEVERAL],
-        num_measured=len({number for one in shown for number in one.effects}), gallery=shown_masks, coverage=coverage(table),  # noqa: E501
+        num_measured=len({number for verdict in shown for number in verdict.effects}), gallery=shown_masks, coverage=coverage(table),  # noqa: E501
         provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,  # noqa: E501
         devices=devices(table.loc[table.status == "ok"]),
         records_of={device: int((table.device == device).sum()) for device in devices(table)},

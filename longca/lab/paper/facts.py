@@ -47,11 +47,12 @@ class Gallery:
 def gallery() -> Gallery:
     """The masks that have a number in the study."""
     patterns = sorted(
-        (one for one in Registry("mask").load_all() if one.number is not None), key=lambda one: one.number
+        (one for one in Registry("mask").load_all() if one.number is not None),
+        key=lambda pattern: pattern.number,
     )
     drawings = mask_drawings(pattern.name for pattern in patterns)
     masks = tuple(
-        GalleryMask(pattern, drawing, tuple(_density(pattern, *place) for place in LENGTHS.items()))
+        GalleryMask(pattern, drawing, tuple(_density(pattern, *length) for length in LENGTHS.items()))
         for pattern, drawing in zip(patterns, drawings, strict=True)
     )
     static = [mask for mask in masks if mask.pattern.family != "dynamic"]

@@ -56,7 +56,7 @@ class RunPage:
         passes = [True] * len(mine)
         query = []
         for name, values in self.values.items():
-            asked = {value for value, one in zip(values, mine, strict=True) if one}
+            asked = {value for value, is_mine in zip(values, mine, strict=True) if is_mine}
             if len(asked) < len(set(values)):
                 query += [(name, value) for value in dict.fromkeys(values) if value in asked]
                 passes = [still and value in asked for still, value in zip(passes, values, strict=True)]
@@ -99,7 +99,7 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
         name: tuple(map(_text, unpacked(packed[column], len(anchors)))) for name, column in FILTERS.items()
     }
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
-    address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
+    address, records = (Path(os.path.relpath(target, folder.resolve())).as_posix() for target in (path, file))
     devices = set(map(str, unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
     gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
     return RunPage(

@@ -126,7 +126,7 @@ def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
     for key in sorted(cells, key=lambda key: (-len(cells[key]), key)):
         facts = dict(key)
         cores = {
-            cpu: sorted(cores for one, cores in hosts[key] if one == cpu) for cpu, _ in sorted(hosts[key])
+            cpu: sorted(cores for model, cores in hosts[key] if model == cpu) for cpu, _ in sorted(hosts[key])
         }
         cpus = tuple(f"{cpu} ({', '.join(map(str, counts))} cores)" for cpu, counts in cores.items())
         machines.append(

@@ -120,12 +120,12 @@ def published_pairs(data: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame
 def with_published(data: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """The data with `peak_percent`, where something was published, and a column SOURCE_peak_percent for each
     source."""
-    told = pairs.loc[pairs.is_told]
-    if not len(told):
+    shown = pairs.loc[pairs.is_told]
+    if not len(shown):
         return data
-    shares = told.pivot(index="row", columns="source", values="published_percent")
+    shares = shown.pivot(index="row", columns="source", values="published_percent")
     shares = shares.rename(columns="{}_peak_percent".format)
-    shares.insert(0, "peak_percent", told.groupby("row").peak_percent.first())
+    shares.insert(0, "peak_percent", shown.groupby("row").peak_percent.first())
     return data.join(shares)
 
 
@@ -133,9 +133,9 @@ def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
     """Compares the rates with each source that published them: a sentence for each, and for each device."""
     sentences = []
     for _, of_source in pairs.groupby([*SOURCE, "here"], sort=True):
-        told = of_source.loc[of_source.is_told]
-        if len(told):
-            sentences.append(_compared(told))
+        shown = of_source.loc[of_source.is_told]
+        if len(shown):
+            sentences.append(_compared(shown))
         rest = of_source.loc[~of_source.is_told]
         sentences += [
             _in_range(of_method)
@@ -146,10 +146,10 @@ def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
 
 def published_notes(published: pd.DataFrame) -> dict[str, str]:
     """Cell → what was published for it, in a line: "published: 68 % of peak (MagiAttention, H100 SXM)"."""
-    told = published.loc[published.is_told]
+    shown = published.loc[published.is_told]
     notes: dict[str, list[str]] = {}
     for cell_id, title, gpu, share in zip(
-        told.cell_id, told.title, told.hardware, told.published_percent, strict=True
+        shown.cell_id, shown.title, shown.hardware, shown.published_percent, strict=True
     ):
         notes.setdefault(cell_id, []).append(f"{percent(share / 100)} of peak ({title}, {gpu})")
     return {cell_id: f"published: {', '.join(texts)}" for cell_id, texts in notes.items()}
@@ -175,14 +175,14 @@ def _compared(pairs: pd.DataFrame) -> str:
 
 
 def _in_range(pairs: pd.DataFrame) -> str:
-    one = pairs.iloc[0]
+    first = pairs.iloc[0]
     here = pairs.peak_percent
     low = percent(here.min() / 100)
     high = percent(here.max() / 100)
     return (
-        f"{_source(pairs)} has {one.method} under {one['mask']}, {one.direction}, at "
-        f"{percent(one.published_percent / 100)} of peak and does not tell "
-        f"{'the length' if one.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} it has "
+        f"{_source(pairs)} has {first.method} under {first['mask']}, {first.direction}, at "
+        f"{percent(first.published_percent / 100)} of peak and does not tell "
+        f"{'the length' if first.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} it has "
         f"{low}{f' to {high}' if high != low else ''} at {plural(len(pairs), 'point')}"
     )
 
@@ -192,8 +192,8 @@ def _here(pairs: pd.DataFrame) -> str:
 
 
 def _source(pairs: pd.DataFrame) -> str:
-    one = pairs.iloc[0]
-    return f"{one.title} on {one.hardware} ({one.how})"
+    first = pairs.iloc[0]
+    return f"{first.title} on {first.hardware} ({first.how})"
 
 
 def _place(pair: pd.Series) -> str:

@@ -66,7 +66,11 @@ def share_protocol(first: MeasuredPoint, second: MeasuredPoint) -> bool:
 
 def _protocol(records: Mapping[str, Collection[Measurement]]) -> bool:
     rested, unrested = (
-        {method for method, of_method in records.items() if any(one.rests == rests for one in of_method)}
+        {
+            method
+            for method, of_method in records.items()
+            if any(record.rests == rests for record in of_method)
+        }
         for rests in (True, False)
     )
     return is_by_rests(rested, unrested)

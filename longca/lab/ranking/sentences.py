@@ -148,12 +148,12 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     )
 
 
-def margin(case: Standing, place: int) -> str:
+def margin(case: Standing, rank: int) -> str:
     """The words beside the method at that place of a case: "fastest", "leads", "tied", "1.20× slower"."""
-    entry = case.entries[place - 1]
+    entry = case.entries[rank - 1]
     if not case.is_compared:
         return "alone"
-    if place == 1:
+    if rank == 1:
         return "tied" if not case.is_clear else "fastest" if case.played_off else "leads"
     if entry.is_tied:
         return "tied: samples scatter" if entry.scatters else "tied with the first"

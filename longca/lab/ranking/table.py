@@ -98,8 +98,8 @@ def by_rests(table: pd.DataFrame) -> pd.Series:
     names = [name for name in CASE if name in table]
     case = table.groupby(names, sort=False, dropna=False).ngroup()
     methods: dict[int, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
-    told = (table.status == "ok") & ~is_beside(table)
-    for number, method, rested in zip(case[told], table.method[told], rests[told], strict=True):
+    is_timed = (table.status == "ok") & ~is_beside(table)
+    for number, method, rested in zip(case[is_timed], table.method[is_timed], rests[is_timed], strict=True):
         methods[number][rested].add(method)
     chosen = {number for number, (unrested, rested) in methods.items() if is_by_rests(rested, unrested)}
     return pd.Series(case.isin(chosen).to_numpy(bool), index=table.index)

@@ -125,10 +125,10 @@ def of_windows(seqlen: int, windows: tuple[Any, ...]) -> list[np.ndarray]:
     if not windows:
         raise ValueError("give at least one window, such as (1023, 0)")
     [first, *_] = windows
-    if isinstance(first, (list, tuple)) and first and all(isinstance(one, (list, tuple)) for one in first):
-        given = ", ".join(str(tuple(one)) for one in first)
+    if isinstance(first, (list, tuple)) and first and all(isinstance(pair, (list, tuple)) for pair in first):
+        given = ", ".join(str(tuple(pair)) for pair in first)
         raise ValueError(f"each window is an argument of its own: give from_windows({seqlen}, {given})")
-    if len(windows) == 2 and all(hasattr(one, "__index__") for one in windows):
+    if len(windows) == 2 and all(hasattr(side, "__index__") for side in windows):
         raise ValueError(f"a window is a pair: give from_windows({seqlen}, {windows})")
     return [band.make(0, seqlen, 0, seqlen, *_offsets(window)) for window in windows]
 

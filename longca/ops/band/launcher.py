@@ -76,15 +76,15 @@ class RecordedLaunch:
         self._build = build  # since Triton 3.8 a build without references unloads its function from the GPU
         self._grid = (*grid, 1, 1)[:3]
         self._start, self._fixed, self._in_one, metas = _launcher_of(build)
-        boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
+        boxes = {index: (source, offset, box) for index, source, offset, box in changing if box is not None}
         places = []
         self._args = []
         self._boxes = []
         alike: dict[tuple[Any, ...], _Boxes] = {}  # a repeated descriptor is created once
-        for place, arg in enumerate(args):
+        for index, arg in enumerate(args):
             places.append(len(self._args))
-            if place in boxes:
-                source, offset, like = boxes[place]
+            if index in boxes:
+                source, offset, like = boxes[index]
                 meta = next(metas)
                 key = source, offset, tuple(like.shape), tuple(like.strides), like.padding, str(meta)
                 of_addresses = alike.setdefault(key, _Boxes(like, meta))
@@ -93,16 +93,16 @@ class RecordedLaunch:
             else:
                 self._args.append(arg)
         self._addresses = [
-            (places[place], source, offset) for place, source, offset, box in changing if box is None
+            (places[index], source, offset) for index, source, offset, box in changing if box is None
         ]
 
     def __call__(self, run: Run) -> None:
         args = self._args.copy()
         addresses = run.addresses
-        for place, source, offset in self._addresses:
-            args[place] = addresses[source] + offset
-        for place, source, offset, boxes in self._boxes:
-            args[place] = boxes.at(addresses[source] + offset)
+        for index, source, offset in self._addresses:
+            args[index] = addresses[source] + offset
+        for index, source, offset, boxes in self._boxes:
+            args[index] = boxes.at(addresses[source] + offset)
         if self._in_one:
             self._start(*self._grid, run.stream, *self._fixed, args)
         else:

@@ -77,7 +77,7 @@ class Recorder(Launches):
             tables: tensors with constant addresses.
         """
         super().__init__(inputs[0].device)
-        self._inputs = {id(x): place for place, x in enumerate(inputs)}
+        self._inputs = {id(x): index for index, x in enumerate(inputs)}
         self._tables = {id(table): table for table in tables}
         # address of the storage → allocation, offset in bytes, and the tensor
         self._buffers: dict[int, tuple[int, int, Tensor]] = {}
@@ -116,14 +116,14 @@ class Recorder(Launches):
         build = kernel[grid](*args, **OPTIONS, **options)
         changing = []
         constants = list(args)
-        for place, arg in enumerate(args):
+        for index, arg in enumerate(args):
             base = getattr(arg, "base", arg)
             if isinstance(base, Tensor):
                 source = self._source_of(base)
                 self._whole &= id(base) not in self._inputs or base.data_ptr() % ALIGNMENT == 0
-                constants[place] = source[1]
+                constants[index] = source[1]
                 if source[0] >= 0:
-                    changing.append((place, *source, None if base is arg else arg))
+                    changing.append((index, *source, None if base is arg else arg))
         if build is None:  # by the interpreter
             self._whole = False
         else:
@@ -136,8 +136,8 @@ class Recorder(Launches):
         if id(x) in self._tables or x.numel() == 0:
             return -1, x.data_ptr()
         # a KeyError means that it was not allocated by the methods above
-        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]
-        return place, offset + x.data_ptr() - buffer.data_ptr()
+        index, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]
+        return index, offset + x.data_ptr() - buffer.data_ptr()
 
     def _piece(self, kind: str, x: Tensor) -> Tensor:
         """Records a part of the stage's allocation of this kind."""

@@ -38,11 +38,11 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[Any], q: Tensor, k: Tensor) -> BandPlan:
     """A plan for flat q and k, from the result of `flatten`: numbers are also truth values and orders."""
     kernels = {}
-    for place, kernel in enumerate(list(BandKernel)[: len(tables) // NUM_TABLES]):
+    for index, kernel in enumerate(list(BandKernel)[: len(tables) // NUM_TABLES]):
         of_schedule: dict[str, Any] = dict(
-            zip(TABLES, tables[place * NUM_TABLES : (place + 1) * NUM_TABLES], strict=True)
+            zip(TABLES, tables[index * NUM_TABLES : (index + 1) * NUM_TABLES], strict=True)
         )
-        of_kernel = numbers[place * NUM_NUMBERS : (place + 1) * NUM_NUMBERS]
+        of_kernel = numbers[index * NUM_NUMBERS : (index + 1) * NUM_NUMBERS]
         values = of_kernel[: len(NUMBERS)]
         config = of_kernel[len(NUMBERS) :]
         others: dict[str, Any] = {

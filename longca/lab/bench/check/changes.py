@@ -71,16 +71,16 @@ class Changes:
         """Set an input, in place, to its content in a call. The host does not wait for a GPU."""
         self.apply_to_shard(name, x_THD, call, None)
 
-    def apply_to_shard(self, name: str, x_LHD: torch.Tensor, call: int, place: ShardPlace | None) -> None:
-        """The same for the tokens of one rank: `place` is what `shard_place` gives for them."""
+    def apply_to_shard(self, name: str, x_LHD: torch.Tensor, call: int, target: ShardPlace | None) -> None:
+        """The same for the tokens of one rank: `target` is what `shard_place` gives for them."""
         if not self.sites:
             return
         values = self._values_of(call, x_LHD.device)[name]
-        if place is None:
+        if target is None:
             tokens, heads = self._place(name, x_LHD.device)
             x_LHD[tokens, heads] = values
-        elif len(place.sites):
-            x_LHD[place.tokens, place.heads] = values[place.sites]
+        elif len(target.sites):
+            x_LHD[target.tokens, target.heads] = values[target.sites]
 
     def shard_place(self, name: str, positions_L: np.ndarray, device: torch.device) -> ShardPlace:
         """The place in a rank's shard at which an input changes.

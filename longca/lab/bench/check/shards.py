@@ -63,8 +63,8 @@ class Shards:
     def change(self, plan: CheckPlan, call: int) -> None:
         """Set the inputs to their content in a call."""
         plan.expect(call)
-        for name, place in self.places.items():
-            plan.changes.apply_to_shard(name, self._tensor(name), call, place)
+        for name, target in self.places.items():
+            plan.changes.apply_to_shard(name, self._tensor(name), call, target)
 
     def digests(self, *, checked: bool) -> Digests:
         """This rank's parts of the digests of the inputs, which add up.

@@ -32,8 +32,8 @@ def failure(error: Exception, where: str) -> Outcome:
             return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
     # records are published: without folders of this machine
     text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")
-    place = _users_code(error)
-    head = [f"while at: {where}", *([f"{RAISED_AT}{place.replace(f'{SOURCE}/', '')}"] if place else [])]
+    origin = _users_code(error)
+    head = [f"while at: {where}", *([f"{RAISED_AT}{origin.replace(f'{SOURCE}/', '')}"] if origin else [])]
     return as_failed(
         type(error).__name__,
         str(error).strip() or type(error).__name__,

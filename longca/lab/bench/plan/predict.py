@@ -72,7 +72,7 @@ def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: f
         if study.playoff is not None
         else []
     )
-    return sum(one > 0 for one in seconds), sum(seconds) / 3600
+    return sum(cost > 0 for cost in seconds), sum(seconds) / 3600
 
 
 class Predictor:

@@ -82,14 +82,14 @@ def play_rounds(
             seat.error = error
 
     for number in range(max(warmup, 1)):
-        for place in orders[number % len(orders)]:
-            if seats[place].error is None:
-                turn(seats[place], partial(_warm, rest=rest))
+        for index in orders[number % len(orders)]:
+            if seats[index].error is None:
+                turn(seats[index], partial(_warm, rest=rest))
     start = now()
     count = 0
     while (ending := _ending(seats, rules, count, now() - start)) is None:
         first = (first_round + count) * num_players
-        active = [seats[place] for place in orders[count % len(orders)] if seats[place].error is None]
+        active = [seats[index] for index in orders[count % len(orders)] if seats[index].error is None]
         for number, seat in enumerate(active):
             turn(seat, partial(_sample, turn=first + number, rest=rest))
         count += 1
@@ -108,7 +108,7 @@ def balanced_orders(count: int) -> list[list[int]]:
             first.append(high)
         low = low + 1
         high = high - 1
-    squares = [[(place + shift) % count for place in first] for shift in range(count)]
+    squares = [[(index + shift) % count for index in first] for shift in range(count)]
     return squares if count % 2 == 0 else [order for square in squares for order in (square, square[::-1])]
 
 

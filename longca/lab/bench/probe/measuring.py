@@ -54,7 +54,7 @@ def probe(comm: Comm, seconds: float) -> ProbeResult:
     seen = others(comm.gather(dict(uses)))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "cpu"
-    intra, inter, told = messages
+    intra, inter, notes_of_messages = messages
     return ProbeResult(
         comm.world,
         _ranks_per_node(comm),
@@ -64,7 +64,7 @@ def probe(comm: Comm, seconds: float) -> ProbeResult:
         kernels,
         _launch_us(comm),
         seen.disturbance(comm.device.type == "cuda", cores) or "",
-        [*told, *notes],
+        [*notes_of_messages, *notes],
     )
 
 
@@ -99,8 +99,8 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
         for scope, distance in scopes:
             hops = [_Hop(comm, num_bytes, distance, per_node) for num_bytes in sizes]
             timed[scope][way] = [
-                _timed(comm, hop, measure, matrix if place >= len(hops) - OVERLAPPED else None)
-                for place, hop in enumerate(hops)
+                _timed(comm, hop, measure, matrix if index >= len(hops) - OVERLAPPED else None)
+                for index, hop in enumerate(hops)
             ]
     comm.use("nccl")
     return timed["intra"], timed["inter"], notes
@@ -114,11 +114,11 @@ class _Hop:
         self.num_bytes = num_bytes
         self._comm = comm
         self._buffers = comm.receive_buffers()
-        node, place = divmod(comm.rank, per_node)
+        node, offset = divmod(comm.rank, per_node)
         size = min(per_node, comm.world - node * per_node)
         if distance == 1:
-            self._to = node * per_node + (place + 1) % size
-            self._from = node * per_node + (place - 1) % size
+            self._to = node * per_node + (offset + 1) % size
+            self._from = node * per_node + (offset - 1) % size
         else:
             self._to = (comm.rank + distance) % comm.world
             self._from = (comm.rank - distance) % comm.world

@@ -154,7 +154,7 @@ def choose_players(measured: Mapping[Cell, Measurement], rules: PlayoffRules) ->
         measured: of one case, on one model of device.
     """
     cells = {cell.kernel: cell for cell in measured}
-    case = standing([MeasuredPoint(cell.kernel, (one,)) for cell, one in measured.items()])
+    case = standing([MeasuredPoint(cell.kernel, (point,)) for cell, point in measured.items()])
     return tuple(
         cells[entry.method]
         for entry in case.entries
@@ -374,8 +374,8 @@ def difference_of_twins(records: Sequence[Record]) -> float | None:
     ]
     if len(both) < 2:
         return None
-    one, other = (median(samples.time_ms[0]) for samples in both)
-    return max(one, other) / min(one, other) - 1
+    first_ms, second_ms = (median(samples.time_ms[0]) for samples in both)
+    return max(first_ms, second_ms) / min(first_ms, second_ms) - 1
 
 
 def _is_timed(result: Result) -> bool:

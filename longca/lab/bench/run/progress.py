@@ -330,9 +330,9 @@ def played(records: Sequence[Record]) -> str:
     ordered = sorted(times_ms, key=lambda kernel: times_ms[kernel])
     texts = [
         f"{kernel} {number(times_ms[kernel])} ms"
-        if place == 0
+        if index == 0
         else f"{kernel} {_behind(times_ms[kernel] / times_ms[ordered[0]])}"
-        for place, kernel in enumerate(ordered)
+        for index, kernel in enumerate(ordered)
     ]
     texts += [f"{record.cell.kernel} {record.outcome.status}" for record in records if not record.samples]
     rounds = max((len(record.samples.time_ms[0]) for record in records if record.samples), default=0)

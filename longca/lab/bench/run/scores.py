@@ -331,7 +331,7 @@ def _place(lines: Sequence[str], world: int) -> str:
     """The place in the code that these lines name, as `Score.raised_at`."""
     raised = next((line.removeprefix(RAISED_AT) for line in lines if line.startswith(RAISED_AT)), "")
     ranks = [line.partition(WAS_AT) for line in lines if WAS_AT in line]
-    return raised or ", ".join(place if world == 1 else f"{place} ({rank})" for rank, _, place in ranks)
+    return raised or ", ".join(line if world == 1 else f"{line} ({rank})" for rank, _, line in ranks)
 
 
 def _mask(cell: Cell) -> tuple[object, ...]:

@@ -192,8 +192,8 @@ class Job:
         if world == 1:
             yield lambda address: "", None
         elif self.task.on_one_machine:
-            place = self._rendezvous.new_file().as_uri()
-            yield lambda address: place, None
+            file_uri = self._rendezvous.new_file().as_uri()
+            yield lambda address: file_uri, None
         else:
             with socket.create_server((self._address, 0), backlog=512) as listener:
                 port = listener.getsockname()[1]

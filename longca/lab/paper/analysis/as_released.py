@@ -297,12 +297,11 @@ def rank_change(row: Any) -> str:
         else f"would have no rank ({row.status_released})"
     )
     of_all = "" if row.status_released == "ok" else f" of {int(row.num_ranked)}"
-    place = f"{row.mask_label}, {format_length(int(row.seqlen))}, {DIRECTIONS[row.direction]}"
-    return f"released {row.kernel} {would} ({place}), ours is {ordinal(int(row.rank_without))}{of_all}"
+    case = f"{row.mask_label}, {format_length(int(row.seqlen))}, {DIRECTIONS[row.direction]}"
+    return f"released {row.kernel} {would} ({case}), ours is {ordinal(int(row.rank_without))}{of_all}"
 
 
-def ordinal(place: int) -> str:
+def ordinal(number: int) -> str:
     """1 → "1st", 12 → "12th"."""
-    return (
-        f"{place}{'th' if place % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(place % 10, 'th')}"
-    )
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -49,13 +49,13 @@ class Counted(PaperTable):
 
 
 def _cells(row: Any) -> tuple[str, ...]:
-    told = format_bytes if row.unit == "bytes" else _millions
+    format_value = format_bytes if row.unit == "bytes" else _millions
     return (
         f"F{row.defect}",
         row.case,
         row.unit,
-        told(row.released),
-        told(row.without),
+        format_value(row.released),
+        format_value(row.without),
         f"{number(row.ratio, 3)}×",
         percent(row.common) if row.common == row.common else "",
     )

@@ -49,13 +49,13 @@ class CpDocuments(PaperFigure):
             ]
         )
         curves = rates(rows, "mask", "detail", "direction", "device", "strategy", "kernel", "method", "world")
-        place = {mask: index for index, mask in enumerate(MASKS)}
+        order = {mask: index for index, mask in enumerate(MASKS)}
         return curves.sort_values(
             ["direction", "mask", "method", "world"],
             ascending=[False, True, True, True],
             kind="stable",
             ignore_index=True,
-            key=lambda column: column.map(place) if column.name == "mask" else column,
+            key=lambda column: column.map(order) if column.name == "mask" else column,
         )
 
     def title(self, data: pd.DataFrame) -> str:

@@ -31,10 +31,10 @@ class DenseHeads(PaperTable):
         import pandas as pd
 
         by = ["mask", "mask_params", *KEY]
-        one, other = (rates(kernels(table, sparse=False, heads=heads), *by) for heads in (MHA, GQA))
-        if not len(one) or not len(other):
+        mha, gqa = (rates(kernels(table, sparse=False, heads=heads), *by) for heads in (MHA, GQA))
+        if not len(mha) or not len(gqa):
             return pd.DataFrame()
-        both = one.merge(other, on=by, suffixes=("_64", "_8")).dropna(subset=["value_64", "value_8"])
+        both = mha.merge(gqa, on=by, suffixes=("_64", "_8")).dropna(subset=["value_64", "value_8"])
         both["ratio"] = both.value_64 / both.value_8
         return both.loc[:, [*by, "value_64", "value_8", "ratio", "cell_ids_64", "cell_ids_8"]]
 

@@ -48,11 +48,11 @@ class DenseSupport(PaperTable):
 
         patterns = sorted(
             (
-                one
-                for one in Registry("mask").load_all()
-                if one.number is not None and one.family != "dynamic"
+                pattern
+                for pattern in Registry("mask").load_all()
+                if pattern.number is not None and pattern.family != "dynamic"
             ),
-            key=lambda one: one.number,
+            key=lambda pattern: pattern.number,
         )
         masks = {
             pattern: build_mask(

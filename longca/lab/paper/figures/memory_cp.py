@@ -54,6 +54,6 @@ class MemoryCp(PaperTable):
         apart = devices_apart(data)
         for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
             at = zip(of_method.world, of_method.tokens, of_method.direction, strict=True)
-            values = {place: format_bytes(value) for place, value in zip(at, of_method.value, strict=True)}
-            rows.append((str(strategy), str(kernel), *device, *(values.get(place, "") for place in places)))
+            values = {column: format_bytes(value) for column, value in zip(at, of_method.value, strict=True)}
+            rows.append((str(strategy), str(kernel), *device, *(values.get(column, "") for column in places)))
         return Cells(("strategy", "kernel", *apart, *places.values()), tuple(rows), num_keys=2 + len(apart))

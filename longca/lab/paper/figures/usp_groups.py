@@ -76,10 +76,10 @@ class UspGroups(PaperFigure):
         height = top + PANEL_IN + 0.55
         canvas = style.canvas(height)
         width = style.width_in / len(panels)
-        for place, ((heads,), rows) in enumerate(panels):
+        for number, ((heads,), rows) in enumerate(panels):
             ax = canvas.add_axes(
                 (
-                    (place * width + 0.7) / style.width_in,
+                    (number * width + 0.7) / style.width_in,
                     0.55 / height,
                     (width - 0.9) / style.width_in,
                     PANEL_IN / height,

@@ -222,7 +222,7 @@ def answer(
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
     table = _on_gpu(table, gpu) if gpu else table
-    questions = [replace(question, direction=one) for one in DIRECTIONS[direction]]
+    questions = [replace(question, direction=each) for each in DIRECTIONS[direction]]
     found: list[tuple[CallRanking, tuple[str, ...]]] = []
     unanswered = []
     for one in questions:

@@ -82,8 +82,8 @@ class Placed:
     @property
     def frame(self) -> str:
         """Classes of its square in the heat map."""
-        place = " lone" if self.is_alone else " best" if self.place == 1 else ""
-        return f"case{place}{' tied' if self.tied else ''}"
+        frame_class = " lone" if self.is_alone else " best" if self.place == 1 else ""
+        return f"case{frame_class}{' tied' if self.tied else ''}"
 
     @property
     def strength(self) -> int:

@@ -122,8 +122,8 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
     _, start, end = _touched(work_tiles, ranges, tile_n)
     num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
     changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
-    for place, change in ((start, 1), (end, -1)):
-        changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
+    for edge, change in ((start, 1), (end, -1)):
+        changes.scatter_add_(0, (edge // tile_n).clamp(max=len(changes) - 1), torch.full_like(edge, change))
     right = torch.stack(
         [
             (torch.sort(work_tiles[:, ROW_START]).values == rows).all(),
@@ -145,8 +145,8 @@ def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int, order: AddOrder) 
     positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
     # launches dominate the time on a GPU, arithmetic on a CPU
     stretches = changes_by_matrix if owner.is_cuda else changes_by_sets
-    tile, place, before = stretches(owner, cells, len(work_tiles), len(positions))
-    return tile, torch.stack([positions[place], before], 1)
+    tile, offset, before = stretches(owner, cells, len(work_tiles), len(positions))
+    return tile, torch.stack([positions[offset], before], 1)
 
 
 def changes_by_matrix(
@@ -174,8 +174,8 @@ def changes_by_matrix(
     before[:, 1:] = torch.where(touched[:, 1:], latest[:, :-1], -1)
     last = torch.ones_like(touched)
     last[:-1] = before[1:] != before[:-1]
-    tile, place = torch.nonzero(last.t().contiguous(), as_tuple=True)
-    return tile, num_positions - 2 - place, before[place, tile].long()
+    tile, position = torch.nonzero(last.t().contiguous(), as_tuple=True)
+    return tile, num_positions - 2 - position, before[position, tile].long()
 
 
 def changes_by_sets(
@@ -188,21 +188,21 @@ def changes_by_sets(
     # the predecessor of a tile changes only where a stretch begins or ends: its own, or one of the
     # predecessor
     moved = owner.repeat(2)
-    place = cells.flatten()
+    position = cells.flatten()
     after = touching.next_tile(torch.cat([cells[0], cells[1] - 1]), moved)
     tile = torch.cat([moved, after])
-    place = place.repeat(2)
-    key = torch.where((tile >= 0) & (place < last), tile * last + (last - 1 - place), last - 1)
+    position = position.repeat(2)
+    key = torch.where((tile >= 0) & (position < last), tile * last + (last - 1 - position), last - 1)
     tiles = torch.arange(num_tiles, device=owner.device)
     # sorted by tile, then from the right; the first cell of all
     key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))
     tile = key // last
-    place = last - 1 - key % last
-    before = touching.previous_tile(place, tile)
+    position = last - 1 - key % last
+    before = touching.previous_tile(position, tile)
     kept = torch.nonzero(
-        (place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))
+        (position == 0) | (before != touching.previous_tile((position - 1).clamp(min=0), tile))
     ).squeeze(1)
-    return tile[kept], place[kept], before[kept]
+    return tile[kept], position[kept], before[kept]
 
 
 class _TileSets:

@@ -108,22 +108,24 @@ def _of_several_slices(
     count = fields[1] - fields[0]
     slice_, rank = expand(count, int(count.sum()))
     row = fields[0][slice_] + rank
-    place = owner[slice_] * width + row
+    position = owner[slice_] * width + row
     columns = torch.stack(_columns(fields.index_select(1, slice_), row))
-    columns = (columns + place * base).index_select(1, torch.nonzero(columns[0] < columns[1]).squeeze(1))
+    columns = (columns + position * base).index_select(1, torch.nonzero(columns[0] < columns[1]).squeeze(1))
     start, order = torch.sort(columns[0])
     end = columns[1][order]
     first, last = segments(start[1:] != end[:-1])
     start = start[first]
     end = end[last]
-    place = start // base
-    layer = torch.arange(len(place), device=place.device) - torch.searchsorted(place, place)
-    block = place // width
-    depth = torch.zeros(num_blocks, dtype=torch.int64, device=place.device).scatter_reduce_(
+    position = start // base
+    layer = torch.arange(len(position), device=position.device) - torch.searchsorted(position, position)
+    block = position // width
+    depth = torch.zeros(num_blocks, dtype=torch.int64, device=position.device).scatter_reduce_(
         0, block, layer + 1, "amax"
     )
-    masks = torch.zeros(int(depth.sum()), width, dtype=torch.int32, device=place.device)
-    masks[(torch.cumsum(depth, 0) - depth)[block] + layer, place % width] = _packed(start % base, end % base)
+    masks = torch.zeros(int(depth.sum()), width, dtype=torch.int32, device=position.device)
+    masks[(torch.cumsum(depth, 0) - depth)[block] + layer, position % width] = _packed(
+        start % base, end % base
+    )
     return depth, masks
 
 

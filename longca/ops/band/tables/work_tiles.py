@@ -122,9 +122,9 @@ def _narrow_first(row_tiles: RowTiles, partial: PartialBlocks) -> Tensor:
     # columns up to the last one that a row sees
     seen = torch.amax(partial.masks >> 16, 1)[mask + partial.first[number]]
     is_narrow = torch.zeros_like(mask, dtype=torch.bool)
-    for place, spec in enumerate(row_tiles.specs):
+    for index, spec in enumerate(row_tiles.specs):
         if spec.narrow_n:
-            is_narrow |= (number == place) & (seen <= spec.narrow_n)
+            is_narrow |= (number == index) & (seen <= spec.narrow_n)
     order = torch.argsort(list_ * 2 + ~is_narrow, stable=True)
     return torch.cat([partial.blocks, torch.where(is_narrow, mask + 1, 0)[None]]).index_select(1, order)
 
@@ -262,8 +262,8 @@ def _block_ranges(lists: BlockLists) -> Tensor:
     """(R, 2) int32, as in `TileSchedule`: list by list, full blocks first."""
     ranges = lists.full.new_empty(lists.full.shape[1] + lists.partial.shape[1], 2, dtype=torch.int32)
     for blocks, others in ((lists.full, lists.before[2]), (lists.partial, lists.before[0, 1:])):
-        place = torch.arange(blocks.shape[1], device=blocks.device) + others[blocks[0]]
-        ranges[place] = blocks[1:3].t().to(torch.int32)
+        target = torch.arange(blocks.shape[1], device=blocks.device) + others[blocks[0]]
+        ranges[target] = blocks[1:3].t().to(torch.int32)
     return ranges
 
 
