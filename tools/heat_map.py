@@ -141,18 +141,18 @@ def finding(records: Path = RECORDS) -> Finding:
     device = asked.device[asked.status == "ok"].iloc[0]
     assert set(asked.device) - {""} == {device}
     own = counted(asked)
-    found = standings(asked, ("mask", "direction"))
+    standing = standings(asked, ("mask", "direction"))
     table = asked[own & (asked.status == "ok")]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
-    kernels = [one.method for one in tallies(found)]
+    kernels = [tally.method for tally in tallies(standing)]
     return Finding(
         device,
         int(table.head_dim.iloc[0]),
         str(table["dtype"].iloc[0]),
         masks,
         kernels,
-        found,
+        standing,
         len(table),
         int(table.num_samples.sum()),
         int(has_rests(table).sum()),

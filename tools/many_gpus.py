@@ -209,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
             if set(options.gpus) != set(WORLDS)
             else []
         )
-        order = {world: place for place, world in enumerate(WORLDS)}
+        order = {world: index for index, world in enumerate(WORLDS)}
         save(sorted([*kept, *make(options.gpus)], key=lambda cell: order[cell.world]))
     cells = load()
     PAGE.write_text(content(cells), encoding="utf-8")

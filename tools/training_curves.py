@@ -333,7 +333,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.run:
         measure(GPUS if options.gpus else CPU, options.steps)
-    for setting in filter(lambda one: one.curves.exists(), (CPU, GPUS)):
+    for setting in filter(lambda entry: entry.curves.exists(), (CPU, GPUS)):
         losses, facts = read(setting)
         draw(losses, setting)
         PAGE.write_text(

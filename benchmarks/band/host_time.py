@@ -129,14 +129,14 @@ def operations(call: Callable[[], Any]) -> int:
 
 def microseconds(call: Callable[[], Any], number: int, device: torch.device) -> list[float]:
     """The host's time of a call, in bursts that fit into the GPU's queue."""
-    found = []
+    times = []
     for _ in range(number // BURST):
         _wait(device)
         start = time.perf_counter()
         for _ in range(BURST):
             call()
-        found.append((time.perf_counter() - start) / BURST * 1e6)
-    return found
+        times.append((time.perf_counter() - start) / BURST * 1e6)
+    return times
 
 
 def _wait(device: torch.device) -> None:
@@ -165,7 +165,7 @@ def measured(
     }
 
 
-def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
+def table(records: Sequence[dict[str, Any]], caption: str) -> Table:
     rows = [
         (
             line["kernels"],
@@ -176,9 +176,9 @@ def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
             str(line["descriptors"]),
             str(line["operations"]),
         )
-        for line in found
+        for line in records
     ]
-    return Table("band_host_time", caption, COLUMNS, tuple(rows), tuple(found), ("kernels", "call"))
+    return Table("band_host_time", caption, COLUMNS, tuple(rows), tuple(records), ("kernels", "call"))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -200,17 +200,17 @@ def main(arguments: Sequence[str]) -> int:
         stand_in = StandIn(BUILD)
         left_out = f" Without a GPU; left out: {LEFT_OUT}."
     torch.set_num_threads(1)
-    found = []
+    records = []
     for kernels, name, call in cases(device):
         if f"{kernels}/{name}".startswith(options.only):
-            found.append(measured(kernels, name, call, options.calls, device, stand_in))
+            records.append(measured(kernels, name, call, options.calls, device, stand_in))
             if options.profile:
                 profile(call)
     caption = (
         f"{machine(device)}.{left_out} 64:8 heads, head dim 128; median and least of "
         f"{options.calls // BURST} bursts."
     )
-    table(found, caption).publish(options)
+    table(records, caption).publish(options)
     return 0
 
 

@@ -69,13 +69,13 @@ def timed(folder: Path) -> list[Record]:
     Raises:
         ValueError: there are none.
     """
-    found = [record for record in read(folder) if not record.density and record.time_ms]
-    if not found:
+    records = [record for record in read(folder) if not record.density and record.time_ms]
+    if not records:
         raise ValueError(
             f"no band.csv with times of static masks in {folder}; `python -m benchmarks.band.compare` makes "
             f"it"
         )
-    return found
+    return records
 
 
 def counts_of(records: Sequence[Record]) -> dict[str, np.ndarray]:
@@ -113,9 +113,10 @@ def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
 
 def gaps(records: Sequence[Record]) -> Table:
     rows = []
-    found = []
+    actual = []
     for direction, seqlen in sorted(
-        {(record.direction, record.seqlen) for record in records}, key=lambda one: (one[0] != "fwd", one[1])
+        {(record.direction, record.seqlen) for record in records},
+        key=lambda entry: (entry[0] != "fwd", entry[1]),
     ):
         here = [record for record in records if (record.direction, record.seqlen) == (direction, seqlen)]
         work = counts_of(here)
@@ -124,7 +125,7 @@ def gaps(records: Sequence[Record]) -> Table:
             if len(own) <= len(COSTS):
                 continue
             (full, partial, call), miss = fit_records(own, work)
-            found.append(
+            actual.append(
                 {
                     "tokens": seqlen,
                     "direction": direction,
@@ -157,7 +158,7 @@ def gaps(records: Sequence[Record]) -> Table:
         caption,
         ("tokens", "", "kernel", *COSTS, "deviation"),
         tuple(rows),
-        tuple(found),
+        tuple(actual),
         ("", "kernel"),
     )
 

@@ -73,10 +73,10 @@ class Cells:
         """Returns TFLOP/s of the kernel on one GPU: over all tokens, or else over a mask with the area of one
         of these GPUs."""
         whole = run.world * run.tokens
-        found = self._baseline.get((run.kernel, run.mask, whole, direction))
-        if found is None and run.mask in PLAIN and math.isqrt(run.world) ** 2 == run.world:
-            found = self._baseline.get((run.kernel, run.mask, whole // math.isqrt(run.world), direction))
-        return found
+        value = self._baseline.get((run.kernel, run.mask, whole, direction))
+        if value is None and run.mask in PLAIN and math.isqrt(run.world) ** 2 == run.world:
+            value = self._baseline.get((run.kernel, run.mask, whole // math.isqrt(run.world), direction))
+        return value
 
     def share(self, run: Run, direction: str) -> float | None:
         """Returns the rate over the single-GPU baseline, or None."""

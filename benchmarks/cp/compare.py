@@ -146,17 +146,17 @@ class Call:
     def judged(self) -> float:
         """Returns the largest error as a share of what is allowed; rank 0 finds it."""
         forward = self.prepared.forward(*self.qkv)
-        found = [forward.out, *self.prepared.backward(forward, self.dout)]
+        value = [forward.out, *self.prepared.backward(forward, self.dout)]
         if self.cell.strategy is None:
-            found = [self.prepared.from_layout(x) for x in found]
+            value = [self.prepared.from_layout(x) for x in value]
         else:
             positions = [torch.from_numpy(part) for part in self.comm.gather_arrays(self.positions.numpy())]
-            parts = [self.comm.gather_rows(x, [len(part) for part in positions]) for x in found]
+            parts = [self.comm.gather_rows(x, [len(part) for part in positions]) for x in value]
             inverse = torch.cat(positions).argsort().to(self.comm.device)
-            found = [torch.cat(part)[inverse] for part in parts if part is not None]
+            value = [torch.cat(part)[inverse] for part in parts if part is not None]
         verdict: tuple[str | None, float] = (None, 0.0)
-        if found and self.comm.rank == 0:
-            accuracy = Oracle(self.problem, self.inputs).judge(found[0], None, (found[1], found[2], found[3]))
+        if value and self.comm.rank == 0:
+            accuracy = Oracle(self.problem, self.inputs).judge(value[0], None, (value[1], value[2], value[3]))
             verdict = (
                 wrong(accuracy),
                 max(error / accuracy.budget[name] for name, error in accuracy.relative.items()),
@@ -173,13 +173,13 @@ class Call:
             "fwd": lambda: self.prepared.forward(*self.qkv),
             "bwd": lambda: self.prepared.backward(forward, self.dout),
         }
-        found = {}
+        values = {}
         for direction, call in calls.items():
             before = self.comm.moved_bytes
             call()
             self.moved[direction] = self.comm.moved_bytes - before
-            found[direction] = median_ms(self.comm, call, MEASURE)
-        return found
+            values[direction] = median_ms(self.comm, call, MEASURE)
+        return values
 
     def trace(self, path: Path) -> None:
         """Writes a timeline of one forward and one backward call."""
@@ -303,14 +303,14 @@ def both(line: dict[str, Any], what: str, digits: str) -> str:
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
     """Makes a row for each mask and kernel: TFLOP/s of the single-GPU baseline, and the share that each
     strategy reaches."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    records: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
-        cells = found.setdefault((line["mask"], line["kernel"]), {})
+        cells = records.setdefault((line["mask"], line["kernel"]), {})
         what = ("tflops", "#.3g") if line["strategy"] == BASELINE else ("of_alone", ".0%")
         cells[line["strategy"]] = "–" if "reason" in line else both(line, *what)
     return [
         (*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies)))
-        for names, cells in found.items()
+        for names, cells in records.items()
     ]
 
 
@@ -351,10 +351,10 @@ def weights(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: a weight is no positive number.
     """
-    found = tuple(map(int, text.split(":")))
-    if min(found) < 1:
+    numbers = tuple(map(int, text.split(":")))
+    if min(numbers) < 1:
         raise ValueError(f"'{text}': a chunk has a weight of 1 or more")
-    return found
+    return numbers
 
 
 def main(arguments: Sequence[str]) -> int:

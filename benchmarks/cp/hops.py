@@ -64,7 +64,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
             torch.mm(matrix, matrix)
 
     alone_ms = median_ms(comm, matmuls, MEASURE)
-    found = []
+    records = []
     for messages in WAYS:
         comm.use(messages)
         for size_mb in megabytes:
@@ -73,7 +73,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
                 raise RuntimeError(f"{messages}: a message of {size_mb:g} MB has arrived damaged")
             hop_ms = median_ms(comm, hop, MEASURE)
             both_ms = median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE)
-            found.append(
+            records.append(
                 {
                     "messages": messages,
                     "megabytes": size_mb,
@@ -84,7 +84,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
                 }
             )
             del hop
-    return found
+    return records
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     add_options(parser)
     options = parser.parse_args(arguments)
     seqlen = options.ranks * options.tokens
-    found = []
+    records = []
     for name in Registry("mask").names():
         pattern = Registry("mask").load(name)
         if pattern.family == "dynamic" or not pattern.number:  # the table has the study's static masks
@@ -115,8 +115,8 @@ def main(arguments: Sequence[str]) -> int:
         mask = build_mask(
             name, seqlen=seqlen, documents=documents(options.documents, seqlen) if cut else None
         )
-        found += [measured(mask, options.ranks, schedule) for schedule in SCHEDULES]
-        print(name, *(line["permutation"] for line in found[-len(SCHEDULES) :]), flush=True)
+        records += [measured(mask, options.ranks, schedule) for schedule in SCHEDULES]
+        print(name, *(line["permutation"] for line in records[-len(SCHEDULES) :]), flush=True)
     rows = [
         (
             str(line["mask"]),
@@ -128,13 +128,13 @@ def main(arguments: Sequence[str]) -> int:
             f"{100 * float(line['received']):.1f} %",
             milliseconds(float(line["estimate_ms"])),
         )
-        for line in found
+        for line in records
     ]
     caption = (
         f"{options.ranks} ranks × {format_length(options.tokens)} tokens, {options.documents} documents; "
         f"one core of a {platform.machine()} host, best of {ROUNDS}."
     )
-    Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask", "schedule", "sharding")).publish(
+    Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(records), ("mask", "schedule", "sharding")).publish(
         options
     )
     return 0

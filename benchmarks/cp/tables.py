@@ -135,11 +135,11 @@ def _span(cells: Cells, peer: Run, kernel: str) -> str:
     """Shows the least to the most of the own strategies where the peer ran, in each direction."""
 
     def of(direction: str) -> str:
-        found = [
+        rates = [
             cells.rate(Run(strategy, kernel, peer.mask, peer.world, peer.tokens), direction)
             for strategy in OWN
         ]
-        return _ends([value for value in found if value is not None])
+        return _ends([value for value in rates if value is not None])
 
     texts = [of(direction) for direction in DIRECTIONS]
     return EMPTY if set(texts) == {EMPTY} else " / ".join(texts)

@@ -141,11 +141,11 @@ def _ratios(
 ) -> Iterable[Entry]:
     """Yields the speed of each own strategy over a kernel, relative to a peer over its kernel, where both
     were measured."""
-    for run, found in cells.runs(kernel=kernel):
+    for run, run_direction in cells.runs(kernel=kernel):
         other = cells.rate(replace(run, strategy=peer[0], kernel=peer[1]), direction)
         rate = cells.rate(run, direction)
         if (
-            found == direction
+            run_direction == direction
             and rate
             and other
             and run.strategy in OWN
@@ -158,10 +158,10 @@ def _ratios(
 def _best(cells: Cells, direction: str) -> Iterable[Entry]:
     """Yields the speed of each own strategy over its fastest kernel, relative to `torch_cp` over cuDNN's."""
     best: dict[Run, tuple[float, str]] = {}
-    for run, found in cells.runs(mask="causal"):
+    for run, run_direction in cells.runs(mask="causal"):
         rate = cells.rate(run, direction)
         anyhow = replace(run, kernel="cudnn")
-        if found == direction and rate and run.strategy in OWN:
+        if run_direction == direction and rate and run.strategy in OWN:
             best[anyhow] = max(best.get(anyhow, (0.0, "")), (rate, run.kernel))
     for run, (rate, kernel) in best.items():
         if other := cells.rate(replace(run, strategy="torch_cp"), direction):
@@ -177,7 +177,7 @@ def _means(cells: Cells) -> Iterable[Entry]:
             rate = cells.rate(run, direction)
             if run.mask in MIXED and rate and other:
                 ratios.setdefault(run, []).append(rate / other)
-        values = [value for found in ratios.values() for value in found]
+        values = [value for ratio in ratios.values() for value in ratio]
         if values:
             mean = math.exp(sum(map(math.log, values)) / len(values))
             yield mean, f"{strategy}, {len({run.mask for run in ratios})} masks, {len(values)} cells"

@@ -180,13 +180,13 @@ def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
     times = in_rounds(
         {name: sampler(call, device) for name, call in calls.items()}, MOST_ROUNDS, SECONDS_PER_ROW
     )
-    found = difference(times["adapter"], times["by hand"])
+    change = difference(times["adapter"], times["by hand"])
     return replace(
         row,
         adapter_ms=statistics.median(times["adapter"]),
         by_hand_ms=statistics.median(times["by hand"]),
-        difference=found.relative,
-        iqr=found.iqr,
+        difference=change.relative,
+        iqr=change.iqr,
     )
 
 

@@ -131,10 +131,10 @@ def _both(
             & ~own.mask_params.str.contains("paper_compat=True")
         ]
     )
-    found = [chosen[chosen.direction == direction].tflops for direction in ("fwd", "bwd")]
-    if all(values.empty for values in found):
+    columns = [chosen[chosen.direction == direction].tflops for direction in ("fwd", "bwd")]
+    if all(values.empty for values in columns):
         return ""
-    return " / ".join("–" if values.empty else f"{combine(values):.0f}" for values in found)
+    return " / ".join("–" if values.empty else f"{combine(values):.0f}" for values in columns)
 
 
 def _short(value: float) -> str:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
                 }
                 firsts[min(ran, key=ran.__getitem__)] += 1
             times = answer.best.by_seed.values()
-            told = ", ".join(f"{title} {count}" for title, count in firsts.most_common())
+            counts = ", ".join(f"{title} {count}" for title, count in firsts.most_common())
             spread = f"{number(min(times) * 1e3)}–{number(max(times) * 1e3)}"
             rows.append(
                 (
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
                     answer.best.candidate.title,
                     number(answer.best.prediction.seconds * 1e3),
                     spread,
-                    told,
+                    counts,
                     f"{seconds:.1f}",
                 )
             )

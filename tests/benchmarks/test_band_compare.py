@@ -129,8 +129,8 @@ def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(band_plan, "measured", measured)
     with pytest.raises(AssertionError, match="taken away"):
         band_plan.main(["--length", "8K", "--out", str(tmp_path)])
-    found = {line["mask"]: line["visible_queries"] for line in read_records(tmp_path, "band_plan")}
-    assert found["causal"] == "" and float(found["block_sparse_uniform"]) == 1
+    actual = {line["mask"]: line["visible_queries"] for line in read_records(tmp_path, "band_plan")}
+    assert actual["causal"] == "" and float(actual["block_sparse_uniform"]) == 1
 
 
 def test_plans_of_every_mask(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     it."""
     from longca.kernels.backends.naive import Naive, NaivePrepared
 
-    found = []
+    collected = []
     found_dq = []
 
     def forward_onto(
@@ -230,7 +230,7 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
         out: torch.Tensor,
         contributions: tuple[Contribution, ...],
     ) -> None:
-        found.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
+        collected.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
         part = self.forward(q, k, v)
         assert part.lse is not None
         total.copy_(self.from_layout(part.out))
@@ -250,7 +250,7 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     first = (True, False)
     middle = (False, False)
     last = (False, True)
-    assert found == found_dq == [first, first, middle, middle, last], (
+    assert collected == found_dq == [first, first, middle, middle, last], (
         "timed, and as what the next is merged onto; other ranks are equal"
     )
 
@@ -285,10 +285,10 @@ def test_ranks_that_are_not_timed_are_interpolated():
 
 
 def test_interpolation_by_hand():
-    found = interpolated(
+    actual = interpolated(
         np.array([[0.0, 5.0], [10.0, 15.0], [20.0, 40.0]]), np.array([20.0, 10.0]), np.array([4.0, 3.0])
     )
-    np.testing.assert_allclose(found, [[0, 1.5], [3, 3.5], [4, 8]])
+    np.testing.assert_allclose(actual, [[0, 1.5], [3, 3.5], [4, 8]])
     np.testing.assert_allclose(interpolated(np.array([[1.0]]), np.empty(0), np.empty(0)), [[0]])
 
 

@@ -11,12 +11,12 @@ CLOCK = Path(__file__).with_name("clock.c")
 
 def skipped() -> dict[str, str]:
     """Accident → why it cannot happen here."""
-    found = {}
+    texts = {}
     if os.geteuid() != 0 or not shutil.which("mount"):
-        found["full disk"] = "only root may mount a small disk"
+        texts["full disk"] = "only root may mount a small disk"
     if not shutil.which("cc"):
-        found["clock"] = "there is no C compiler"
-    return found
+        texts["clock"] = "there is no C compiler"
+    return texts
 
 
 def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:

@@ -193,10 +193,10 @@ class Trial:
         waited = False
         while time.monotonic() < deadline:
             self._ensure_running()
-            found = [process for process in processes(self.mark) if process.kind == kind]
-            if found and waited:
-                return min(found, key=lambda process: hash((process.pid, self.seed)))
-            if found:
+            actual = [process for process in processes(self.mark) if process.kind == kind]
+            if actual and waited:
+                return min(actual, key=lambda process: hash((process.pid, self.seed)))
+            if actual:
                 self._pause(delay_s)
                 waited = True
             else:

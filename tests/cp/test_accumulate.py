@@ -129,9 +129,9 @@ def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
         of_part = drawn(step.end - step.start, 2)
         running.merge_onto(step.rows, step.call, step.contributions, part, of_part)
         merge(out[step.rows], lse[step.rows], part, of_part)
-    found, of_found = running.result()
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, out.bfloat16(), rtol=0, atol=0)
+    actual, of_found = running.result()
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, out.bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(of_found, lse, rtol=0, atol=0)
 
 

@@ -62,11 +62,11 @@ def test_bytes_are_those_of_the_studys_formula(strategy: str, direction: str):
     mask = build_mask("full", seqlen=16384)
     world = 8
     mesh = partition(strategy, mask, world, direction).mesh
-    found = made(strategy, mask, world, direction)
+    actual = made(strategy, mask, world, direction)
     heads = (mesh.heads - 1) / (mesh.ring * mesh.heads**2) * 72
     ring = (mesh.ring - 1) / world * 8 * (2 if direction == "bwd" else 1)
-    assert found.sent_bytes == pytest.approx(16384 * 128 * 2 * 2 * (heads + ring))
-    assert found.inter_node_bytes == 0
+    assert actual.sent_bytes == pytest.approx(16384 * 128 * 2 * 2 * (heads + ring))
+    assert actual.inter_node_bytes == 0
     assert made(strategy, mask, world, direction, LinkSpeeds(ranks_per_node=4)).inter_node_bytes > 0
 
 
@@ -91,9 +91,9 @@ def test_parts_of_a_mask_cost_what_the_whole_costs():
     to the whole mask's."""
     mask = build_mask("sliding_window", seqlen=32768)
     work = partition_on(Mesh(4), Ring().plan(mask, partition("ring_p2p", mask, 4).plan.sharding), call())
-    found = forecast(work, call(), device(mask), FREE)
+    prediction = forecast(work, call(), device(mask), FREE)
     whole = device(mask).kernel.seconds(mask, 64, 8)
-    assert found.times.compute_s.sum() == pytest.approx(whole, rel=0.12)
+    assert prediction.times.compute_s.sum() == pytest.approx(whole, rel=0.12)
 
 
 def test_a_forecast_serves_all_speeds_of_messages():
@@ -102,12 +102,12 @@ def test_a_forecast_serves_all_speeds_of_messages():
         work = partition(strategy, mask, 16)
         once = WorkForecast(work, call(), device(mask), packs=False)
         for links in (LinkSpeeds(), LinkSpeeds(2e9, 1e9, 1e-3), LinkSpeeds(ranks_per_node=4)):
-            one = once.at(links)
+            first = once.at(links)
             other = forecast(work, call(), device(mask), links)
             assert (
-                one.seconds == other.seconds
-                and one.inter_node_bytes == other.inter_node_bytes
-                and one.exposed == other.exposed
+                first.seconds == other.seconds
+                and first.inter_node_bytes == other.inter_node_bytes
+                and first.exposed == other.exposed
             )
 
 
@@ -161,28 +161,28 @@ def test_ranks_with_equal_work_are_reckoned_once_and_alike(
     links = LinkSpeeds(ranks_per_node=8)
     shared = dict.fromkeys(places, step_s)
     apart = {key: step_s.copy() for key in places}
-    one = WorkTimeline(work, call("bwd"), shared, backward=True).at(links)
+    first = WorkTimeline(work, call("bwd"), shared, backward=True).at(links)
     count = len(seen)
     other = WorkTimeline(work, call("bwd"), apart, backward=True).at(links)
     assert count == len({len(work.chunks[place].heads.ranks[head].kv) for place, head in places})
     assert len(seen) - count == len(places)
-    np.testing.assert_array_equal(one.total_s, other.total_s)
-    np.testing.assert_array_equal(one.free_s, other.free_s)
+    np.testing.assert_array_equal(first.total_s, other.total_s)
+    np.testing.assert_array_equal(first.free_s, other.free_s)
 
 
 @pytest.mark.parametrize("strategy", [RING, GATHER])
 def test_the_studys_schedules_move_padded_keys(strategy: str):
     mask = build_mask("causal", seqlen=65536)
-    found = forecast_paper_style(strategy, mask, call(), 4, device(mask), LinkSpeeds())
-    assert found.sent_bytes == 3 * 2 * 16384 * 8 * 128 * 2
-    assert found.seconds > forecast_paper_style(strategy, mask, call(), 4, device(mask), FREE).seconds
+    prediction = forecast_paper_style(strategy, mask, call(), 4, device(mask), LinkSpeeds())
+    assert prediction.sent_bytes == 3 * 2 * 16384 * 8 * 128 * 2
+    assert prediction.seconds > forecast_paper_style(strategy, mask, call(), 4, device(mask), FREE).seconds
 
 
 def test_records_of_several_gpus_agree():
     cells = measured_cells(committed("h100-cp", step=5, world=[2], strategy=["ring_p2p", "usp", RING]))
     hardware = load_hardware()
     fitted = load_fitted(FOLDER / "h100.json")
-    networks = {one.name: links_of(one) for one in hardware.networks}
+    networks = {network.name: links_of(network) for network in hardware.networks}
     bandwidth = hardware.bandwidth_gb_s(fitted.device)
     assert bandwidth is not None
 
@@ -216,8 +216,8 @@ def test_a_collective_over_nodes_uses_all_adapters_of_a_node(direction: str):
     shard = 2 * 8192 * 8 * 128 * 2
     ways = 1 if direction == "fwd" else 2
     slow, free = (
-        forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), one)
-        for one in (links, quick)
+        forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), entry)
+        for entry in (links, quick)
     )
     assert (
         slow.seconds - free.seconds == pytest.approx(ways * 8 / 8 * shard / 1e9)

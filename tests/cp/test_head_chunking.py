@@ -138,9 +138,9 @@ def test_what_is_chosen_is_within_its_margin_of_the_quickest(
 def test_a_timeline_by_hand():
     """Two equal chunks of 1 s that move 1 s in all each way: the first half comes, the last goes, and what is
     hidden costs a share."""
-    one, two = (split_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
+    first, two = (split_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
     load = HeadCost(0.5, INTRA_NODE_BYTES_PER_S / 6)  # 2 heads: 6 messages of heads in, 2 out
-    assert estimated_s(one, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
+    assert estimated_s(first, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
     assert estimated_s(two, load, False) == pytest.approx(1 / 6 + 1 + 1 / 2 + 0.3 * (1 / 2 + 1 / 6), abs=1e-3)
 
 
@@ -165,7 +165,7 @@ def cases(world: int) -> list[Case]:
     """Forced chunks: MHA, GQA, one KV head on several ranks, uneven heads, a mask for each KV head or each
     pair of them."""
     heads = [(8, 8), (16, 4), (8, 1), (world + 1, world + 1), (4 * (2 * world + 1), 2 * world + 1)]
-    found = [
+    actual = [
         Case(
             "causal_document",
             61 + world,
@@ -177,7 +177,7 @@ def cases(world: int) -> list[Case]:
         for number, some in enumerate(heads)
         for strategy, weights in zip(("ulysses", "usp", "ulysses"), WEIGHTS, strict=True)
     ]
-    return found + [
+    return actual + [
         Case("block_sparse_uniform", 128, *some, strategy=strategy, params=BLOCKS, weights=weights)
         for strategy in ("ulysses", "usp")
         for some, weights in (((16, 8), (1, 2, 1)), ((8, 8), (1, 1)))
@@ -241,12 +241,12 @@ def test_chunks_move_no_byte_more_and_need_no_memory_more(heads: tuple[int, int]
 
     whole = on_virtual_ranks(lambda comm: run(comm, (1,)), 2)
     for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1)):
-        for one, cut in zip(
+        for entry, cut in zip(
             whole, on_virtual_ranks(lambda comm, weights=weights: run(comm, weights), 2), strict=True
         ):
-            assert cut[:2] == one[:2]
-            assert cut[2] <= one[2]
-            assert cut[3] <= one[3]
+            assert cut[:2] == entry[:2]
+            assert cut[2] <= entry[2]
+            assert cut[3] <= entry[3]
 
 
 def test_hosts_may_run_ahead_of_messages():

@@ -72,8 +72,8 @@ def test_each_token_is_held_once_and_padding_evens_out():
         assert sorted(np.concatenate([half.rows for half in halves])) == list(part.rows)
     lengths = np.diff(documents.bounds)
     rank, row = documents.rows_of(np.arange(5), lengths)
-    for token, (owner, place) in enumerate(zip(rank, row, strict=True)):
-        assert held[owner].rows[np.searchsorted(held[owner].positions, token)] == place
+    for token, (owner, index) in enumerate(zip(rank, row, strict=True)):
+        assert held[owner].rows[np.searchsorted(held[owner].positions, token)] == index
 
 
 @pytest.mark.parametrize(

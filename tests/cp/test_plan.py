@@ -234,7 +234,7 @@ def test_level_never_makes_the_largest_area_larger(name: str, world: int):
     mask = build_mask(name, seqlen=world * 1024, seed=3)
     plain = make_sharding("contiguous", mask, world)
     placed = make_sharding("level-64", mask, world)
-    plain_areas, areas = (partition_mask(mask, one).areas.sum(axis=1) for one in (plain, placed))
+    plain_areas, areas = (partition_mask(mask, entry).areas.sum(axis=1) for entry in (plain, placed))
     assert areas.sum() == plain_areas.sum() and areas.max() <= plain_areas.max()
     assert (placed.num_tokens == plain.num_tokens).all()
 
@@ -264,9 +264,9 @@ def test_level_stays_contiguous_where_no_swap_helps():
 
 
 def test_masks_of_several_head_groups_are_planned():
-    one = build_mask("causal_document", seqlen=512)
+    first = build_mask("causal_document", seqlen=512)
     other = build_mask("sliding_window", seqlen=512, window=64)
-    mask = Mask(512, 512, (one.bands, other.bands))
+    mask = Mask(512, 512, (first.bands, other.bands))
     names = {choice.plan.sharding.name for choice in Planner(RATES).choices(mask, 4, Ring())}
     assert names == set(CANDIDATES)
     assert Planner(RATES).plan(mask, 4, Ring()).step_areas.sum() == mask.area
@@ -395,12 +395,12 @@ def test_the_best_swap_is_the_best_of_all(others: list[list[int]], ours: list[in
     area = int(mine.sum())
     areas = theirs.sum(axis=1)
     assume(area >= areas.max())
-    larger, one, rank, other = best_swap(mine, theirs, area, areas, np.arange(len(theirs)) + 7)
+    larger, first, rank, other = best_swap(mine, theirs, area, areas, np.arange(len(theirs)) + 7)
     moved = {
         (i, k, j): int(mine[i] - theirs[k, j]) for i in range(5) for k in range(len(theirs)) for j in range(5)
     }
     assert larger == min(max(area - less, areas[k] + less) for (_, k, _), less in moved.items())
-    less = moved[one, rank - 7, other]
+    less = moved[first, rank - 7, other]
     assert larger == max(area - less, areas[rank - 7] + less)
 
 

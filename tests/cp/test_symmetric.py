@@ -70,7 +70,7 @@ def programs(draw: st.DrawFn) -> Program:
 def expected(program: Program) -> list[dict[tuple[int, int], Value]]:
     """What is in each (rank, slot) that a batch fills."""
     now: dict[tuple[int, int], Value] = {}
-    found = []
+    contents = []
     for number, messages in enumerate(program.batches):
         landed = {
             (message.receiver, message.slot): (number, message.sender)
@@ -79,8 +79,8 @@ def expected(program: Program) -> list[dict[tuple[int, int], Value]]:
             for message in messages
         }
         now |= landed
-        found.append(landed)
-    return found
+        contents.append(landed)
+    return contents
 
 
 @dataclass

@@ -45,10 +45,10 @@ def drawn(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def dense(steps: tuple[StepMessages, ...], world: int) -> np.ndarray:
     """Tokens by (step, receiver, sender)."""
-    found = np.zeros((len(steps), world, world), dtype=np.int64)
+    values = np.zeros((len(steps), world, world), dtype=np.int64)
     for number, step in enumerate(steps):
-        np.add.at(found[number], (step.receiver, step.sender), step.tokens)
-    return found
+        np.add.at(values[number], (step.receiver, step.sender), step.tokens)
+    return values
 
 
 def even(world: int, seconds: float) -> np.ndarray:
@@ -205,8 +205,8 @@ def test_lanes_do_not_wait_for_each_other():
     """Of a double ring: keys of the next window are on their way while those of this one go round."""
     traffic = PlanTraffic.of(plan_of("full", 4, Ring(window=2)))
     one_lane = replace(traffic, streams=("", "keys", "keys", "keys"))
-    two, one = (timeline(some, np.full((4, 4), 0.1), even(4, 1.0)).end_s for some in (traffic, one_lane))
-    assert np.all(two < one)
+    two, first = (timeline(some, np.full((4, 4), 0.1), even(4, 1.0)).end_s for some in (traffic, one_lane))
+    assert np.all(two < first)
 
 
 def test_heads_in_chunks():

@@ -52,9 +52,9 @@ def test_tokens_follow_from_those_before_by_the_rule(num_tokens: int):
     drawn = rng.integers(VOCABULARY, size=num_tokens)
     free = rng.random(num_tokens) > RULED
     rule = rng.permutation(VOCABULARY)
-    found = followed(drawn, free, rule)
-    for place, token in enumerate(found):
-        assert token == (drawn[place] if free[place] or place < LAG else rule[found[place - LAG]])
+    actual = followed(drawn, free, rule)
+    for index, token in enumerate(actual):
+        assert token == (drawn[index] if free[index] or index < LAG else rule[actual[index - LAG]])
 
 
 @pytest.mark.slow

@@ -28,10 +28,10 @@ def divided(
 def steps_of(division: WorkPartition, pair_s: float) -> dict[tuple[int, int], np.ndarray]:
     """Kernels at one rate, so that ranks take what their areas are."""
     return {
-        (place, number): len(chunk.q[number])
+        (index, number): len(chunk.q[number])
         * pair_s
         * division.plan_of(division.mask_groups(chunk, number)).step_areas
-        for place, chunk in enumerate(division.chunks)
+        for index, chunk in enumerate(division.chunks)
         for number in range(division.mesh.heads)
         if chunk.q[number]
     }

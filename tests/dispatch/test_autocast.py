@@ -50,8 +50,8 @@ def both_ways(
     return [*(x.detach() for x in results), *grads]
 
 
-def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(found, wanted, strict=True))
+def same(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(actual, wanted, strict=True))
 
 
 @pytest.mark.parametrize("narrow", NARROW, ids=str)

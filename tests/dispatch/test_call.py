@@ -48,13 +48,13 @@ def check(mask: Mask, tolerance: float = 1e-5, **options: Any) -> Plain:
     near(out, plain.out, tolerance)
     if lse is not None:
         near(lse, plain.lse, tolerance)
-    for found, wanted in zip(torch.autograd.grad(out, (q, k, v), dout), plain.grads, strict=True):
-        near(found, wanted, tolerance)
+    for actual, wanted in zip(torch.autograd.grad(out, (q, k, v), dout), plain.grads, strict=True):
+        near(actual, wanted, tolerance)
     return plain
 
 
-def near(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found.detach().double(), wanted, rtol=tolerance, atol=tolerance)
+def near(actual: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual.detach().double(), wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -158,8 +158,8 @@ def test_a_batch_has_the_mask_of_each_entry(kernel: str | None):
     torch.testing.assert_close(out.flatten(0, 1), whole)
     torch.testing.assert_close(lse.flatten(0, 1), whole_lse)
     grads = torch.autograd.grad(out, (q, k, v), dout)
-    for found, wanted in zip(grads, torch.autograd.grad(whole, flat[:3], flat[3]), strict=True):
-        torch.testing.assert_close(found.flatten(0, 1), wanted)
+    for actual, wanted in zip(grads, torch.autograd.grad(whole, flat[:3], flat[3]), strict=True):
+        torch.testing.assert_close(actual.flatten(0, 1), wanted)
 
 
 def test_memory_is_bounded_and_unseen_keys_are_left_alone():

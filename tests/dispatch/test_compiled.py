@@ -59,8 +59,8 @@ def check(
     for each in (function, compiled(function, **(setting or {}))):
         out = each(q, k, v, mask, **options)
         results.append([out.detach(), *torch.autograd.grad(out, (q, k, v), dout)])
-    for found, wanted in zip(*results, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+    for actual, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
 
 
 def many_masks(compiles: int = 1) -> Iterator[int]:
@@ -133,9 +133,9 @@ def test_a_compiled_function_in_a_checkpoint_and_under_autocast():
     q, k, v, _ = inputs(DOCUMENTS, head_dim=16)
     wanted = attended(q, k, v, DOCUMENTS)
     with torch.autocast("cpu", torch.bfloat16):
-        found = checkpoint(compiled(attended), q, k, v, DOCUMENTS, use_reentrant=False)
-        grads = torch.autograd.grad(found.sum(), (q, k, v))
-    torch.testing.assert_close(found, wanted)
+        actual = checkpoint(compiled(attended), q, k, v, DOCUMENTS, use_reentrant=False)
+        grads = torch.autograd.grad(actual.sum(), (q, k, v))
+    torch.testing.assert_close(actual, wanted)
     for grad, other in zip(grads, torch.autograd.grad(wanted.sum(), (q, k, v)), strict=True):
         torch.testing.assert_close(grad, other)
 
@@ -157,10 +157,10 @@ def test_a_module_under_twenty_masks_compiles_once():
     for first in many_masks():
         block.mask = Mask.from_documents([first, 64 - first])
         fast(x).sum().backward()
-        found = block.project.weight.grad
+        actual = block.project.weight.grad
         block.project.weight.grad = None
         block(x).sum().backward()
-        torch.testing.assert_close(found, block.project.weight.grad)
+        torch.testing.assert_close(actual, block.project.weight.grad)
         block.project.weight.grad = None
 
 

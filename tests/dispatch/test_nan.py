@@ -43,10 +43,10 @@ def test_it_stays_in_its_document(kernel: str, mask: str, dtype: torch.dtype):
             bad = [x.clone() for x in tensors]
             bad[hit][45, 0, 3] = value
             bad[hit][50, 1] = value
-            found = results(MASKS[mask], kernel, bad)
-            for name, x in found.items():
+            actual = results(MASKS[mask], kernel, bad)
+            for name, x in actual.items():
                 assert torch.equal(x[others], sound[name][others]), (INPUTS[hit], value, name)
-            changed = {name for name, x in found.items() if not torch.isfinite(x[HIT]).all()}
+            changed = {name for name, x in actual.items() if not torch.isfinite(x[HIT]).all()}
             # nor is it lost in its own document: dv does not depend on v, and dout reaches gradients alone
             assert changed >= ({"out", "dq", "dk"} if hit != 3 else {"dq", "dk", "dv"}), (INPUTS[hit], value)
 

@@ -69,8 +69,8 @@ def judged(problem: Problem, kernel: str = "band") -> Accuracy:
     grads = prepared.backward(forward, dout)
     if kernel == "band":
         assert all(
-            torch.equal(one, other)
-            for one, other in zip(grads, prepared.backward(forward, dout), strict=True)
+            torch.equal(first, other)
+            for first, other in zip(grads, prepared.backward(forward, dout), strict=True)
         )
     assert forward.lse is not None
     dq, dk, dv = (prepared.from_layout(grad) for grad in grads)
@@ -118,7 +118,7 @@ def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) 
     out, lse = band_forward(q, k, v, plan)
     grads, again = (band_backward(q, k, v, out, lse, oracle.dout_THD, plan) for _ in range(2))
     assert (reason := wrong(oracle.judge(out, lse, grads))) is None, reason
-    assert not repeats or all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+    assert not repeats or all(torch.equal(first, other) for first, other in zip(grads, again, strict=True))
 
 
 @pytest.mark.parametrize("heads", [(16, 2), (4, 4), (16, 1), (6, 2)], ids=str)
@@ -238,8 +238,8 @@ def test_in_a_cuda_graph() -> None:
         for x in leaves:
             x.mul_(0.7)
     graph.replay()
-    found = [x.clone() for x in captured]
-    assert all(torch.equal(one, other) for one, other in zip(found, both(), strict=True))
+    actual = [x.clone() for x in captured]
+    assert all(torch.equal(first, other) for first, other in zip(actual, both(), strict=True))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
@@ -255,7 +255,7 @@ def test_on_another_gpu_than_the_current_one() -> None:
         out = band_attention(*leaves, problem.mask)
         assert isinstance(out, torch.Tensor)
         results.append([out, *torch.autograd.grad(out, leaves, dout)])
-    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(*results, strict=True))
+    assert all(torch.equal(first.cpu(), other.cpu()) for first, other in zip(*results, strict=True))
 
 
 def test_the_call_never_waits_for_the_gpu() -> None:

@@ -61,8 +61,10 @@ def by_parts(plan: Any, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[T
     return [out, lse, *grads, dq, *band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, grads[0], dq)])]
 
 
-def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(one, other, strict=True))
+def same(first: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(
+        torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(first, other, strict=True)
+    )
 
 
 @pytest.fixture
@@ -70,15 +72,15 @@ def through_jit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Launches for which Triton looks for the build."""
     import triton
 
-    found = []
+    launches = []
     run = triton.JITFunction.run
 
     def note(self: triton.JITFunction, *args: Any, **how: Any) -> Any:
-        found.append(self)
+        launches.append(self)
         return run(self, *args, **how)
 
     monkeypatch.setattr(triton.JITFunction, "run", note)
-    yield found
+    yield launches
 
 
 @pytest.mark.parametrize("way", [both, by_parts])
@@ -111,7 +113,7 @@ def test_more_calls_than_a_block_of_counters(monkeypatch: pytest.MonkeyPatch) ->
     inputs = inputs_of(plan)
     right = both(plan, *inputs)
     results = [both(plan, *inputs) for _ in range(40)]
-    assert all(same(right, found) for found in results)
+    assert all(same(right, result) for result in results)
 
 
 def test_in_a_cuda_graph_beside_calls() -> None:
@@ -158,7 +160,7 @@ def test_on_several_streams() -> None:
         with torch.cuda.stream(stream):
             results.append(both(plan, *inputs))
     torch.cuda.synchronize()
-    assert all(same(right, found) for found in results)
+    assert all(same(right, result) for result in results)
 
 
 def test_an_address_that_is_no_multiple_of_16_bytes() -> None:
@@ -202,4 +204,4 @@ def test_on_another_gpu_than_the_current_one() -> None:
         plan = plan_band_attention(mask, num_q_heads=16, num_kv_heads=2, head_dim=128, device=device)
         inputs = [x[:1024].to(device).contiguous() for x in inputs_of(plan_of("causal"))]
         results += [[x.cpu() for x in both(plan, *inputs)] for _ in range(3)]
-    assert all(same(results[0], found) for found in results)
+    assert all(same(results[0], result) for result in results)

@@ -81,13 +81,13 @@ def test_messages_of_all_sizes_arrive_and_their_memory_is_given_back(world: int)
 
 def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # else its sums may depend on what else runs
-    found = []
+    outcomes = []
     for case in cases:
         comm.use("nccl")
         there = case.run(comm)
         comm.use("symmetric")
         here = case.run(comm)
-        found.append(
+        outcomes.append(
             {
                 "notes": here["notes"],
                 "repeatable": there["repeatable"] and here["repeatable"],
@@ -95,7 +95,7 @@ def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:
                 "same": {name: torch.equal(there[name], here[name]) for name in TENSORS},
             }
         )
-    return found
+    return outcomes
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -150,8 +150,8 @@ def run_late(comm: Comm, strategy: str, iterations: int) -> dict[str, Any]:
         forward = calls["symmetric"].forward(*inputs[turn][:3])
         if chance.random() < 0.5:
             torch.cuda._sleep(int(chance.random() * 3e6))
-        found = [forward.out, *calls["symmetric"].backward(forward, inputs[turn][3])]
-        for x, y in zip(found, expected[turn], strict=True):
+        facts = [forward.out, *calls["symmetric"].backward(forward, inputs[turn][3])]
+        for x, y in zip(facts, expected[turn], strict=True):
             wrong += (x != y).sum()
     return {"note": comm.messages_note, "wrong": int(wrong)}
 

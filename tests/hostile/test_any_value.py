@@ -173,10 +173,10 @@ def test_an_environment_in_an_odd_place_is_read_as_if_each_were_parsed(kind: str
     decoder = Decoder()
     decoder.decode(whole)  # now it knows the environment
     try:
-        found: Record | str = decoder.decode(text)
+        actual: Record | str = decoder.decode(text)
     except Unusable:
-        found = "unusable"
-    assert found == expected
+        actual = "unusable"
+    assert actual == expected
 
 
 def test_equal_environments_are_one_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -223,7 +223,9 @@ BROKE: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "value"), BROKE, ids=[f"{number}-{place}" for number, (_, place, _) in enumerate(BROKE)]
+    ("kind", "place", "value"),
+    BROKE,
+    ids=[f"{number}-{position}" for number, (_, position, _) in enumerate(BROKE)],
 )
 def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, value: Any):
     keys = tuple(int(key) if key.isdecimal() else key for key in place.split("."))

@@ -131,15 +131,15 @@ def answers(request, tmp_path_factory) -> dict[str, tuple[str, int, float]]:
         env={"LONGCA_PLUGINS": str(folder), "OMP_NUM_THREADS": "1", "LONGCA_DEVICE": "cpu"},
     )
     assert done.returncode == 0, done.stderr
-    found = []
+    answered = []
     message = ""
     for line in done.stdout.splitlines(keepends=True):
         if line.startswith("["):
-            found.append((message, *json.loads(line)))
+            answered.append((message, *json.loads(line)))
             message = ""
         else:
             message += line
-    return dict(zip(commands, found, strict=True))
+    return dict(zip(commands, answered, strict=True))
 
 
 EXPECTED = {name: expected for name, (_, expected) in STUDIES.items()} | {

@@ -77,11 +77,13 @@ def test_fa3_adds_up_gradients_and_returns_those_of_the_call() -> None:
     q, k, v, dout = (prepared.to_layout(x) for x in case.inputs())
     forward = prepared.forward(q, k, v)
     for number in (1, 2, 3):
-        found = prepared.backward(forward, dout)
-        assert all(torch.equal(grad, right) for grad, right in zip(found, (q * 2, k * 3, v * 4), strict=True))
+        actual = prepared.backward(forward, dout)
+        assert all(
+            torch.equal(grad, right) for grad, right in zip(actual, (q * 2, k * 3, v * 4), strict=True)
+        )
         assert prepared._kept is not None
         torch.testing.assert_close(prepared._kept[0], q * 2 * number)
-    assert prepared._kept[0] is not found[0]
+    assert prepared._kept[0] is not actual[0]
 
 
 @pytest.mark.slow

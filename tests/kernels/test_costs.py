@@ -35,7 +35,9 @@ def test_band_is_planned_twice_and_called_for_a_record_alone(
     )
     monkeypatch.setattr("longca.kernels.backends.band.wait", lambda device: done.append("wait"))
     costs = Registry("kernel").load("band").prepare(problem(records_costs=records_costs)).costs
-    assert [one for one in done if one != "wait"] == (["plan", "plan", "call"] if records_costs else ["plan"])
+    assert [entry for entry in done if entry != "wait"] == (
+        ["plan", "plan", "call"] if records_costs else ["plan"]
+    )
     assert ("wait" in done) == records_costs == ("compile_ms" in costs)
     assert costs["plan_ms"] > 0 and costs["metadata_bytes"] > 0
 

@@ -52,8 +52,8 @@ def test_tables_find_every_segment_in_every_tensor() -> None:
 
 def test_a_token_alone_has_no_backward() -> None:
     kernel = Registry("kernel").load("cudnn_graph")
-    one = next(case for case in hand_made_cases() if case.mask.name == "one")
-    case = Case(one.mask, 4, 2, head_dim=128)
+    entry = next(case for case in hand_made_cases() if case.mask.name == "one")
+    case = Case(entry.mask, 4, 2, head_dim=128)
     answers = [
         kernel.supports(case.cell("cudnn_graph", direction, "bf16").call_spec, case.mask.traits, "cuda")
         for direction in ("fwd", "bwd")

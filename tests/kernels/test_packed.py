@@ -179,6 +179,6 @@ def test_fa4_finds_something_for_every_row_and_key_of_its_blocks() -> None:
 
 
 def test_problem_of_one_token() -> None:
-    one = next(case for case in hand_made_cases() if case.mask.name == "one")
-    problem: Problem = one.problem("fwd")
+    entry = next(case for case in hand_made_cases() if case.mask.name == "one")
+    problem: Problem = entry.problem("fwd")
     assert PackedPrepared(problem).window == (-1, -1)

@@ -105,10 +105,10 @@ def test_overlap_of_several_bands(raws, compared):
     bands = np.concatenate([np.empty((0, 6), dtype=np.int64), *(band.normal(raw) for raw in raws)])
     rasters = [plain(row[None]) for row in bands]
     pairs = [
-        (one, other)
-        for one in range(len(bands))
-        for other in range(one + 1, len(bands))
-        if (rasters[one] & rasters[other]).any()
+        (entry, other)
+        for entry in range(len(bands))
+        for other in range(entry + 1, len(bands))
+        if (rasters[entry] & rasters[other]).any()
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(band, "MOST_COMPARED", compared)

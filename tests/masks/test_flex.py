@@ -131,8 +131,8 @@ def test_blocks_without_a_mask_mod_are_a_grid(seqlens):
 
 
 def test_one_block_of_any_size():
-    one = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    made = BlockMask.from_kv_blocks(*one, BLOCK_SIZE=1 << 30, mask_mod=causal, seq_lengths=(70, 90))
+    first = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    made = BlockMask.from_kv_blocks(*first, BLOCK_SIZE=1 << 30, mask_mod=causal, seq_lengths=(70, 90))
     assert np.array_equal(Mask.from_block_mask(made).dense(), np.tri(70, 90, dtype=bool))
 
 

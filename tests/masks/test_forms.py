@@ -28,8 +28,8 @@ SEGMENTS = {
 }  # forms of varlen calls
 
 
-def same_pairs(one: Mask, other: Mask) -> bool:
-    return np.array_equal(rasters(one), rasters(other))
+def same_pairs(mask: Mask, other: Mask) -> bool:
+    return np.array_equal(rasters(mask), rasters(other))
 
 
 def test_there_are_twelve_static_patterns():
@@ -193,10 +193,10 @@ def test_bands_with_infinity_and_their_text():
 
 
 def test_equality_and_hash():
-    one = build_mask("causal", seqlen=32)
+    first = build_mask("causal", seqlen=32)
     other = Mask.from_windows(32, (-1, 0))
-    assert one == other and hash(one) == hash(other) and len({one, other}) == 1
-    assert one != build_mask("causal", seqlen=33) and one != "causal"
+    assert first == other and hash(first) == hash(other) and len({first, other}) == 1
+    assert first != build_mask("causal", seqlen=33) and first != "causal"
 
 
 @pytest.mark.parametrize(

@@ -174,13 +174,13 @@ def test_what_others_keep_with_a_mask_stays_out_of_pickles():
 
 
 def test_digest_follows_the_bands():
-    one = build_mask("causal", seqlen=64)
+    first = build_mask("causal", seqlen=64)
     other = build_mask("causal_sliding_window", seqlen=64, window=64)
-    assert one.digest == other.digest
-    wider = Mask(64, 65, one.groups)
+    assert first.digest == other.digest
+    wider = Mask(64, 65, first.groups)
     shorter = build_mask("causal_sliding_window", seqlen=64, window=62)
-    doubled = Mask(64, 64, (one.bands, one.bands))
-    assert len({one.digest, wider.digest, shorter.digest, doubled.digest}) == 4
+    doubled = Mask(64, 64, (first.bands, first.bands))
+    assert len({first.digest, wider.digest, shorter.digest, doubled.digest}) == 4
 
 
 def test_digest_of_grids_follows_the_blocks():
@@ -188,7 +188,7 @@ def test_digest_of_grids_follows_the_blocks():
         blocks = BlockGrid(np.array([visible], dtype=bool), np.array([q_bounds]), np.array([k_bounds]))
         return Mask(q_bounds[-1], k_bounds[-1], grid=blocks).digest
 
-    found = [
+    actual = [
         digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]),
         digest([[0, 1], [1, 0]], [0, 4, 8], [0, 4, 8]),
         digest([[1, 0], [0, 1]], [0, 3, 8], [0, 4, 8]),
@@ -196,8 +196,8 @@ def test_digest_of_grids_follows_the_blocks():
         digest([[1, 0, 0, 1]], [0, 8], [0, 2, 4, 6, 8]),
         digest([[1], [0], [0], [1]], [0, 2, 4, 6, 8], [0, 8]),
     ]
-    assert len(set(found)) == len(found)
-    assert digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]) == found[0]
+    assert len(set(actual)) == len(actual)
+    assert digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]) == actual[0]
 
 
 def test_what_a_record_keeps():

@@ -55,7 +55,7 @@ def brute(mask):
     lower = np.tri(mask.seqlen_q, mask.seqlen_k, dtype=bool)
     return {
         "full": bool(raster.all()),
-        "causal": square and all(np.array_equal(one, lower) for one in raster),
+        "causal": square and all(np.array_equal(entry, lower) for entry in raster),
         "num_segments": len(segments[0]) - 1 if segments else 0,
         "window": segments[1] if segments else None,
         "empty_rows": bool((~raster.any(axis=2)).any()),

@@ -197,15 +197,15 @@ def check_items() -> None:
         assert sorted(items) == sorted(
             itertools.product(range(num_tiles), range(num_kv_heads), range(num_rounds))
         )
-        places = {item: place for place, item in enumerate(items)}
+        places = {item: index for index, item in enumerate(items)}
         assert all(
-            places[tile, kv_head, round_ - 1] < place
-            for (tile, kv_head, round_), place in places.items()
+            places[tile, kv_head, round_ - 1] < position
+            for (tile, kv_head, round_), position in places.items()
             if round_
         )
         assert all(
-            places[tile - 1, kv_head, round_] < place
-            for (tile, kv_head, round_), place in places.items()
+            places[tile - 1, kv_head, round_] < position
+            for (tile, kv_head, round_), position in places.items()
             if tile
         )
         of_section = grid.num_tiles * grid.kv_heads_per_section * grid.rounds_per_section
@@ -247,14 +247,14 @@ def check_portable(whole: bool) -> None:
             )
             places = {kernel.arg_names.index(name): name for name in signature}
             aligned = {
-                (place,): [["tt.divisibility", 16]]
-                for place, name in places.items()
+                (position,): [["tt.divisibility", 16]]
+                for position, name in places.items()
                 if name.endswith(("_ptr", "_token", "_head"))
             }
             source = ASTSource(
                 kernel,
                 {name: signature[name] for name in kernel.arg_names},
-                {(place,): constants[name] for place, name in places.items() if name in constants},
+                {(position,): constants[name] for position, name in places.items() if name in constants},
                 aligned,
             )
             done = triton.compile(

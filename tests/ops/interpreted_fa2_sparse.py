@@ -42,12 +42,12 @@ def check(mask: Mask, num_q_heads: int, num_kv_heads: int) -> None:
         near(out, right.out)
         near(lse.T, right.lse)
         grads = sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale, tuning)
-        for found, wanted in zip(grads, right.grads, strict=True):
-            near(found, wanted)
+        for actual, wanted in zip(grads, right.grads, strict=True):
+            near(actual, wanted)
 
 
-def near(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+def near(actual: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 if __name__ == "__main__":

@@ -107,9 +107,9 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
             running.append(work(schedule, order, number, progress, added))
         if not running:
             break
-        one = chance.choice(running)
-        if next(one, "over") == "over":
-            running.remove(one)
+        first = chance.choice(running)
+        if next(first, "over") == "over":
+            running.remove(first)
     assert not running, "tiles wait for each other in a circle"
     for tiles in added:
         assert tiles == sorted(tiles)
@@ -435,10 +435,11 @@ def test_sets_of_tiles_find_what_the_matrix_finds(
         ends = sorted(chance.sample(range(num_positions), chance.randint(0, min(6, num_positions)) // 2 * 2))
         stretches += [(tile, *pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
     owner, *cells = torch.tensor(stretches or [(0, 0, 1)]).t()
-    found, right = (
+    actual, right = (
         changes(owner, torch.stack(cells), num_tiles, num_positions)
         for changes in (changes_by_sets, changes_by_matrix)
     )
     assert all(
-        torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, right, strict=True)
+        torch.equal(first, other) and first.dtype == other.dtype
+        for first, other in zip(actual, right, strict=True)
     )

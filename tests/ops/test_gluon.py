@@ -75,13 +75,13 @@ def test_a_right_kernel_is_right(seed: int):
 
 
 def outcomes(produce: Callable[..., None], consume: Callable[..., None]) -> list[str]:
-    found = []
+    texts = []
     for seed in SEEDS:
         try:
-            found.append("right" if torch.equal(launch(produce, consume, seed), doubled()) else "wrong")
+            texts.append("right" if torch.equal(launch(produce, consume, seed), doubled()) else "wrong")
         except (Stuck, AssertionError) as error:
-            found.append(type(error).__name__)
-    return found
+            texts.append(type(error).__name__)
+    return texts
 
 
 def test_reading_before_the_load_is_done_is_wrong():

@@ -144,17 +144,17 @@ def onto(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
 
 def same(launched: Any, call: Call, known: Any, x: dict[str, Tensor], replayed: bool) -> None:
     """A call on a plan that knows it, or not, and on the same that never was called."""
-    found = []
+    records = []
     for plan in (known, replace(known)):
         launched.clear()
         results = call(plan, x)
         through_jit = launched.through_jit
         tables = {f"table {number}": table for number, table in enumerate(plan.tables)}
-        found.append(
+        records.append(
             launched.named(x | tables | {f"result {number}": result for number, result in enumerate(results)})
         )
-        assert found[-1] and (through_jit == 0) == (replayed and plan is known)
-    assert found[0] == found[1]
+        assert records[-1] and (through_jit == 0) == (replayed and plan is known)
+    assert records[0] == records[1]
 
 
 @pytest.fixture(params=[*SETTINGS, "in order"])
@@ -246,9 +246,9 @@ def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
     with recorded_launches(setting.capability) as launched:
         plan = setting.plan()
         x = with_totals(setting, setting.inputs())
-        one = x | {"k": x["q"], "v": x["q"], "other": x["total"], "other lse": x["lse"]}
+        first = x | {"k": x["q"], "v": x["q"], "other": x["total"], "other lse": x["lse"]}
         two = x | {"other": torch.zeros_like(x["total"]), "other lse": torch.zeros_like(x["lse"])}
-        same(launched, elsewhere, plan, one, replayed=False)
+        same(launched, elsewhere, plan, first, replayed=False)
         same(launched, elsewhere, plan, two, replayed=True)
 
 

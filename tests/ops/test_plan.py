@@ -103,14 +103,14 @@ def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
         for transposed in (False, True)
         for in_order, narrow_n in ((False, 0), (True, 0), (False, step // 4))
     ]
-    for one, schedule in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
+    for entry, schedule in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
         num_rows, num_cols = (
-            (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
+            (mask.seqlen_k, mask.seqlen_q) if entry.transposed else (mask.seqlen_q, mask.seqlen_k)
         )
-        found = raster(schedule, num_rows, num_cols, one.narrow_n)
-        np.testing.assert_array_equal(found, right.transpose(0, 2, 1) if one.transposed else right)
-        check_narrow(schedule, one.narrow_n)
-        if one.in_order:
+        drawn = raster(schedule, num_rows, num_cols, entry.narrow_n)
+        np.testing.assert_array_equal(drawn, right.transpose(0, 2, 1) if entry.transposed else right)
+        check_narrow(schedule, entry.narrow_n)
+        if entry.in_order:
             check_waits(schedule, num_cols + step)
         else:
             check_order(schedule, num_rows, most)
@@ -187,12 +187,12 @@ def test_blocks_in_any_memory() -> None:
     """Backwards, or read only."""
     visible = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool)
     bounds = np.array([[0, 3, 8, 9]])
-    for one in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
+    for entry in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
         q_bounds, k_bounds = (
-            np.broadcast_to(cut, (len(one), cut.shape[1]))
+            np.broadcast_to(cut, (len(entry), cut.shape[1]))
             for cut in (bounds[:, [0, 1, 3]].astype(np.int32), bounds)
         )
-        check(Mask(9, 9, grid=BlockGrid(one, q_bounds, k_bounds)), 16, 8)
+        check(Mask(9, 9, grid=BlockGrid(entry, q_bounds, k_bounds)), 16, 8)
 
 
 @quick
@@ -222,8 +222,8 @@ WANTED = st.builds(
     band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.lists(WANTED, min_size=2, max_size=3)
 )
 def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[TileSpec]) -> None:
-    for one, beside in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
-        (alone,) = make_schedules(mask, [one], CPU)
+    for entry, beside in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
+        (alone,) = make_schedules(mask, [entry], CPU)
         assert (alone.tile_m, alone.tile_n, alone.num_slots) == (
             beside.tile_m,
             beside.tile_n,
@@ -310,13 +310,15 @@ def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
         order is AddOrder.FROM_FIRST
     )
     for kernel, (schedule, config) in plan.kernels.items():
-        found, found_config = again.kernels[kernel]
+        actual, found_config = again.kernels[kernel]
         assert found_config == config
         for field in fields(schedule):
-            one = getattr(schedule, field.name)
-            other = getattr(found, field.name)
+            first = getattr(schedule, field.name)
+            other = getattr(actual, field.name)
             assert (
-                one is other if isinstance(one, torch.Tensor) else (one, type(one)) == (other, type(other))
+                first is other
+                if isinstance(first, torch.Tensor)
+                else (first, type(first)) == (other, type(other))
             ), field.name
 
 
@@ -459,15 +461,15 @@ def test_tables_of_short_masks_are_made_on_the_host(
 def test_plans_are_made_without_triton() -> None:
     """Nothing that a plan imports imports it at the top, so that plans are made on machines that have
     none."""
-    found = set()
+    actual = set()
     new = {"ops.band.plan"}
     while new:
-        found |= new
-        new = {other for module in new for other in architecture.imported_modules(module)} - found
+        actual |= new
+        new = {other for module in new for other in architecture.imported_modules(module)} - actual
     heavy = {
         name
-        for name in found
-        for one in architecture.imports(architecture.modules()[name])
-        if one.at_import and one.name.partition(".")[0] == "triton"
+        for name in actual
+        for entry in architecture.imports(architecture.modules()[name])
+        if entry.at_import and entry.name.partition(".")[0] == "triton"
     }
-    assert "ops.band.launches" in found and heavy == set()
+    assert "ops.band.launches" in actual and heavy == set()

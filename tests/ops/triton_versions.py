@@ -24,8 +24,8 @@ from tools.setup import INDEX_GONE
 LOCK = Path(__file__).parent / "triton.lock"
 FOLDER = ROOT / ".cache" / "triton"
 PINNED = {
-    found[1]: found[0]
-    for found in re.finditer(
+    entry[1]: entry[0]
+    for entry in re.finditer(
         r"^triton==(\S+) .*\n(?:    .*\n)+", LOCK.read_text(encoding="utf-8"), re.MULTILINE
     )
 }

@@ -98,26 +98,31 @@ def test_the_ways_differ_and_each_has_its_model():
 def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
     """Context parallelism on H200s ran `band` as it was before."""
     records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
-    found = to_fit(records)
+    actual = to_fit(records)
     cells = measured_cells(records)
     assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
-    assert found and {record.cell.kernel for record in found} == {
+    assert actual and {record.cell.kernel for record in actual} == {
         cell.record.cell.kernel for cell in cells
     } == {"fa3"}
     present = committed(
         "h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0]
     )
     assert to_fit(present) == present and not any(map(is_earlier, present))
-    assert {one.way for one in samples(present)} == {"", ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS}
+    assert {sample.way for sample in samples(present)} == {
+        "",
+        ways.FROM_LAST,
+        ways.FROM_FIRST,
+        ways.TWO_KERNELS,
+    }
 
 
 def test_parts_of_a_mask_have_ways_by_their_own_sizes():
     mask = made("causal", 65536)
     areas = np.array([mask.area, mask.area / 4, 0.0])
-    found = ways.ways_of_parts(
+    actual = ways.ways_of_parts(
         mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8
     )
-    assert found.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
+    assert actual.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
 
 
 def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
@@ -207,8 +212,8 @@ def test_steps_take_the_way_of_their_own_masks():
         )
     )
     usual, same = (
-        WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(one, 4e12, True), packs=False)
-        for one in (call, slow)
+        WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(entry, 4e12, True), packs=False)
+        for entry in (call, slow)
     )
     np.testing.assert_array_equal(usual.times(LinkSpeeds()).compute_s, same.times(LinkSpeeds()).compute_s)
 

@@ -43,7 +43,7 @@ def differences(one: Project, other: Project) -> set[str]:
         first.index.equals(second.index) and first.columns.equals(second.columns)
     ):
         return {"cells, or columns"}
-    found = {
+    names = {
         str(name)
         for (name, here), (_, there) in zip(first.items(), second.items(), strict=True)
         if not _same(here, there)
@@ -52,7 +52,7 @@ def differences(one: Project, other: Project) -> set[str]:
     unequal = {name for name in TIMELESS if pages[0][name] != pages[1][name]} | pages[0].keys() ^ pages[
         1
     ].keys()
-    return {name for name in found if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE - DRAWN | unequal
+    return {name for name in names if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE - DRAWN | unequal
 
 
 def _of_cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -61,12 +61,14 @@ def _of_cells(table: pd.DataFrame) -> pd.DataFrame:
     return table[table.playoff.isna() & ~table.repeat]
 
 
-def _same(one: pd.Series, other: pd.Series) -> bool:
-    if ERRORS.fullmatch(str(one.name)):
-        lower = np.minimum(one, other)
-        upper = np.maximum(one, other)
-        return bool((upper <= SAME_ERROR * lower).eq(one.notna()).all()) and one.isna().equals(other.isna())
-    return one.equals(other)
+def _same(first: pd.Series, other: pd.Series) -> bool:
+    if ERRORS.fullmatch(str(first.name)):
+        lower = np.minimum(first, other)
+        upper = np.maximum(first, other)
+        return bool((upper <= SAME_ERROR * lower).eq(first.notna()).all()) and first.isna().equals(
+            other.isna()
+        )
+    return first.equals(other)
 
 
 def _sections(page: str) -> dict[str, str]:

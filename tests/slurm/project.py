@@ -115,12 +115,12 @@ class Project:
 
     def cells(self) -> dict[str, tuple[str, int]]:
         """Each measured cell: its status, and when its file was written."""
-        found = {}
+        records = {}
         for path in self.results.glob("cells/*/*.json"):
             if not path.name.startswith("."):
                 record = json.loads(path.read_text())
-                found[record["cell_id"]] = record["outcome"]["status"], path.stat().st_mtime_ns
-        return found
+                records[record["cell_id"]] = record["outcome"]["status"], path.stat().st_mtime_ns
+        return records
 
     def records(self) -> list[dict[str, Any]]:
         """Those of cells, as the workflow has collected them."""

@@ -85,7 +85,7 @@ def over_its_memory(project: Project, cluster: Cluster, scenario: Callable[..., 
     with scenario(cluster) as jobs:
         run = project.start(SLOW_BYTES="2.5e9", SLOW_SECONDS="8")
         project.wait_for(lambda: {"FAILED", "OUT_OF_MEMORY"} & set(states(jobs())), run)
-        kept = {cell: found for cell, found in project.cells().items() if found[0] == "ok"}
+        kept = {cell: actual for cell, actual in project.cells().items() if actual[0] == "ok"}
         output = run.finish()
         ended_well(project, kept)
         of_slow = [(job.state, job.memory) for job in jobs() if job.name.endswith("kernel-slow-0")]

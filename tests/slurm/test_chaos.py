@@ -47,7 +47,7 @@ def test_random_moments(accidents, cluster, scenario):
         finally:
             campaign.start_nodes()
         campaign.finish(len(undisturbed))
-    found = campaign.found(undisturbed)
+    actual = campaign.found(undisturbed)
     if SAVE in os.environ:
         reliability.save(
             "slurm",
@@ -55,14 +55,14 @@ def test_random_moments(accidents, cluster, scenario):
                 "date": datetime.now(UTC).date().isoformat(),
                 "machine": f"{cpu_name()}, {num_cores()} cores",
                 "seed": SEED,
-                "found": found,
+                "found": actual,
                 "num_starts": campaign.num_starts,
                 "seconds": round(campaign.elapsed()),
                 "accidents": campaign.happened,
             },
         )
     again = f"CHAOS_SEED={SEED} CHAOS_KILLS={COUNT} python -m pytest tests/slurm -m slurm -k random_moments"
-    assert not found, f"{found}\nagain: {again}"
+    assert not actual, f"{actual}\nagain: {again}"
 
 
 class Campaign:
@@ -193,9 +193,11 @@ class Campaign:
         deadline = time.monotonic() + STARTS_SECONDS
         while time.monotonic() < deadline:
             self._ensure_running()
-            found = [job for job in self.cluster.queued() if "kernel-" in job.name and job.state == "RUNNING"]
-            if found:
-                return self.generator.choice(sorted(found, key=lambda job: job.name))
+            actual = [
+                job for job in self.cluster.queued() if "kernel-" in job.name and job.state == "RUNNING"
+            ]
+            if actual:
+                return self.generator.choice(sorted(actual, key=lambda job: job.name))
             time.sleep(0.2)
         return None
 

@@ -25,13 +25,13 @@ INFO:    Creating SIF file...
 
 def test_the_step_is_that_of_the_last_line_that_begins_one(tmp_path: Path):
     log = tmp_path / "x.log"
-    found = []
+    collected = []
     assert step(log) == FIRST
     for line in LOG.splitlines(keepends=True):
         with log.open("a") as file:
             file.write(line)
-        found.append(step(log))
-    assert list(dict.fromkeys(found)) == [
+        collected.append(step(log))
+    assert list(dict.fromkeys(collected)) == [
         FIRST,
         "the system's packages",
         "Python packages",

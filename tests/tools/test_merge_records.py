@@ -141,5 +141,5 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ):
         before = Path(file).read_bytes()
         assert main([file, str(home), "--study", "quick"]) == 2
-        told = capsys.readouterr().err
-        assert said in told and len(told.splitlines()) == 1 and Path(file).read_bytes() == before
+        printed = capsys.readouterr().err
+        assert said in printed and len(printed.splitlines()) == 1 and Path(file).read_bytes() == before

@@ -60,7 +60,7 @@ def _order(cudnn):
 
 
 def _support(status, mask):
-    others = [one for one in HETEROGENEOUS if one != mask]
+    others = [entry for entry in HETEROGENEOUS if entry != mask]
     return rows(
         grid(None, kernel=["fa2", "fa3", "cudnn"], mask=others, status="unsupported"),
         grid(400, kernel=["fa2", "fa3", "cudnn"], mask=mask, status=status),

@@ -168,15 +168,15 @@ def run_all(comm: Comm, cases: Sequence[tuple[str, str, Any]]) -> list[list[str]
 def _outcome(work: Any) -> str:
     start_s = time.monotonic()
     try:
-        found = RIGHT if work() else "wrong"
+        actual = RIGHT if work() else "wrong"
     except (UserError, PeerLost) as error:
         assert "\n" not in str(error), error
-        found = f"{type(error).__name__}: {error}"
+        actual = f"{type(error).__name__}: {error}"
     elapsed_s = time.monotonic() - start_s
-    return found if elapsed_s < TIMEOUT_S + SLACK_S else f"late: {found}"
+    return actual if elapsed_s < TIMEOUT_S + SLACK_S else f"late: {actual}"
 
 
-def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return float((found.detach().double() - wanted.double()).abs().max()) <= TOLERANCE * max(
+def _close(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return float((actual.detach().double() - wanted.double()).abs().max()) <= TOLERANCE * max(
         1.0, float(wanted.abs().max())
     )

@@ -95,8 +95,8 @@ class VirtualSignalEvent:
         self._done = done
 
     def wait(self) -> None:
-        for one in self._done:
-            one.result(WAIT_S)
+        for entry in self._done:
+            entry.result(WAIT_S)
 
 
 class DamagingCommStream(SymmetricCommStream):
@@ -124,9 +124,9 @@ class SymmetricVirtualComm(VirtualComm):
     def gather(self, mine: Any) -> list[Any]:
         self._job.board[self.rank] = mine
         self._job.meet(self._ranks)
-        found = list(self._job.board)
+        values = list(self._job.board)
         self._job.meet(self._ranks)
-        return found
+        return values
 
     def allocate(self, num_bytes: int) -> VirtualSymmetricBuffer:
         assert len(set(self.gather(num_bytes))) == 1, "all ranks have as much"

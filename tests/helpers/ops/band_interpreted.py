@@ -92,7 +92,7 @@ def check(
     compare(case, plain_attention(q, k, v, dout, case.mask.dense()), out, lse, grads, tolerance)
     if repeats:
         again = band_backward(q, k, v, out, lse, dout, plan)
-        assert all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+        assert all(torch.equal(first, other) for first, other in zip(grads, again, strict=True))
     return plan
 
 

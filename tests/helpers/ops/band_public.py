@@ -119,9 +119,9 @@ def gradients(setting: Setting) -> None:
     out, lse = band_attention(*ours, plan, scale=0.2, return_lse=True)
     right_out, right_lse = reference(rights[0] * 0.2 * 8, *rights[1:])
     for result, right in ((out.sum(), right_out.sum()), (lse[:50].sum(), right_lse[:50].sum())):
-        found = torch.autograd.grad(result, ours, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(result, ours, retain_graph=True, allow_unused=True)
         for grad, right_grad in zip(
-            found, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True
+            grads, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True
         ):
             setting.near(grad, torch.zeros_like(grad) if right_grad is None else right_grad)
     assert isinstance(band_attention(*setting.inputs[:3], plan), torch.Tensor)
@@ -133,9 +133,9 @@ def some_gradients(setting: Setting) -> None:
     dout = setting.inputs[3]
     leaves = setting.leaves()
     wanted = torch.autograd.grad(band_attention(*leaves, plan), leaves, dout)
-    for place, right in enumerate(wanted):
+    for index, right in enumerate(wanted):
         inputs = list(setting.inputs[:3])
-        inputs[place] = leaf = inputs[place].clone().requires_grad_()
+        inputs[index] = leaf = inputs[index].clone().requires_grad_()
         out = band_attention(*inputs, plan)
         for retain in (True, False):
             (grad,) = torch.autograd.grad(out, leaf, dout, retain_graph=retain)
@@ -182,9 +182,9 @@ def carries(setting: Setting) -> None:
     right, right_lse = reference(*rights)
     setting.near(out, right)
     setting.near(lse[:60], right_lse[:60])
-    found = torch.autograd.grad(out, ours[1:], dout)
+    grads = torch.autograd.grad(out, ours[1:], dout)
     wanted = torch.autograd.grad(right, rights[1:], dout.double())
-    for grad, whole in zip(found, wanted, strict=True):
+    for grad, whole in zip(grads, wanted, strict=True):
         setting.near(grad, whole[second])
 
 
@@ -217,15 +217,15 @@ def compiles(setting: Setting) -> None:
     dout = setting.inputs[3]
     full = build_mask("full", seqlen=90).crop((0, 70), (0, 90))
     for plan in map(setting.plan, (MASK, full) if setting.whole else (MASK,)):
-        found = []
+        actual = []
         wanted = []
-        for call, results in ((compiled, found), (step, wanted)):
+        for call, results in ((compiled, actual), (step, wanted)):
             leaves = setting.leaves()
             out, lse = call(*leaves, plan)
             results += [out, lse, *torch.autograd.grad(loss_of(out, lse, dout), leaves)]
-        for one, other in zip(found, wanted, strict=True):
-            assert torch.equal(one == float("-inf"), other == float("-inf"))
-            setting.near(one.clamp(min=-1e9), other.clamp(min=-1e9))
+        for first, other in zip(actual, wanted, strict=True):
+            assert torch.equal(first == float("-inf"), other == float("-inf"))
+            setting.near(first.clamp(min=-1e9), other.clamp(min=-1e9))
     try:  # whether the mask has its plan already or not
         torch.compile(
             lambda q, k, v: band_attention(q, k, v, MASK), fullgraph=True, backend=setting.compiler
@@ -290,10 +290,10 @@ def copies(setting: Setting) -> None:
         assert unusable(as_usable(x), heads_side_by_side=False) is None and torch.equal(as_usable(x), x)
     leaves = setting.leaves()
     out = band_attention(*leaves, plan)
-    for one, other in zip(
+    for first, other in zip(
         *(torch.autograd.grad(out, leaves, x, retain_graph=True) for x in (dout, shifted)), strict=True
     ):
-        assert torch.equal(one, other)
+        assert torch.equal(first, other)
 
 
 def refuses(setting: Setting) -> None:

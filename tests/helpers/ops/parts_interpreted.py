@@ -111,16 +111,16 @@ def sums_to_gradients(whole: bool) -> None:
     of_keys = (70, 1, 64)
     sums = torch.randn(shape)
     carried = torch.randn(shape)
-    found = torch.full(shape, torch.nan)
+    values = torch.full(shape, torch.nan)
     whole = torch.empty(shape)
     key_sums = [torch.randn(of_keys) for _ in "kv"]
     grads = [torch.empty(of_keys) for _ in "kv"]
     some_rows = SimpleNamespace(units=torch.tensor([0, 2 * UNIT], dtype=torch.int32))
-    targets: list[Any] = [DqTarget(SimpleNamespace(units=None), whole), DqTarget(some_rows, found, carried)]  # type: ignore[arg-type]
+    targets: list[Any] = [DqTarget(SimpleNamespace(units=None), whole), DqTarget(some_rows, values, carried)]  # type: ignore[arg-type]
     finish_gradients(Launches(sums.device), [sums, *key_sums], targets, *grads, 2.0)
     some = torch.arange(num_tokens) // UNIT != 1
-    torch.testing.assert_close(found[some], (whole + carried)[some])
-    assert found[~some].isnan().all()
+    torch.testing.assert_close(values[some], (whole + carried)[some])
+    assert values[~some].isnan().all()
     for grad, of, scale in zip((whole, *grads), (sums, *key_sums), (2, 2, 1), strict=True):
         assert torch.equal(grad.flatten().sort().values, (scale * of).flatten().sort().values), (
             "each has its place among gradients"

@@ -133,13 +133,13 @@ class _Build:
         ]
         assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
         assert (cooperative, pdl, global_scratch, profile_scratch) == (*_Launcher.OPTIONS, None, None)
-        found = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
-        for (name, _), arg in zip(self._args, found, strict=True):
+        actual = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
+        for (name, _), arg in zip(self._args, actual, strict=True):
             if name == "counter_ptr":
                 self._launched.counters.append(arg[1])
             if name in FOUND:
                 self._found(arg[1], FOUND[name])
-        self._launched.launches.append((*self._what, tuple(grid), *found))
+        self._launched.launches.append((*self._what, tuple(grid), *actual))
 
     @staticmethod
     def _plain(arg: Any, kind: str) -> Any:

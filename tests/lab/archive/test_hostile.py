@@ -42,9 +42,9 @@ def zipped(tar: bytes, path: Path) -> Path:
 def test_without_its_study_a_bundle_is_not_ok(folder):
     (folder / "config/studies/three.yaml").unlink()
     rehash(folder)
-    found = checks(folder)
-    assert found["files"].passed and found["records"].passed and not found["study"].passed
-    assert "config/studies/three.yaml is missing" in found["study"].detail
+    checked = checks(folder)
+    assert checked["files"].passed and checked["records"].passed and not checked["study"].passed
+    assert "config/studies/three.yaml is missing" in checked["study"].detail
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monk
             reader,
             lambda source, real=real: real(source) if str(source) != str(place) else pytest.fail("read"),
         )
-    found = checks(folder)
-    assert unreadable(folder, path) and not found["files"].passed
+    checked = checks(folder)
+    assert unreadable(folder, path) and not checked["files"].passed
     check = {"measured": "records", "config/studies": "study", "config": "page"}[Path(path).parent.as_posix()]
-    assert not found[check].passed
+    assert not checked[check].passed
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "provenance.json"])

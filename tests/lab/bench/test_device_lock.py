@@ -221,8 +221,8 @@ def test_whatever_a_holder_signs_is_told_in_one_plain_line(content):
     lock = DeviceLock("cpu")
     assert holder.claim(Claimant().signature) == ""
     (lock_folder_of_machine() / "cpu.lock").write_text(content)
-    told = lock.claim(Claimant().signature)
-    assert told and told.isprintable() and len(told) < 600
+    claimed = lock.claim(Claimant().signature)
+    assert claimed and claimed.isprintable() and len(claimed) < 600
 
 
 class Ranks:
@@ -269,20 +269,25 @@ class FakeRank:
 
 
 def test_a_group_takes_all_its_devices_or_none():
-    told: list[str] = []
-    group = Group(Ranks(), 2, "cuda", Path(), lambda: False, Claimant(told.append))
+    messages: list[str] = []
+    group = Group(Ranks(), 2, "cuda", Path(), lambda: False, Claimant(messages.append))
     group.ready()
     assert [rank.asked for rank in group.ranks] == [["claim", "release"] * 3 + ["claim", "open"]] * 2
-    assert told == ["Waiting for GPU-1: pid 7 is measuring on it"]
+    assert messages == ["Waiting for GPU-1: pid 7 is measuring on it"]
 
 
 @pytest.mark.parametrize(("stopped", "given_up"), [(True, False), (False, True)])
 def test_waiting_ends_when_told_to(monkeypatch, stopped, given_up):
     monkeypatch.setattr(group_module, "TOLD_AFTER", 1)
-    told: list[str] = []
+    messages: list[str] = []
     group = Group(
-        Ranks(), 2, "cuda", Path(), lambda: stopped and bool(told), Claimant(told.append, lambda: given_up)
+        Ranks(),
+        2,
+        "cuda",
+        Path(),
+        lambda: stopped and bool(messages),
+        Claimant(messages.append, lambda: given_up),
     )
     with pytest.raises(KeyboardInterrupt):
         group.ready()
-    assert len(told) == 1 and not group.is_alive
+    assert len(messages) == 1 and not group.is_alive

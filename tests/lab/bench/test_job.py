@@ -114,9 +114,9 @@ class Started:
         return self.process.wait(seconds)
 
     def records(self) -> dict[str, Record]:
-        found, problems = self.store.read_all()
+        stored, problems = self.store.read_all()
         assert not problems
-        return {f"{record.cell.kernel} {record.cell.world} {record.cell.seqlen}": record for record in found}
+        return {f"{record.cell.kernel} {record.cell.world} {record.cell.seqlen}": record for record in stored}
 
     def kill(self) -> None:
         if self.process.poll() is None:

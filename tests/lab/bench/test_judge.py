@@ -172,7 +172,9 @@ def test_changes_follow_from_the_seed_and_differ_from_call_to_call() -> None:
         changed = x.clone()
         Changes(cell, mask, seed).apply("q", changed, call)
         contents.append(changed)
-    assert torch.equal(contents[0], contents[-1]) and len({content_digest(one) for one in contents}) == 4
+    assert (
+        torch.equal(contents[0], contents[-1]) and len({content_digest(content) for content in contents}) == 4
+    )
     for site in Changes(cell, mask, 5).sites:
         assert mask.dense()[site.row, site.key] and site.q_head // 2 == site.kv_head
 

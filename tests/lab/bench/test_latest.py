@@ -121,5 +121,5 @@ def test_another_problem_has_another_reference_and_few_are_kept() -> None:
         get(**changes)
         for changes in ({"num_q_heads": 8}, {"num_kv_heads": 1}, {"head_dim": 32}, {"seqlen": 64})
     ]
-    assert len({id(one) for one in (first, *others)}) == 5
+    assert len({id(entry) for entry in (first, *others)}) == 5
     assert len(references._references) == KEPT and get() is not first

@@ -209,9 +209,9 @@ def test_inputs_are_shared_by_kernels_and_directions_only() -> None:
         small_cell(num_kv_heads=1),
         small_cell(seqlen=129),
     ]
-    assert len({input_seed(one) for one in same}) == 1
-    assert len({input_seed(one) for one in (cell, *other)}) == 1 + len(other)
-    first, second = (make_inputs(one, CPU) for one in same[:2])
+    assert len({input_seed(entry) for entry in same}) == 1
+    assert len({input_seed(entry) for entry in (cell, *other)}) == 1 + len(other)
+    first, second = (make_inputs(entry, CPU) for entry in same[:2])
     assert torch.equal(first.q_THD, second.q_THD) and torch.equal(first.dout_THD, second.dout_THD)
     assert first.q_THD.shape == (128, 4, 16) and first.k_TGD.shape == (128, 2, 16)
 

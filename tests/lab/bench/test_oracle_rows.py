@@ -101,8 +101,8 @@ def test_one_wrong_row_of_one_head_is_found_in_a_long_result() -> None:
 @examples(60)
 def test_right_kernels_pass(case: Case, dtype: str, parts: int, rounds: bool) -> None:
     inputs = Inputs(*case.inputs(DTYPES[dtype]))
-    found = _kernel(case, inputs, DTYPES[dtype], parts, rounds)
-    accuracy = Oracle(case.problem("bwd", DTYPES[dtype]), inputs).judge(*found)
+    actual = _kernel(case, inputs, DTYPES[dtype], parts, rounds)
+    accuracy = Oracle(case.problem("bwd", DTYPES[dtype]), inputs).judge(*actual)
     assert wrong(accuracy) is None
     assert max(accuracy.worst_row.values()) < (0.5 if rounds else 0.2)
 

@@ -118,9 +118,9 @@ def test_cores_that_others_keep_busy(of_ranks, cores):
     ],
 )
 def test_processes_that_use_the_gpu(holders, percents, expected, disturbs):
-    found = others([uses(gpu_holders=holders, gpu_percents=percents)])
-    assert (found.gpu_processes, found.gpu_percent) == expected
-    assert bool(found.disturbance(on_gpu=True, num_cores=64)) == disturbs
+    activity = others([uses(gpu_holders=holders, gpu_percents=percents)])
+    assert (activity.gpu_processes, activity.gpu_percent) == expected
+    assert bool(activity.disturbance(on_gpu=True, num_cores=64)) == disturbs
 
 
 def test_nvml_is_asked_before_and_after(monkeypatch):
@@ -144,16 +144,16 @@ def test_nvml_is_asked_before_and_after(monkeypatch):
         yield Gpu(nvml, None)
 
     monkeypatch.setattr(others_module, "open_gpu", open_gpu)
-    with watch(GPU) as found:
+    with watch(GPU) as watched:
         assert not asked
-    assert found["gpu_holders"].keys() == {"11", "77"} and found["gpu_percents"] == {"77": 55.0}
+    assert watched["gpu_holders"].keys() == {"11", "77"} and watched["gpu_percents"] == {"77": 55.0}
     assert 1.5e6 < time.time() * 1e6 - asked[0] < 10e6, "NVML counts microseconds"
     nvml.nvmlDeviceGetComputeRunningProcesses = nvml.nvmlDeviceGetProcessUtilization = lambda *_: (
         _ for _ in ()
     ).throw(KeyError)
-    with watch(GPU) as found:
+    with watch(GPU) as watched:
         pass
-    assert others([found]).gpu_processes == 0
+    assert others([watched]).gpu_processes == 0
 
 
 @pytest.mark.parametrize(

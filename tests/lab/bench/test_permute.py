@@ -30,9 +30,9 @@ def test_every_token_arrives_where_it_belongs(name):
         mine = whole[parts[rank].start : parts[rank].stop]
         return permutation.apply(mine, comm), permutation.time_ms([mine, mine[:, :1]], comm)
 
-    found = on_virtual_ranks(job, WORLD)
+    actual = on_virtual_ranks(job, WORLD)
     for rank, positions in enumerate(PLACEMENTS[name]):
-        rows, time_ms = found[rank]
+        rows, time_ms = actual[rank]
         assert torch.equal(rows, whole[positions]) and time_ms > 0
 
 

@@ -222,7 +222,7 @@ def test_the_first_three_play_and_all_that_are_near_the_first():
     assert players(times, "NVIDIA H200") == tied, "two H200s differ by more than 6 %: one process must tell"
     assert players({cell: ms**50 for cell, ms in times.items()}, "NVIDIA H200") == tied[:3]
     strict = PlayoffRules(within=0.0, first=2)
-    near = {cell: 1 + 0.015 * place for place, cell in enumerate(times)}
+    near = {cell: 1 + 0.015 * index for index, cell in enumerate(times)}
     assert players(near, "NVIDIA H100 80GB HBM3", strict) == ["quick", "naive", "sdpa"]
     assert players(near, "NVIDIA H100 80GB HBM3", strict, rests=True) == ["quick", "naive"], (
         "a tie up to 1.8 %"

@@ -64,9 +64,9 @@ def closing_all(connections: list[socket.socket]) -> Iterator[None]:
 
 @pytest.fixture
 def gathering(tmp_path) -> Iterator[Gathering]:
-    found = Gathering(tmp_path)
-    yield found
-    found.close()
+    actual = Gathering(tmp_path)
+    yield actual
+    actual.close()
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_the_interpreters_own_id_is_that_of_binutils():
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("there is no readelf here")
-    told = [line.split()[-1] for line in printed.splitlines() if "Build ID" in line]
-    assert build_id(Path(sys.executable)) == (told[0] if told else None)
+    texts = [line.split()[-1] for line in printed.splitlines() if "Build ID" in line]
+    assert build_id(Path(sys.executable)) == (texts[0] if texts else None)
 
 
 def test_a_sample_covers_size_begin_and_end(tmp_path: Path):

@@ -25,11 +25,11 @@ def records_of(site: Path) -> dict[str, str | None]:
 
 def test_every_object_and_module_has_its_owner_and_identity(site: Path):
     loaded = loaded_in(site)
-    found = {
+    actual = {
         shared.path: (shared.origin, shared.owner, shared.build_id, shared.hashed)
         for shared in loaded.objects
     }
-    assert found == {
+    assert actual == {
         "torch/lib/libtorch.so": ("distribution", "torch", BUILD_ID.hex(), "record"),
         "flash_attn/cute/plain.so": ("distribution", "flash-attn-4", None, "record"),
         "flash_attn_2_cuda.so": ("module", "flash_attn_2_cuda", "02" * 20, "content"),

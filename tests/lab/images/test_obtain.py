@@ -79,7 +79,7 @@ def test_its_bill_of_materials_lies_beside_it(calls, tmp_path):
         calls.with_name("calls.contents").write_text(json.dumps(listed))
         obtain(locate("cpu"), announce=quiet)
         made = json.loads(bill.read_text())
-        assert made["bomFormat"] == "CycloneDX" and [one["purl"] for one in made["components"]] == [
+        assert made["bomFormat"] == "CycloneDX" and [entry["purl"] for entry in made["components"]] == [
             f"pkg:pypi/torch@{version}"
         ]
         for ending in ("", ".sha256"):

@@ -20,16 +20,16 @@ PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+?)(?: ;.*)? \\$")
 
 def locked(text: str) -> dict[str, tuple[str, int]]:
     """Package → (version, number of hashes)."""
-    found: dict[str, tuple[str, int]] = {}
+    packages: dict[str, tuple[str, int]] = {}
     current = ""
     for line in text.splitlines():
         if match := PIN.match(line):
             current = match[1]
-            found[current] = (match[2], 0)
+            packages[current] = (match[2], 0)
         else:
             assert re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}(?: \\)?", line), line
-            found[current] = (found[current][0], found[current][1] + 1)
-    return found
+            packages[current] = (packages[current][0], packages[current][1] + 1)
+    return packages
 
 
 @pytest.fixture(params=names())

@@ -92,8 +92,8 @@ def test_the_page_of_a_folder_of_results_is_found(site: Path, tmp_path: Path) ->
 
 
 def test_exhibits_and_claims_link_to_their_records(text: str) -> None:
-    found = [unescape(address) for address in re.findall(r'href="(\.\./runs/[^"]*#[^"]*)"', text)]
-    assert len(found) > 5 and all(address.startswith("../runs/quick.html#records?") for address in found)
+    actual = [unescape(address) for address in re.findall(r'href="(\.\./runs/[^"]*#[^"]*)"', text)]
+    assert len(actual) > 5 and all(address.startswith("../runs/quick.html#records?") for address in actual)
     table = derived(few())
     for exhibit in exhibits():
         data = exhibit.data(table)

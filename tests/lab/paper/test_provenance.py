@@ -42,9 +42,9 @@ def test_a_cell_of_several_ranks_counts_once() -> None:
     parallel = next(record for record in few() if record.cell.world > 1 and record.environment)
     assert parallel.environment is not None
     twice = parallel.environment.model_copy(update={"nodes": parallel.environment.nodes * 2})
-    assert [one.num_cells for one in _of([parallel.model_copy(update={"environment": twice})]).machines] == [
-        1
-    ]
+    assert [
+        machine.num_cells for machine in _of([parallel.model_copy(update={"environment": twice})]).machines
+    ] == [1]
 
 
 def test_versions_stand_with_their_cells() -> None:
@@ -54,7 +54,7 @@ def test_versions_stand_with_their_cells() -> None:
     changed = GPUS[0].model_copy(
         update={"environment": GPUS[0].environment.model_copy(update={"software": other})}
     )
-    torch = next(one for one in _of([*GPUS[1:3], changed]).software if one.name == "torch")
+    torch = next(entry for entry in _of([*GPUS[1:3], changed]).software if entry.name == "torch")
     assert torch.versions == ((used.packages["torch"], 2), ("2.99.0", 1))
 
 

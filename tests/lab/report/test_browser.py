@@ -226,12 +226,12 @@ document.querySelector('#large').close();
 box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
 document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""",  # noqa: E501
     )
-    off, pointed, gone, told, panels, title, hash_ = json.loads(
+    off, pointed, gone, content, panels, title, hash_ = json.loads(
         unescape(re.search(r"<title>(.*?)</title>", document)[1])
     )
     assert off > 5 and panels == 1 and title.startswith("full") and hash_.startswith("#cell-")
-    assert gone and pointed and all("n = 5" in text for text in (pointed, told))
-    assert "of its budget" in told and "FLOP/s (" in told and " ms" in told and "forward" in told
+    assert gone and pointed and all("n = 5" in text for text in (pointed, content))
+    assert "of its budget" in content and "FLOP/s (" in content and " ms" in content and "forward" in content
     assert f'id="{hash_[1:]}"' in document and 'class="opened"' in document
 
 

@@ -208,8 +208,8 @@ def test_kill_9_leaves_the_old_record_or_the_new_one(tmp_path, make_record):
         time.sleep(0.01 * attempt)
         writer.send_signal(signal.SIGKILL)
         assert writer.wait() == -signal.SIGKILL
-        found = store.read(record.cell_id)
-        parts = found.run_id.removesuffix(";").split(";")
+        stored = store.read(record.cell_id)
+        parts = stored.run_id.removesuffix(";").split(";")
         assert len(parts) == 2000 and len(set(parts)) == 1
         assert store.read_all()[1] == []
 
@@ -419,8 +419,8 @@ def test_whatever_a_holder_signs_is_told_in_one_plain_line(tmp_path, content):
         (tmp_path / ".lock").write_text(content)
         with pytest.raises(UserError) as refusal, CellStore(tmp_path).lock():
             pass
-        (told,) = holders(tmp_path)
-    assert told in str(refusal.value) and told.isprintable() and len(told) < 600
+        (signed,) = holders(tmp_path)
+    assert signed in str(refusal.value) and signed.isprintable() and len(signed) < 600
 
 
 def test_the_store_needs_no_heavy_library():

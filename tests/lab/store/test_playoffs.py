@@ -27,9 +27,9 @@ def own() -> list[Record]:
         record for record in quick_study() if record.samples and may_play(record.cell) and record.work is None
     ]
     case = case_id(records[0].cell, "")
-    found = [record for record in records if case_id(record.cell, "") == case]
-    assert len(found) > 1
-    return found
+    actual = [record for record in records if case_id(record.cell, "") == case]
+    assert len(actual) > 1
+    return actual
 
 
 @pytest.fixture(scope="module")

@@ -148,10 +148,16 @@ class Space:
                     break
         for number, (folder, below) in enumerate(hidden.items()):
             kept = {path: self.folder / f"kept{number}.{index}" for index, path in enumerate(sorted(below))}
-            self.run("\n".join(f"mkdir {place}; mount --bind {path} {place}" for path, place in kept.items()))
+            self.run(
+                "\n".join(
+                    f"mkdir {position}; mount --bind {path} {position}" for path, position in kept.items()
+                )
+            )
             self.run(f"mount -t tmpfs -o mode=755 tmpfs {folder}")
             self.run(
-                "\n".join(f"mkdir -p {path}; mount --bind {place} {path}" for path, place in kept.items())
+                "\n".join(
+                    f"mkdir -p {path}; mount --bind {position} {path}" for path, position in kept.items()
+                )
             )
 
     def _enter(self, node: str) -> list[str]:
@@ -171,8 +177,8 @@ _ENVIRON = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/nonexistent"}
 
 def python_paths() -> set[Path]:
     """Folders that this Python needs: its own, its environment's, and those it imports from."""
-    found = {Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)}
-    return {path.resolve() for path in found if path.is_dir()} | {Path(sys.prefix)}
+    paths = {Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)}
+    return {path.resolve() for path in paths if path.is_dir()} | {Path(sys.prefix)}
 
 
 def _hold(command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
