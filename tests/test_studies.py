@@ -1,4 +1,4 @@
-"""What every study that is shipped must hold."""
+"""Duties of every study that is shipped."""
 
 import pytest
 

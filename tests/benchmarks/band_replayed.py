@@ -25,7 +25,7 @@ NOT_HANDED_ON = ("HookChain", "LazyDict", "NoneType")
 
 
 class Handed:
-    """What the launchers below Triton's own got, and the TMA descriptors that were made."""
+    """The arguments that the launchers below Triton's own got, and the TMA descriptors that were made."""
 
     def __init__(self) -> None:
         self.launches: list[Any] = []

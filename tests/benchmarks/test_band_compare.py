@@ -113,8 +113,8 @@ def test_measures_keeps_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one kernel makes all gradients, there are no lines for dQ. What was measured stays, if a later
-    mask fails."""
+    """There are no lines for dQ where one kernel makes all gradients. Measured lines stay if a later mask
+    fails."""
 
     def as_on_hopper(head_dim: int, _: torch.device, **how: Any) -> dict[BandKernel, TileConfig]:
         return choose_tiles(head_dim, (9, 0), **how)

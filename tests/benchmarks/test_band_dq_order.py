@@ -98,7 +98,7 @@ def test_with_heads_cases_are_whole_sequences_of_these() -> None:
 
 
 def test_the_rule_loses_little_with_few_heads() -> None:
-    """Of the masks measured with one, two or three KV heads on an H100, none has changed."""
+    """No choice has changed for the masks measured with one, two or three KV heads on an H100."""
     records = read_records(ROOT / "reports/h100/few-heads", TIMES)
     *of_masks, of_all = table(records, cases([(8, 1), (16, 2), (24, 3)])).records
     assert of_all["measured"] == len(records) == 107

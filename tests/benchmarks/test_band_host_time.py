@@ -18,8 +18,8 @@ pytestmark = [
 
 
 def test_calls_start_kernels_and_descriptors(tmp_path: Path) -> None:
-    """Of the portable kernels, which compile quickest: forward one kernel, backward three. Their TMA
-    descriptors are kept from before."""
+    """The portable kernels compile quickest: forward starts one kernel, backward three. Their TMA descriptors
+    are kept from before."""
     command = [
         sys.executable,
         "-m",

@@ -47,8 +47,8 @@ def cell_files(folder: Path) -> dict[str, CellFile]:
 
 
 def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list[str]:
-    """What differs from an undisturbed run: cells, statuses, digests of masks, versions of methods, what was
-    compared."""
+    """The differences from an undisturbed run: cells, statuses, digests of masks, versions of methods,
+    references."""
     texts = [f"cell {cell_id} is not there" for cell_id in sorted(undisturbed.keys() - cells.keys())]
     texts += [f"cell {cell_id} should not be there" for cell_id in sorted(cells.keys() - undisturbed.keys())]
     for cell_id in sorted(cells.keys() & undisturbed.keys()):
@@ -68,7 +68,7 @@ def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list
 
 
 def _compared(record: dict[str, Any]) -> list[Any]:
-    """What a result was compared with."""
+    """The reference that a result was compared with."""
     return [(record.get("accuracy") or {}).get(key) for key in ("reference", "scope")]
 
 

@@ -107,8 +107,8 @@ def kept(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 
 @dataclass
 class Disk:
-    """What a disk has for certain, as far as a trace has come: a name is safe once its folder was synced
-    after it was made, and a file's content once it was synced after the last write."""
+    """A disk's certain content after a part of a trace: a name is safe once its folder was synced after it
+    was made, and a file's content once it was synced after the last write."""
 
     folder: str
     unsafe_names: set[str] = field(default_factory=set)
@@ -138,14 +138,14 @@ class Disk:
             self.unsafe_names = {path for path in self.unsafe_names if str(Path(path).parent) != paths[0]}
 
     def loses(self, path: str) -> str:
-        """What a loss of power now would take of this file; empty if nothing."""
+        """The part of this file that a loss of power now would destroy; empty if none."""
         parents = [path, *map(str, Path(path).parents)]
         names = [name for name in parents if name in self.unsafe_names]
         return f"the name {names[0]}" if names else "its content" if path in self.unsynced else ""
 
 
 def lost_to_power(folder: Path) -> list[str]:
-    """What a loss of power at the worst moment takes of records whose writing has returned."""
+    """The written records that a loss of power at the worst moment destroys."""
     done, trace = traced(
         folder,
         "-e",
@@ -167,7 +167,7 @@ def lost_to_power(folder: Path) -> list[str]:
 
 
 def fault_harms(folder: Path, call: str, error: str, when: int) -> list[str]:
-    """What should not be, after the calls of this kind on the results have failed from the `when`-th on."""
+    """The faults after the calls of this kind on the results have failed from the `when`-th on."""
     results = folder / "results"
     CellStore(results).cells.mkdir(parents=True)
     options = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={when}"]
@@ -199,7 +199,7 @@ def fault_harms(folder: Path, call: str, error: str, when: int) -> list[str]:
 
 
 def command_harms(folder: Path, command: str, call: str, when: int) -> list[str]:
-    """What should not be, after a command was killed at the `when`-th call of this kind on the results."""
+    """The faults after a command was killed at the `when`-th call of this kind on the results."""
     study = folder / "killed.yaml"
     results = folder / "killed"
     study.write_text(STUDY)

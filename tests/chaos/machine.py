@@ -1,5 +1,4 @@
-"""What accidents need of the machine: a small disk, and a clock that jumps. They are left out where these
-cannot be had."""
+"""Accidents need a small disk and a clock that jumps. They are left out where the machine has none."""
 
 import os
 import shutil

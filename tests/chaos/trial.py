@@ -335,8 +335,8 @@ class Trial:
 
 
 def _heed_interrupts() -> None:
-    """Who is started in the background by a shell ignores Ctrl-C and hang-ups, and so would all that it
-    starts."""
+    """A shell lets programs in the background ignore Ctrl-C and hang-ups, and so would all that they
+    start."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

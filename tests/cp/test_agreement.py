@@ -183,7 +183,8 @@ def test_each_scenario_with_each_strategy(strategy: str, world: int):
 
 
 def random_programs(seed: int) -> list[Program]:
-    """Of two ranks: the second has one call less, two in another order, or one with another argument."""
+    """Programs of two ranks: the second has one call less, two in another order, or one with another
+    argument."""
     rng = random.Random(seed)
 
     def call() -> Call:

@@ -1,4 +1,4 @@
-"""What ranks say to each other, over gloo."""
+"""Messages between ranks, over gloo."""
 
 import socket
 from pathlib import Path

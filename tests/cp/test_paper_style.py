@@ -118,7 +118,7 @@ def test_the_kernel_is_asked_about_the_calls_that_are_made(strategy: str, mask: 
 
 
 def shape(traits: Traits) -> tuple:
-    """What kernels go by; of the all-gather's halves only the longer is asked about."""
+    """The shape by which kernels are chosen; only the longer half of the all-gather is asked about."""
     return traits.seqlen_q, traits.seqlen_k, traits.full, traits.causal, traits.num_segments, traits.window
 
 

@@ -38,14 +38,14 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def positions(plan: Plan, step: Step) -> np.ndarray:
-    """Of the keys in a step's buffer."""
+    """Positions of the keys in a step's buffer."""
     return np.concatenate(
         [plan.sharding.positions(source)[first:behind] for source, first, behind in step.keys]
     )
 
 
 def moved(plan: Plan, rank: int, number: int) -> list[tuple[int, int, int]]:
-    """Of the keys in a rank's buffer, those of others."""
+    """Parts of a rank's KV that come from others."""
     return [part for part in plan.held_kv(rank, number) if part[0] != rank]
 
 

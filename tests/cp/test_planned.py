@@ -198,7 +198,7 @@ def test_more_ranks_than_cores(strategy: str, world: int, number: int):
 @pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.sample(12)
 def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: str, world: int, mask: str):
-    """What a GPU does, where the host runs ahead of the messages."""
+    """The host runs ahead of the messages, as on a GPU."""
     case = Case(mask, 60 + world, 4, 2, strategy=strategy)
     parts = on_virtual_ranks(case.run, world, keeps_order=True)
     errors = case.errors(parts)

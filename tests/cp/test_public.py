@@ -109,8 +109,8 @@ def in_a_batch(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradient_of_the_whole(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where all ranks compute one loss from what they have unsharded: this rank's part of the gradient, and
-    what it must be."""
+    """All ranks compute one loss from unsharded tensors: this rank's part of the gradient, and the expected
+    one."""
     whole = inputs()[0]
     mine = cp.shard(whole).requires_grad_()
     cp.unshard(mine.transpose(0, 1), dim=1).square().sum().backward()
@@ -179,7 +179,7 @@ def a_batch_under_autocast() -> list[torch.Tensor]:
 
 
 def a_failure_of_one_rank(cp: ContextParallel) -> str:
-    """What this rank is told where rank 1 has no memory for its kernels."""
+    """The error on this rank where rank 1 has no memory for its kernels."""
     naive = type(Registry("kernel").load("naive"))
     failing = patch.object(naive, "prepare", side_effect=MemoryError("no room")) if cp.rank else nullcontext()
     with failing, pytest.raises((MemoryError, RuntimeError)) as raised:

@@ -68,7 +68,7 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 def expected(program: Program) -> list[dict[tuple[int, int], Value]]:
-    """What is in each (rank, slot) that a batch fills."""
+    """The content of each (rank, slot) that a batch fills."""
     now: dict[tuple[int, int], Value] = {}
     contents = []
     for number, messages in enumerate(program.batches):

@@ -180,7 +180,7 @@ def test_two_ranks_by_hand():
 
 
 def test_a_slow_rank_holds_up_others_only_by_its_buffers():
-    """Of 4 with two buffers, rank 0 posts step 3 after step 1's kernel: then rank 1 gets its keys, and rank 3
+    """Rank 0 of 4 with two buffers posts step 3 after step 1's kernel: then rank 1 gets its keys, and rank 3
     is rid of its own."""
     plan = plan_of("full", 4, Ring())
     traffic = PlanTraffic.of(plan)
@@ -202,7 +202,7 @@ def test_links_within_and_between_hosts():
 
 
 def test_lanes_do_not_wait_for_each_other():
-    """Of a double ring: keys of the next window are on their way while those of this one go round."""
+    """A double ring sends keys of the next window while those of this one go round."""
     traffic = PlanTraffic.of(plan_of("full", 4, Ring(window=2)))
     one_lane = replace(traffic, streams=("", "keys", "keys", "keys"))
     two, first = (timeline(some, np.full((4, 4), 0.1), even(4, 1.0)).end_s for some in (traffic, one_lane))

@@ -32,7 +32,7 @@ CLOSE = 2e-5  # relative, over tens of steps: rounding grows as weights drift ap
 
 
 def beside_one_rank(comm: Comm, all_options: list[Options]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What all ranks find together, and what this rank finds alone, in a group of its own."""
+    """The results of all ranks together, and those of this rank alone, in a group of its own."""
     alone = [dist.new_group([rank]) for rank in range(comm.world)][comm.rank]
     return [(train(options), train(replace(options, strategy="auto"), alone)) for options in all_options]
 

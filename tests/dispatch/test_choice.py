@@ -171,7 +171,7 @@ def test_an_lse_with_its_gradients_comes_from_band():
 
 
 def test_band_gets_tensors_as_it_can_use_them(monkeypatch: pytest.MonkeyPatch):
-    """Of SDPA's layout, heads do not lie side by side."""
+    """Heads do not lie side by side in SDPA's layout."""
     given = []
     monkeypatch.setattr(call, "choose", lambda *facts: choice.OWN)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""What tests on several GPUs share."""
+"""Helpers that tests on several GPUs share."""
 
 from collections.abc import Iterator
 from pathlib import Path

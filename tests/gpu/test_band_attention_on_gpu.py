@@ -24,7 +24,8 @@ WHOLE_BLOCKS = {"block_sparse_uniform": {"block": 64, "density": 0.3}, "block_ca
 
 
 def mask_of(name: str, num_kv_heads: int, seqlen: int = SEQLEN) -> Mask:
-    """Of no multiple of any tile, where the pattern takes that; long enough for a global row to be split."""
+    """A mask whose length is no multiple of any tile, where the pattern takes that; long enough for a global
+    row to be split."""
     return build_mask(
         name,
         seqlen=seqlen // 1024 * 1024 if name in WHOLE_BLOCKS else seqlen,
@@ -103,7 +104,7 @@ def test_as_exact_as_flash_attention(name: str) -> None:
 
 
 def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) -> None:
-    """Of a plan that is made in another way."""
+    """Results of a plan that is made in another way."""
     from longca.ops.band.api import band_backward, band_forward, plan_band_attention
 
     problem = problem_of(mask_of(name, heads[1]), heads)

@@ -137,7 +137,7 @@ def test_in_a_cuda_graph_beside_calls() -> None:
 
 
 def test_a_first_call_in_a_cuda_graph() -> None:
-    """What is recorded while a graph is captured is right outside of it."""
+    """A launch that is recorded while a graph is captured is right outside of it."""
     plan = plan_of("causal")
     inputs = inputs_of(plan)
     right = both(replace(plan), *inputs)  # compiled

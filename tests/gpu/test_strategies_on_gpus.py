@@ -39,7 +39,7 @@ def own_runs() -> list[Run]:
 
 
 def peers_runs(world: int, device_type: str = "cuda") -> list[Run]:
-    """What others' strategies say that they do, and can do here."""
+    """The runs that others' strategies support, and that are possible here."""
     runs = []
     for name, strategy in STRATEGIES.items():
         for kernel in (strategy.kernels or ("band",)) if strategy.baseline else ():

@@ -184,7 +184,7 @@ def record(
 
 
 def control_ms(cell: Cell, gpu: str = "") -> float:
-    """How long a control lasts: products at 740 TFLOP/s on a GPU or 0.12 elsewhere, copies at 4000 GB/s or
+    """The duration of a control: products at 740 TFLOP/s on a GPU or 0.12 elsewhere, copies at 4000 GB/s or
     12."""
     work = CONTROLS[cell.kernel](cell)
     tflops, gb_per_s = (740, 4000) if gpu else (0.12, 12)

@@ -1,4 +1,4 @@
-"""What every kernel must do, over all that the registry finds."""
+"""Duties of every kernel, over all that the registry finds."""
 
 import subprocess
 import sys

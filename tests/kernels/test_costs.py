@@ -1,5 +1,5 @@
-"""What preparing costs is measured for records. In use, a mask is planned once and its kernel is not called
-to be timed."""
+"""The costs of preparing are measured for records. In use, a mask is planned once and its kernel is not
+called to be timed."""
 
 from typing import Any
 

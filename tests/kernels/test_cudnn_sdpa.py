@@ -1,4 +1,4 @@
-"""What cuDNN's graphs are told of a mask, read back by cuDNN's meaning of it."""
+"""The mask in cuDNN's graphs, read back by cuDNN's meaning of it."""
 
 from itertools import pairwise
 

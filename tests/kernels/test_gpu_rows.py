@@ -1,4 +1,4 @@
-"""What rows for GPUs say of themselves without one, and the parts of them that need none."""
+"""Rows for GPUs describe themselves without one, and the parts of them that need none."""
 
 import sys
 from pathlib import Path

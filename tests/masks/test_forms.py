@@ -107,7 +107,7 @@ def test_round_trips_of_any_bands(mask: Mask):
 
 
 def test_the_bands_of_a_raster_are_those_of_its_pattern():
-    """Where a pattern has the fewest bands, and not several that touch."""
+    """A pattern here has the fewest bands, and not several that touch."""
     masks = [
         pattern_mask(name)
         for name in ("full", "causal", "sliding_window", "causal_sliding_window", "block_causal_document")

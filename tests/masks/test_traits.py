@@ -103,7 +103,7 @@ def test_patchworks_by_brute_force(mask, seed):
 @quick
 @given(masks(max_seqlen=24), st.integers(1, 4), st.data())
 def test_parts_by_brute_force(mask, world, data):
-    """What a rank sees: pieces that are not square, grids with empty blocks, nothing at all."""
+    """Parts that a rank sees: pieces that are not square, grids with empty blocks, nothing at all."""
     striped = mask.stripe(data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, world - 1)), world)
     rows = sorted(data.draw(st.integers(0, striped.seqlen_q)) for _ in range(2))
     cols = sorted(data.draw(st.integers(0, striped.seqlen_k)) for _ in range(2))

@@ -139,8 +139,8 @@ def carried_bounds(source: str) -> list[str]:
 
 
 def assembled(ptx: str) -> str:
-    """What the assembler says of a kernel. Of matmuls that it cannot keep under way beside others: that they
-    are serialized."""
+    """The assembler's output for a kernel. It names matmuls that are serialized, since they cannot run beside
+    others."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()

@@ -48,7 +48,7 @@ DONE = -(1 << 30)
 
 
 def columns_of(schedule: TileSchedule, tile: np.ndarray) -> list[int]:
-    """Of its steps, in the order in which it makes them from the last one on."""
+    """The columns of its steps, in the order in which it makes them from the last one on."""
     ranges = schedule.block_ranges.numpy()
     columns = [
         column + place * STEP

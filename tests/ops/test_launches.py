@@ -235,8 +235,8 @@ def test_other_alignments_run_as_written(which: str) -> None:
 
 
 def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
-    """Which tensors are the same is not remembered: results of other keys that are written over or not,
-    inputs that are one tensor."""
+    """A replay does not remember which tensors are the same: results of other keys that are written over or
+    not, inputs that are one tensor."""
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     def elsewhere(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -253,7 +253,7 @@ def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
 
 
 def test_first_called_with_another_alignment() -> None:
-    """What was built for an address that is no multiple of 16 bytes is not repeated for one that is."""
+    """A build for an address that is no multiple of 16 bytes is not repeated for one that is."""
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     setting = SETTINGS["hopper"]

@@ -54,8 +54,8 @@ HOPPER = (9, 0)
 
 
 def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
-    """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are
-    of the narrow blocks."""
+    """The number of visits of each pair, int (groups, rows, columns), where no more than `narrow_n` columns
+    are of the narrow blocks."""
     counts = np.zeros((len(schedule.work_tiles), num_rows, num_cols), dtype=int)
     ranges = schedule.block_ranges.numpy()
     shapes = schedule.partial_masks.numpy()
@@ -177,7 +177,7 @@ def test_nothing_visible(mask: Mask) -> None:
 
 @pytest.mark.parametrize("lengths", [(0, 0), (0, 5), (5, 0)], ids=str)
 def test_no_blocks(lengths: tuple[int, int]) -> None:
-    """Of blocks of 4 with all of a sequence cropped away: none of no tokens, or of queries without keys."""
+    """Blocks of 4 with all of a sequence cropped away: none of no tokens, or of queries without keys."""
     blocks = Mask(8, 8, grid=BlockGrid(np.ones((2, 2, 2), dtype=bool), *[np.tile([0, 4, 8], (2, 1))] * 2))
     check(blocks.crop((0, lengths[0]), (0, lengths[1])), 16, 8)
 
@@ -414,7 +414,7 @@ def test_few_kv_heads_start_together_in_a_kernel_for_dk_and_dv(num_kv_heads: int
 
 
 def test_blocks_of_uneven_size_have_short_lines() -> None:
-    """Of the rows that a line has room for few are in vain, by heads that share it."""
+    """Few of the rows that a line has room for are in vain, by heads that share it."""
     mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)
     schedule, tuned = plan_band_attention(
         mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU

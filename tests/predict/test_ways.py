@@ -1,5 +1,4 @@
-"""What single kernels do in ways of their own: the rules are those of the kernels, and records agree with
-them."""
+"""Ways of single kernels: the rules are those of the kernels, and records agree with them."""
 
 from typing import Any
 

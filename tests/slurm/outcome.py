@@ -1,4 +1,4 @@
-"""What became of a study and of its jobs."""
+"""Outcomes of a study and of its jobs."""
 
 import re
 
@@ -30,7 +30,7 @@ TIMELESS = "records", "dictionary"
 
 
 def differences(one: Project, other: Project) -> set[str]:
-    """What differs between two runs of a study beside times, memory and provenance: columns of the table,
+    """The differences between two runs of a study beside times, memory and provenance: columns of the table,
     sections of the page."""
     tables = [
         _of_cells(pd.read_csv(project.results / "records.csv")).set_index("cell_id").sort_index()

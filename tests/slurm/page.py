@@ -175,7 +175,7 @@ def scenarios_table(records: list[dict[str, Any]]) -> Table:
 
 
 def _states(jobs: list[dict[str, Any]]) -> str:
-    """How often each state; what has ended otherwise, with the name of its job."""
+    """The number of jobs in each state; those that ended otherwise, with the name of the job."""
     plain = Counter(job["state"] for job in jobs if job["state"] in ("PENDING", "COMPLETED"))
     others = [
         f"{job['state']} ({job['name'].partition('_wildcards_')[2] or job['name']})"

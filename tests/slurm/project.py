@@ -184,5 +184,5 @@ class Run:
 
 
 def _heed_interrupts() -> None:
-    """Who is started in the background by a shell ignores Ctrl-C, and so would all that it starts."""
+    """A shell lets programs in the background ignore Ctrl-C, and so would all that they start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

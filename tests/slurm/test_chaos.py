@@ -149,7 +149,7 @@ class Campaign:
         self.lost.append(f"not whole after {MOST_LAST_RUNS} more runs")
 
     def found(self, undisturbed: dict[str, checks.CellFile]) -> list[str]:
-        """What is not as it should be."""
+        """The faults."""
         cells = checks.cell_files(self.project.results)
         results = self.project.results
         deadline = time.monotonic() + LEFT_SECONDS

@@ -1,4 +1,4 @@
-"""What a build costs is taken from its log and its processes, step by step."""
+"""Costs of a build are taken from its log and its processes, step by step."""
 
 import json
 from pathlib import Path

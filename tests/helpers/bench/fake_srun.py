@@ -1,4 +1,4 @@
-"""What srun does for a step, on one machine: `python -m tests.helpers.bench.fake_srun NUM_NODES
+"""A stand-in for srun's part in a step, on one machine: `python -m tests.helpers.bench.fake_srun NUM_NODES
 TASKS_PER_NODE COMMAND …`.
 
 All tasks at once, with the variables that it sets, and the first failure as exit code. "Nodes" are names

@@ -86,7 +86,7 @@ class Rank:
         return _close(first, expected(self.own[number], call.seed)["out"][positions])
 
     def _backward(self, call: Call, which: int = -1) -> bool:
-        """Of the last forward call without one."""
+        """The backward pass of the last forward call without one."""
         if not self.kept:
             return True
         leaves, out, number, forward = self.kept.pop(which)
@@ -99,7 +99,7 @@ class Rank:
         )
 
     def _backward_first(self, call: Call) -> bool:
-        """Of the first forward call without one."""
+        """The backward pass of the first forward call without one."""
         return self._backward(call, 0)
 
     def _train(self, call: Call) -> bool:

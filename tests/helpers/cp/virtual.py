@@ -23,7 +23,7 @@ Outgoing = tuple[int, torch.Tensor, Any]
 
 
 class Job:
-    """What the ranks of a job share. One rank computes at a time: threads that all compute pass the
+    """The state that the ranks of a job share. One rank computes at a time: threads that all compute pass the
     interpreter a million times around."""
 
     def __init__(self, world: int) -> None:
@@ -71,7 +71,8 @@ class Job:
 
 
 class VirtualComm:
-    """What strategies and the harness use of `longca.cp.comm.backend.Comm` and of its comm streams."""
+    """The methods of `longca.cp.comm.backend.Comm` and of its comm streams that strategies and the harness
+    use."""
 
     messages_note = ""
 

@@ -23,7 +23,7 @@ DAMAGE = 0xFF
 
 
 class SharedMemory:
-    """What the ranks of a job share beside their mail."""
+    """The memory that the ranks of a job share beside their mail."""
 
     def __init__(self) -> None:
         self.buffers: dict[tuple[int, int], torch.Tensor] = {}
@@ -50,7 +50,7 @@ class VirtualSignalStream:
         self._done: list[Future[None]] = []
 
     def wait_for_current(self) -> None:
-        """What a rank computes is done when it posts."""
+        """A rank's computations are done when it posts."""
 
     def send_signal(self, peer: int, signal: Signal, number: int) -> None:
         self._then(self._set_signal, (self._name, peer, signal, self._rank), number)
@@ -63,7 +63,7 @@ class VirtualSignalStream:
         self._then(target.copy_, x)
 
     def damage(self, x: torch.Tensor) -> None:
-        """Who reads it too early sees that."""
+        """A rank that reads it too early sees that."""
         self._then(x.fill_, torch.nan)
 
     def record_event(self) -> VirtualSignalEvent:

@@ -85,7 +85,7 @@ def folder_of_packages(site: Path) -> Path:
 
 
 def loaded_in(site: Path, *, more: tuple[str, ...] = ()) -> LoadedSoftware:
-    """What a process that has imported all of these packages has loaded from there.
+    """The objects that a process has loaded from there after it imported all of these packages.
 
     Args:
         more: further files that it has mapped.

@@ -193,7 +193,7 @@ def split_lines(whole: bool) -> None:
 
 
 def carried(whole: bool) -> None:
-    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see
+    """Known results of some keys, merged inside with the others: with the middle hidden, with rows that see
     nothing in a part."""
     if whole:
         for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):

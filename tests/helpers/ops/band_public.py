@@ -128,7 +128,7 @@ def gradients(setting: Setting) -> None:
 
 
 def some_gradients(setting: Setting) -> None:
-    """Of one input alone; none under no_grad; twice from one graph; of a gradient, not at all."""
+    """Gradients of one input alone; none under no_grad; twice from one graph; of a gradient, not at all."""
     plan = setting.plan()
     dout = setting.inputs[3]
     leaves = setting.leaves()
@@ -254,7 +254,7 @@ def ignores_autocast(setting: Setting) -> None:
 
 
 def registers(setting: Setting) -> None:
-    """What torch asks of an operator: schema, fake tensors, autograd, tracing."""
+    """Torch's demands on an operator: schema, fake tensors, autograd, tracing."""
     tables, numbers = flatten(setting.plan())
     q, k, v, dout = setting.inputs
     forward = (q, k, v, tables, numbers, 0.125, None, None, q.dtype)
@@ -277,8 +277,8 @@ def layouts(setting: Setting) -> None:
 
 
 def copies(setting: Setting) -> None:
-    """What is advised for tensors that cannot be used makes them usable, and gradients of the output are
-    copied where they must be."""
+    """The advice for unusable tensors makes them usable, and gradients of the output are copied where they
+    must be."""
     plan = setting.plan()
     q = setting.inputs[0]
     dout = setting.inputs[3]

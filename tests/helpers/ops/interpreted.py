@@ -77,7 +77,7 @@ def keep_what_is_made_anew() -> None:
 
 
 def check_overflow_once() -> None:
-    """Of each kernel the first launch checks that no sum or product overflows, which takes a third of the
+    """The first launch of each kernel checks that no sum or product overflows, which takes a third of the
     time of all others."""
     run = interpreter.InterpretedFunction.run
 

@@ -105,7 +105,7 @@ def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> 
 
 
 def sums_to_gradients(whole: bool) -> None:
-    """Of some units of tokens, the last one not whole, onto others."""
+    """Sums of some units of tokens, the last one not whole, onto others."""
     num_tokens = 2 * UNIT + 44
     shape = (2 * UNIT + 44, 3, 64)
     of_keys = (70, 1, 64)

@@ -157,7 +157,7 @@ class _Build:
 
 
 class _Launcher:
-    """What Triton puts around a launcher."""
+    """Triton's wrapper of a launcher."""
 
     OPTIONS = "cooperative", "pdl"
     global_scratch_size = profile_scratch_size = 0

@@ -226,7 +226,7 @@ class Places:
         return tuple(row[name] for name in CASE)
 
     def _cell_ids(self, case: SharedCase) -> list[tuple[str, ...]]:
-        """Of each method, its cells in the order of the table."""
+        """The cells of each method in the order of the table."""
         return [tuple(ids) for _, ids in self._rows(case).groupby("method", sort=False).cell_id]
 
 

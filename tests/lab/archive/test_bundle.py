@@ -1,4 +1,4 @@
-"""What a bundle holds, that its bytes follow from its content, and what is refused."""
+"""Content of a bundle: its bytes follow from its content, and bad ones are refused."""
 
 import gzip
 import io
@@ -190,7 +190,7 @@ def small_bundle() -> bytes:
 
 
 def passes(content: bytes, folder: Path) -> bool:
-    """Whether that bundle is unpacked, and each file has its hash."""
+    """True if that bundle is unpacked, and each file has its hash."""
     path = folder / "bundle.tar.gz"
     path.write_bytes(content)
     try:

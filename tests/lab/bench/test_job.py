@@ -104,7 +104,7 @@ class Started:
             time.sleep(0.02)
 
     def measures(self, kernel: str) -> bool:
-        """Whether a cell of that kernel is being measured."""
+        """True while a cell of that kernel is being measured."""
         heads = [
             path.read_text().rpartition("== ")[2] for path in self.store.folder.glob("logs/*/*-rank*.log")
         ]

@@ -82,7 +82,7 @@ def test_a_shared_reference_gives_the_same_errors(
 
 
 def _calls(cell: Cell, computed: list) -> int:
-    """How many calls of the definition a cell takes that shares with none."""
+    """The number of calls of the definition that a cell takes if it shares with none."""
     _accuracy(cell, LatestReferences())
     number = len(computed)
     computed.clear()

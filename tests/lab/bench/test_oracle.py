@@ -30,7 +30,7 @@ def _inputs(case: Case, dtype: torch.dtype = torch.float32) -> Inputs:
 
 
 def _judge(case: Case, dtype: torch.dtype = torch.float32, **given: object) -> Accuracy:
-    """Of the right answer, but for what is given."""
+    """The judgement of the right answer, but for the given tensors."""
     inputs = _inputs(case, dtype)
     plain = plain_attention(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, case.mask.dense())
     answer = {"out_THD": plain.out, "lse_TH": plain.lse, "grads": plain.grads, **given}

@@ -88,7 +88,7 @@ def test_one_wrong_row_is_found_wherever_it_is(
 
 
 def test_one_wrong_row_of_one_head_is_found_in_a_long_result() -> None:
-    """Of a causal mask, the last rows are small beside the first ones."""
+    """The last rows of a causal mask are small beside the first ones."""
     case = Case(build_mask("causal", seqlen=1024), 8, 8, head_dim=16)
     judged = Judged.of(case, torch.bfloat16)
     for name, value in (("out", 0.0), ("lse", 1.0), ("dq", 0.0), ("dk", 0.0), ("dv", 0.0)):

@@ -1,5 +1,5 @@
-"""What others do on a device while a cell is measured is told apart from the run's own work, and such cells
-are measured again."""
+"""The activity of others on a device while a cell is measured is kept apart from the run's own work, and such
+cells are measured again."""
 
 import io
 import os

@@ -123,7 +123,7 @@ def test_a_device_that_is_steady_at_once_is_warm_in_half_a_second() -> None:
 
 
 def test_long_calls_need_few() -> None:
-    """Of 0.8 s, the first one slower by 6 %, as an H100 had them."""
+    """Calls of 0.8 s, the first one slower by 6 %, as an H100 had them."""
     steadiness = Steadiness(0.0, has_controller=True)
     answers = []
     for number, time_ms in enumerate((829, 780, 784), 1):

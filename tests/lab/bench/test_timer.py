@@ -224,7 +224,7 @@ def test_a_call_is_enqueued_while_flushes_run(enqueue_ms: float) -> None:
 
 
 def test_flushes_have_an_end() -> None:
-    """Whether a call waits for the GPU, or a flush is enqueued no sooner than done."""
+    """Flushes end whether a call waits for the GPU, or a flush is enqueued no sooner than done."""
     assert flushes(1e9, 0.03, 0.006) * 0.024 < MAX_LEAD_MS + 0.03
     assert flushes(1.0, 0.03, 0.05) == flushes(1.0, 0.03, 0.03) > flushes(1.0, 0.03, 0.006)
 

@@ -1,4 +1,4 @@
-"""What counts as the study's own, and the verdicts that follow."""
+"""Records that count as the study's own, and the verdicts that follow."""
 
 import re
 

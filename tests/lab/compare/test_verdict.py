@@ -55,7 +55,7 @@ def test_outcomes(a: Record, b: Record, expected: str, why: str):
 
 
 def test_speeds_differ_by_more_than_repeats_do():
-    """How much that is, the relation of the two says; a tolerance makes more of them the same, and never
+    """The relation of the two sides sets the limit; a tolerance makes more of them the same, and never
     fewer."""
     known = Resolutions.known().of(H100, "model")
     small, large = (timed(1 + factor * math.expm1(known.log_ratio), gpu=H100) for factor in (0.9, 1.3))

@@ -31,7 +31,7 @@ echo "image of $last" > "$target"
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What apptainer is called with, a line each."""
+    """The arguments of each call of apptainer, a line each."""
     log = tmp_path / "calls"
     tool = tmp_path / "bin" / "apptainer"
     tool.parent.mkdir()

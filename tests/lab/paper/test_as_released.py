@@ -39,8 +39,8 @@ def made(
 
 
 def records() -> list[Record]:
-    """Of flex, a call that is slower as released and one that fails; of fa3, one that is as quick; of sdpa,
-    no pair."""
+    """Records of flex: a call that is slower as released and one that fails; of fa3, one that is as quick; of
+    sdpa, no pair."""
     return [
         made("as_released_flex", 100),
         made("flex", 400),

@@ -1,4 +1,4 @@
-"""What the figures of rates over length say, and which records they leave out."""
+"""Figures of rates over length: their sentences, and the records they leave out."""
 
 import pandas as pd
 import pytest

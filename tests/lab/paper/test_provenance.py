@@ -1,4 +1,4 @@
-"""Where the numbers of the study's page are from."""
+"""Provenance of the numbers of the study's page."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What kernels run by their own answers, beside the study's: tables 1 and 2."""
+"""Masks that kernels run by their own answers, beside the study's: tables 1 and 2."""
 
 from types import SimpleNamespace
 

@@ -72,7 +72,7 @@ def test_all_places_give_the_same_300_answers(gpu):
 
 
 def test_all_places_keep_records_with_rests_and_without_apart():
-    """Of each case some methods are measured anew, with rests: in every other case one alone."""
+    """Some methods of each case are measured anew, with rests: in every other case one alone."""
     cases = [case for case in shared_cases("H100", 2 * FEW) if len({r.cell.kernel for r in case.records}) > 4]
     mixed = [partly_rested(case, 1 if index % 2 else 3) for index, case in enumerate(cases)]
     _agree("H100", mixed)

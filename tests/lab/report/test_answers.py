@@ -1,4 +1,4 @@
-"""What the page says follows from the numbers."""
+"""Sentences of the page follow from the numbers."""
 
 import re
 

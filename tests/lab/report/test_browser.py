@@ -58,7 +58,7 @@ def rows(document: str) -> list[str]:
 
 
 def requests(net_log: Path) -> set[str]:
-    """What pages asked the network for; the browser's own questions have no origin. Files are not the
+    """The requests of pages to the network; the browser's own questions have no origin. Files are not the
     network's."""
     events = [
         event["params"]
@@ -96,7 +96,7 @@ def test_the_table_shows_every_record(seen):
 
 
 def same_first_picture(before: str, after: str) -> list[list[str]]:
-    """What stands in the cells of the map and of the ranking, the same without a script and with one."""
+    """The cells of the map and of the ranking are the same without a script and with one."""
 
     def numbers(text):
         parts = (re.search(rf'id="{name}".*?</table>', text, re.DOTALL)[0] for name in ("map", "ranking"))
@@ -183,7 +183,7 @@ return [...seen, told()];
 
 
 def test_a_figure_can_be_saved(tmp_path):
-    """Where no files lie beside the page."""
+    """A figure is saved where no files lie beside the page."""
     page = build(few(), [], tmp_path / "alone.html", study_title="x")
     with browser(tmp_path / "profile") as tab:
         tab.open(page.as_uri(), 1400)

@@ -59,8 +59,8 @@ def quick(request):
 
 
 def _completed(table):
-    """What records of a CPU cannot have: energies, predictions, strategies beside each other, and many draws
-    of documents."""
+    """Facts that records of a CPU cannot have: energies, predictions, strategies beside each other, and many
+    draws of documents."""
     of_cp = table[(table.kind == "cp") & (table.status == "ok")]
     others = [
         of_cp.assign(

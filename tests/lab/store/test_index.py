@@ -1,4 +1,4 @@
-"""What is remembered of cells is what their records say, and nothing that has changed since."""
+"""The index holds the content of cells' records, and nothing that has changed since."""
 
 import json
 import os

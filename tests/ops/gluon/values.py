@@ -195,8 +195,8 @@ class SharedMemory:
 
 
 def places_of(dtype: DType, shape: list[int]) -> torch.Tensor:
-    """Where the elements of a buffer lie: rows of more than 128 bytes in columns of 128 bytes, within each
-    stage."""
+    """The addresses of the elements of a buffer: rows of more than 128 bytes in columns of 128 bytes, within
+    each stage."""
     width = 128 // dtype.itemsize
     if len(shape) < 3 or shape[-1] <= width:
         return torch.arange(math.prod(shape)).reshape(shape)

@@ -122,7 +122,7 @@ class Space:
         self.run(f"mount -t tmpfs -o size={size},mode=755,uid={UID},gid={UID} tmpfs {place}")
 
     def inside(self, path: Path) -> Path:
-        """Where a path inside is found from outside."""
+        """The path outside of a path inside."""
         return Path(f"/proc/{self._holders[''][1]}/root{path}")
 
     def own_etc(self, script: str) -> None:

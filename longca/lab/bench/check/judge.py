@@ -187,7 +187,7 @@ class _TimedGradients:
             errors[name].add(torch.stack([results[name][key] for key in shared]), exact, rounded, size)
 
     def _contributions(self, head: int) -> HeadKeys:
-        """Of the sites' rows, under the present output gradient."""
+        """The sums over the sites' rows, under the present output gradient."""
         if head not in self._chunks:
             self._chunks[head] = self._chunk(head)
         reference, rows, seen, chunk = self._chunks[head]

@@ -45,7 +45,7 @@ class Court:
         return {"begun": True}
 
     def verdict(self, _: Message) -> Message:
-        """What was found about each cell, and an end of them."""
+        """The verdict about each cell; the cells are done then."""
         verdicts = [self._verdict(player) for player in range(len(self._request.get("cells", ())))]
         self._forget()
         self._free()

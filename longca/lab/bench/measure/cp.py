@@ -275,7 +275,7 @@ class _CpMeasurement(CellMeasurement):
         )
 
     def _whole_timed(self, plan: CheckPlan, shards: Shards, result: TimedResult) -> TimedResult:
-        """What is looked at of a timed call, of all ranks together; on rank 0."""
+        """The parts of a timed call that are checked, of all ranks together; on rank 0."""
         are_finite = self.comm.gather(result.are_finite)
         parts = []
         for timed, mine in zip(plan.timed_parts(result.call), result.parts, strict=True):

@@ -35,7 +35,7 @@ class Referee(Protocol):
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """What it has found; None where it tells the runner alone."""
+        """The accuracy of the result; None where the judge reports it to the runner alone."""
         ...
 
     def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:

@@ -320,7 +320,7 @@ class ShortNames:
 
 
 def _rivalry(score: Score) -> tuple[Problem, bool]:
-    """What scores have in common that are compared: the problem, and whether the GPU rested after each
+    """The facts that compared scores have in common: the problem, and whether the GPU rested after each
     call."""
     if score.facts is not None:
         return score.problem, bool(score.facts.duty)

@@ -151,7 +151,8 @@ def _lines(of_kernel: pd.DataFrame) -> list[str | int]:
 
 
 def _limits(data: pd.DataFrame) -> tuple[float, float]:
-    """Of the horizontal axis, common to all panels; its left end has room for what has no number."""
+    """The limits of the horizontal axis, common to all panels; its left end has room for rows without a
+    number."""
     rates = [float(rate) for word in ("released", "without") for rate in data[f"tflops_{word}"].dropna()]
     return (min(rates) / 2, max(rates) * 1.3) if rates else (0.1, 1.0)
 

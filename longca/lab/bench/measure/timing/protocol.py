@@ -115,7 +115,8 @@ def least_warm_up_seconds(measure: Measure) -> float:
 
 
 def ended(times_ms: list[float], measure: Measure, *, is_late: bool, is_overdue: bool) -> Stopped | None:
-    """What ends the samples now; None if they go on. All ranks that see the same times get the same answer.
+    """The reason why the samples end now; None if they go on. All ranks that see the same times get the same
+    answer.
 
     Args:
         times_ms: samples so far, in ms; of several ranks the slowest of each iteration.
